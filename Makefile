@@ -1,0 +1,39 @@
+# Every target sets up what it needs from a bare Python 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test nightly bench check lock clean setup
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements-dev.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m ctxd.examples.demo
+
+test: check
+	$(BIN)/python -m pytest -n 2 -m "not nightly"
+
+nightly: setup
+	$(BIN)/python -m pytest -m nightly
+
+bench: setup
+	$(BIN)/python -m bench
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tests.spec.status --check
+
+lock: setup
+	$(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe --group dev --output-file requirements-dev.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,541 @@
+"""The API's index: every method, its parameters, its result, who may call it, and whether a resend is safe.
+
+Every write takes an optional ``op_id``: the same ``op_id`` with the same parameters is applied once and answers the first
+result; with other parameters it is refused as ``idempotency_mismatch``.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from ctxd_protocol.context import AssembledContext, AssemblyRecord, BudgetPlan, CurrentContext
+from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText, ToolcallIdText
+from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX, Limits
+from ctxd_protocol.objects import ObjectType, ObjectVersion, Receipt, VersionRow
+from ctxd_protocol.sessions import (
+    Collapse,
+    ContextLevel,
+    Message,
+    Mount,
+    Notice,
+    SessionState,
+    SessionSummary,
+    SessionView,
+)
+from ctxd_protocol.status import DaemonStatus
+
+Capability = Literal["observe", "session", "host"]
+"""``observe``: ask for the current context. ``session``: work in one's own session. ``host``: everything."""
+
+PathText = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+PageSize = Annotated[int, msgspec.Meta(ge=1, le=PAGE_ITEMS_MAX)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters by name; an unknown or missing name is refused."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a call, an object with named members."""
+
+
+class Nothing(Params):
+    """No parameters."""
+
+
+# --- daemon ------------------------------------------------------------------------------------------------------------
+
+
+class HelloParams(Params):
+    client: str = ""
+    version: str = ""
+    protocol: tuple[int, ...] = (1,)
+    last_receipt: Receipt | None = None
+
+
+class HelloResult(Result):
+    server: str
+    version: str
+    protocol: int
+    capabilities: tuple[str, ...]
+    limits: Limits
+    incarnation: int
+
+
+# --- sessions ----------------------------------------------------------------------------------------------------------
+
+
+class SessionParams(Params):
+    session: SessionIdText
+
+
+class SessionWriteParams(Params):
+    session: SessionIdText
+    op_id: OpIdText | None = None
+
+
+class SessionCreateParams(Params):
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    session: SessionIdText | None = None
+    system_prompt: str = ""
+    workdir: PathText = "/"
+    filesystem_id: str | None = None
+    mounts: tuple[Mount, ...] = ()
+    collapse: Collapse = Collapse()
+    budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    labels: dict[str, str] = {}
+    op_id: OpIdText | None = None
+
+
+class SessionConfigureParams(Params):
+    """A field left out stays as it is. ``budget_tokens`` 0 removes the budget."""
+
+    session: SessionIdText
+    workdir: PathText | None = None
+    mounts: tuple[Mount, ...] | None = None
+    collapse: Collapse | None = None
+    budget_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    labels: dict[str, str] | None = None
+    op_id: OpIdText | None = None
+
+
+class SessionResult(Result):
+    session: SessionView
+    receipt: Receipt | None
+
+
+class SessionListParams(Params):
+    state: SessionState | None = None
+    agent: str | None = None
+    label: str | None = None
+    text: str | None = None
+    limit: PageSize = 100
+    cursor: str | None = None
+
+
+class SessionListResult(Result):
+    sessions: tuple[SessionSummary, ...]
+    next_cursor: str | None
+
+
+class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume found: counts by outcome, and the ids of every object that is not as it was."""
+
+    unchanged: int
+    unread: int
+    updated: tuple[str, ...]
+    deleted: tuple[str, ...]
+    orphaned: tuple[str, ...]
+
+
+class SessionResumeResult(Result):
+    session: SessionView
+    reconciled: Reconciled
+    receipt: Receipt | None
+
+
+class SessionAppendParams(Params):
+    session: SessionIdText
+    messages: Annotated[tuple[Message, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    op_id: OpIdText | None = None
+
+
+class SessionAppendResult(Result):
+    turn: int
+    receipt: Receipt | None
+
+
+class SystemPromptParams(Params):
+    session: SessionIdText
+    content: str
+    op_id: OpIdText | None = None
+
+
+class WriteResult(Result):
+    receipt: Receipt | None
+
+
+class ChatResult(Result):
+    session: str
+    turn_count: int
+    turns: tuple[Any, ...]
+    next_turn: int | None
+
+
+class ChatParams(Params):
+    session: SessionIdText
+    first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: PageSize = 100
+
+
+class MembershipParams(Params):
+    """``object``: a full id, or a unique prefix of at least 8 characters of one in the session's index."""
+
+    session: SessionIdText
+    object: ObjectIdText
+    op_id: OpIdText | None = None
+
+
+class MembershipResult(Result):
+    """``changed`` false: the object already was as asked, and nothing was written."""
+
+    object: str
+    level: ContextLevel
+    pinned: bool
+    changed: bool
+    receipt: Receipt | None
+
+
+class NoticesParams(Params):
+    session: SessionIdText
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: PageSize = 100
+
+
+class NoticesResult(Result):
+    notices: tuple[Notice, ...]
+    next_after: int
+
+
+# --- tool calls and files ----------------------------------------------------------------------------------------------
+
+
+class ToolcallRecordParams(Params):
+    session: SessionIdText
+    id: ToolcallIdText
+    tool: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    content: str
+    args: dict[str, Any] = {}
+    args_display: str | None = None
+    status: Literal["ok", "fail"] = "ok"
+    file_refs: tuple[str, ...] | None = None
+    op_id: OpIdText | None = None
+
+
+class ToolcallRecordResult(Result):
+    object: str
+    outcome: Literal["created", "unchanged"]
+    collapsed: tuple[str, ...]
+    receipt: Receipt | None
+
+
+class ToolObserveParams(Params):
+    """``command`` is the shell command line as it ran in ``cwd`` (the session's workdir when null), ``output`` its output."""
+
+    session: SessionIdText
+    command: str
+    output: str
+    cwd: PathText | None = None
+    op_id: OpIdText | None = None
+
+
+class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One path that was looked at. ``outcome`` ``ignored`` makes no object and says why in ``reason``."""
+
+    path: str
+    outcome: Literal["created", "unchanged", "ignored"]
+    object: str | None = None
+    reason: str | None = None
+
+
+class ToolObserveResult(Result):
+    objects: tuple[Discovered, ...]
+    receipt: Receipt | None
+
+
+FileKind = Literal["text", "binary", "too_large", "unreadable", "special", "missing"]
+FileOutcome = Literal["created", "updated", "unchanged", "deleted", "orphaned"]
+
+
+class FileIndexParams(Params):
+    """``content`` null lets the daemon read the file. ``content_base64`` is for bytes that are not UTF-8."""
+
+    session: SessionIdText
+    path: PathText
+    content: str | None = None
+    content_base64: str | None = None
+    cause: Literal["read", "edit", "check"] = "read"
+    op_id: OpIdText | None = None
+
+
+class FileIndexResult(Result):
+    object: str
+    outcome: FileOutcome
+    kind: FileKind
+    source_hash: str | None
+    char_count: int
+    receipt: Receipt | None
+
+
+class FileDiscoverParams(Params):
+    session: SessionIdText
+    paths: Annotated[tuple[PathText, ...], msgspec.Meta(max_length=PATHS_MAX)]
+    op_id: OpIdText | None = None
+
+
+class FileResolveParams(Params):
+    session: SessionIdText
+    path: PathText
+
+
+class FileResolveResult(Result):
+    object: str
+    canonical_path: str
+    filesystem_id: str
+    display_path: str
+    known: bool
+
+
+class MountDetectParams(Params):
+    """Exactly one of the two: the text of ``docker inspect CONTAINER``, or of ``/proc/self/mountinfo`` in the sandbox."""
+
+    docker_inspect: str | None = None
+    mountinfo: str | None = None
+
+
+class MountDetectResult(Result):
+    mounts: tuple[Mount, ...]
+    filesystem_id: str | None
+    ignored: tuple[str, ...]
+
+
+# --- objects -----------------------------------------------------------------------------------------------------------
+
+
+class ObjectGetParams(Params):
+    """``valid_time`` and ``tx`` null mean the newest. ``session`` gives display paths and allows id prefixes."""
+
+    object: ObjectIdText
+    session: SessionIdText | None = None
+    valid_time: Milliseconds | None = None
+    tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    content: bool = True
+
+
+class ObjectGetResult(Result):
+    object: ObjectVersion
+
+
+class ObjectBulkParams(Params):
+    objects: Annotated[tuple[ObjectIdText, ...], msgspec.Meta(max_length=PATHS_MAX)]
+    valid_time: Milliseconds | None = None
+    tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    content: bool = False
+
+
+class ObjectBulkResult(Result):
+    """``missing`` lists the ids that had no version at those times."""
+
+    objects: tuple[ObjectVersion, ...]
+    missing: tuple[str, ...]
+
+
+class ObjectHistoryParams(Params):
+    """``corrections`` true also lists versions that a later transaction replaced at the same valid time."""
+
+    object: ObjectIdText
+    session: SessionIdText | None = None
+    order: Literal["asc", "desc"] = "asc"
+    corrections: bool = False
+    valid_time: Milliseconds | None = None
+    tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    limit: PageSize = 100
+    cursor: str | None = None
+
+
+class ObjectHistoryResult(Result):
+    versions: tuple[VersionRow, ...]
+    next_cursor: str | None
+
+
+class ObjectListParams(Params):
+    session: SessionIdText | None = None
+    type: ObjectType | None = None
+    level: ContextLevel | None = None
+    limit: PageSize = 100
+    cursor: str | None = None
+
+
+class ObjectListItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of an object listing; ``level`` and ``pinned`` only within a session."""
+
+    object: str
+    type: ObjectType
+    state: str
+    label: str
+    char_count: int | None
+    level: ContextLevel | None
+    pinned: bool
+
+
+class ObjectListResult(Result):
+    objects: tuple[ObjectListItem, ...]
+    next_cursor: str | None
+
+
+class ObjectSessionsParams(Params):
+    object: ObjectIdText
+
+
+class ObjectSessionsResult(Result):
+    sessions: tuple[str, ...]
+
+
+# --- context -----------------------------------------------------------------------------------------------------------
+
+
+class ContextCurrentParams(Params):
+    """``session`` null: the connection's own session, or the only one there is."""
+
+    session: SessionIdText | None = None
+
+
+class AssembleParams(Params):
+    session: SessionIdText
+    text: bool = True
+    blocks: bool = True
+
+
+class PlanParams(Params):
+    session: SessionIdText
+    budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class PlanResult(Result):
+    plan: BudgetPlan
+
+
+class ShowParams(Params):
+    """Exactly one of ``number`` (an assembly) and ``turn`` (its newest assembly); both null: the newest."""
+
+    session: SessionIdText
+    number: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    turn: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    text: bool = True
+    blocks: bool = True
+
+
+class AssemblyListParams(Params):
+    session: SessionIdText
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: PageSize = 100
+
+
+class AssemblyListResult(Result):
+    assemblies: tuple[AssemblyRecord, ...]
+    next_after: int | None
+
+
+# --- events ------------------------------------------------------------------------------------------------------------
+
+
+class SubscribeParams(Params):
+    """Notices to ``session`` with a sequence above ``after`` come at once, later ones as they happen."""
+
+    session: SessionIdText
+    after: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class SubscribeResult(Result):
+    """``after``: the sequence from which notices will come."""
+
+    subscription: int
+    after: int
+
+
+class UnsubscribeParams(Params):
+    subscription: int
+
+
+class NoticeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Params of the notification ``events.notice``. ``missed`` true: the queue was full; read ``session.notices`` again."""
+
+    subscription: int
+    notice: Notice
+    missed: bool = False
+
+
+class CancelParams(Params):
+    """Params of the notification ``$/cancelRequest``."""
+
+    id: int | str
+
+
+# --- the table ---------------------------------------------------------------------------------------------------------
+
+
+class Method(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table.
+
+    ``idempotent``: safe to send again (a read, or a write under its ``op_id``). ``writes``: changes durable state.
+    ``ordered``: calls of one session take effect in the order they arrive on a connection.
+    """
+
+    name: str
+    params: type[Params]
+    result: type[Any]
+    capability: Capability
+    summary: str
+    writes: bool = False
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether the call may be sent again after a lost answer: reads always, writes when they carry an ``op_id``."""
+        return self.name != "events.subscribe"
+
+
+def _read(name: str, params: type[Params], result: type[Any], capability: Capability, summary: str) -> Method:
+    return Method(name=name, params=params, result=result, capability=capability, summary=summary)
+
+
+def _write(name: str, params: type[Params], result: type[Any], capability: Capability, summary: str) -> Method:
+    return Method(name=name, params=params, result=result, capability=capability, summary=summary, writes=True)
+
+
+_TABLE: Final = (
+    _read("hello", HelloParams, HelloResult, "observe", "Say who one is; learn versions, limits and capabilities."),
+    _read("rpc.discover", Nothing, dict, "observe", "The OpenRPC document of this API."),
+    _read("daemon.status", Nothing, DaemonStatus, "host", "Health and figures of the daemon."),
+    _write("session.create", SessionCreateParams, SessionResult, "host", "Start a session."),
+    _write("session.configure", SessionConfigureParams, SessionResult, "host", "Change a session's settings."),
+    _read("session.list", SessionListParams, SessionListResult, "host", "Sessions, newest first, with previews."),
+    _read("session.get", SessionParams, SessionResult, "session", "One session whole."),
+    _write("session.pause", SessionWriteParams, SessionResult, "host", "Set a session aside; nothing is lost."),
+    _write("session.resume", SessionWriteParams, SessionResumeResult, "host", "Take a session up again and check its files."),
+    _write("session.close", SessionWriteParams, SessionResult, "host", "End a session for good; it stays readable."),
+    _write("session.append", SessionAppendParams, SessionAppendResult, "session", "Add chat messages; a user message starts a turn."),
+    _write("session.set_system_prompt", SystemPromptParams, WriteResult, "session", "Replace the system prompt."),
+    _read("session.chat", ChatParams, ChatResult, "session", "The chat, turn by turn."),
+    _write("session.activate", MembershipParams, MembershipResult, "session", "Load an object's content into the window."),
+    _write("session.deactivate", MembershipParams, MembershipResult, "session", "Take an object's content out of the window."),
+    _write("session.pin", MembershipParams, MembershipResult, "session", "Exempt an object from auto-collapse and budget drops."),
+    _write("session.unpin", MembershipParams, MembershipResult, "session", "Undo a pin."),
+    _write("session.pool_add", MembershipParams, MembershipResult, "session", "Show an indexed object as metadata."),
+    _write("session.pool_remove", MembershipParams, MembershipResult, "session", "Hide an object's metadata; it stays indexed."),
+    _read("session.notices", NoticesParams, NoticesResult, "session", "Changes that others made to what the session has read."),
+    _write("toolcall.record", ToolcallRecordParams, ToolcallRecordResult, "session", "Keep a tool call and its output."),
+    _write("tool.observe", ToolObserveParams, ToolObserveResult, "session", "Find the files a command's output speaks of."),
+    _write("file.index", FileIndexParams, FileIndexResult, "session", "Bring a file's object up to date."),
+    _write("file.discover", FileDiscoverParams, ToolObserveResult, "session", "Make unread stubs for existing files."),
+    _read("file.resolve", FileResolveParams, FileResolveResult, "session", "Which object a path is."),
+    _read("mount.detect", MountDetectParams, MountDetectResult, "host", "Mount mappings from docker inspect or mountinfo text."),
+    _read("object.get", ObjectGetParams, ObjectGetResult, "session", "One version of one object, now or as of two times."),
+    _read("object.bulk", ObjectBulkParams, ObjectBulkResult, "session", "Many objects in one call."),
+    _read("object.history", ObjectHistoryParams, ObjectHistoryResult, "session", "An object's versions."),
+    _read("object.list", ObjectListParams, ObjectListResult, "session", "Objects, of one session or all."),
+    _read("object.sessions", ObjectSessionsParams, ObjectSessionsResult, "host", "The sessions that know an object."),
+    _read("context.current", ContextCurrentParams, CurrentContext, "observe", "The id of the context being worked in."),
+    _write("context.assemble", AssembleParams, AssembledContext, "session", "What the model sees now; recorded."),
+    _read("context.plan", PlanParams, PlanResult, "session", "What a token budget would drop, and why."),
+    _read("context.show", ShowParams, AssembledContext, "session", "A recorded assembly, byte for byte."),
+    _read("context.list", AssemblyListParams, AssemblyListResult, "session", "A session's recorded assemblies."),
+    _read("events.subscribe", SubscribeParams, SubscribeResult, "session", "Have a session's notices sent as notifications."),
+    _read("events.unsubscribe", UnsubscribeParams, WriteResult, "session", "Stop a subscription."),
+)
+
+METHODS: Final[dict[str, Method]] = {method.name: method for method in _TABLE}
+"""Every method by its name."""
+
+NOTIFICATIONS: Final[dict[str, type[Any]]] = {"events.notice": NoticeEvent}
+"""What the daemon sends unasked, by name. ``$/cancelRequest`` is what a client may send as one."""

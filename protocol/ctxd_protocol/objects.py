@@ -1,0 +1,59 @@
+"""Object versions as clients see them (spec 1 §2)."""
+
+from typing import Any, Literal
+
+import msgspec
+
+ObjectType = Literal["file", "toolcall", "chat", "system_prompt", "session"]
+ObjectState = Literal["present", "unread", "deleted", "orphaned"]
+"""``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: its source cannot be reached now."""
+
+
+class FilesystemSource(msgspec.Struct, frozen=True, tag="filesystem", tag_field="type", rename="camel"):
+    """A file, by the filesystem it lives on and its canonical absolute path there (spec 1 §2.3)."""
+
+    filesystem_id: str
+    path: str
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Proof that a write is durable: its place in the journal, the chain hash there, its valid time in ms since 1970."""
+
+    seq: int
+    chain: str
+    vt: int
+    durable: Literal["disk"] = "disk"
+
+
+class ObjectVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of one object.
+
+    ``payload`` holds the type's own fields; ``content`` is among them unless the caller asked without it.
+    ``valid_time`` and ``tx_time`` are milliseconds since 1970, ``tx`` is the journal sequence that wrote the version.
+    ``source_hash`` is null for an unread or deleted file and for objects without a source.
+    """
+
+    id: str
+    type: ObjectType
+    source: FilesystemSource | None
+    identity_hash: str
+    source_hash: str | None
+    content_hash: str
+    payload: dict[str, Any]
+    valid_time: int
+    tx: int
+    tx_time: int
+    state: ObjectState = "present"
+    display_path: str | None = None
+
+
+class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of an object's history: its two times and its hashes, without content."""
+
+    valid_time: int
+    tx: int
+    tx_time: int
+    content_hash: str | None
+    source_hash: str | None
+    state: ObjectState
+    char_count: int | None = None

@@ -1,0 +1,104 @@
+"""Sessions as clients see them (spec 1 §3)."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+SessionState = Literal["active", "paused", "closed"]
+ContextLevel = Literal["active", "inactive", "indexed"]
+"""Whole content in the window; a metadata line; known but unseen (spec 1 §3.2)."""
+
+Role = Literal["user", "assistant", "toolcall"]
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """One mount mapping: what the agent calls ``agent_prefix`` is ``canonical_prefix`` on ``filesystem_id``.
+
+    ``filesystem_id`` null means the host's own filesystem (spec 1 §5.3).
+    """
+
+    agent_prefix: str
+    canonical_prefix: str
+    filesystem_id: str | None = None
+    writable: bool = True
+
+
+class Collapse(msgspec.Struct, frozen=True, kw_only=True):
+    """The auto-collapse window: newest tool calls kept active per turn, and how many turns count (spec 1 §4.3)."""
+
+    per_turn: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 5
+    turns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One chat message. ``role`` ``toolcall`` stands for a tool result: ``toolcall`` names the object, ``content`` is empty.
+
+    ``meta`` is the harness's own (model, usage, stop reason) and is kept as it came.
+    """
+
+    role: Role
+    content: str = ""
+    toolcall: str | None = None
+    meta: dict[str, Any] | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn: it starts at a user message and holds every message up to the next one, in order."""
+
+    number: int
+    messages: tuple[Message, ...]
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970."""
+
+    session: str
+    agent: str
+    state: SessionState
+    created_at: int
+    updated_at: int
+    turn_count: int
+    index_count: int
+    active_count: int
+    preview: str
+    labels: dict[str, str]
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whole: its settings, and its four sets as object ids in order of entry."""
+
+    session: str
+    agent: str
+    principal: str
+    state: SessionState
+    created_at: int
+    updated_at: int
+    chat_ref: str
+    system_prompt_ref: str
+    turn_count: int
+    workdir: str
+    filesystem_id: str
+    mounts: tuple[Mount, ...]
+    collapse: Collapse
+    budget_tokens: int | None
+    labels: dict[str, str]
+    session_index: tuple[str, ...]
+    metadata_pool: tuple[str, ...]
+    active_set: tuple[str, ...]
+    pinned_set: tuple[str, ...]
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """Another session, or the file's own source, moved an object that this session has read.
+
+    ``seq`` is the journal sequence of the change: pass the last one seen to go on from there.
+    """
+
+    seq: int
+    session: str
+    object: str
+    path: str | None
+    change: Literal["updated", "deleted"]
+    by_session: str | None
+    content_hash: str | None
+    valid_time: int
