@@ -1,0 +1,1 @@
+"""Content-addressed bytes on disk, for text too long for the database."""

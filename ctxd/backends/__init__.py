@@ -1,0 +1,1 @@
+"""Where versions are kept: one port, and an implementation a module."""

@@ -1,0 +1,1 @@
+"""The embedded bitemporal backend over SQLite."""

@@ -1,0 +1,1 @@
+"""The command `ctx`: a client of the daemon like any other."""

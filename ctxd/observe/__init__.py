@@ -1,0 +1,1 @@
+"""Seeing inside: logs."""

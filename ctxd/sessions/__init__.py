@@ -1,0 +1,1 @@
+"""The sets a session keeps, its chat, and the sessions that are live."""

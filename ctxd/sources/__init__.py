@@ -1,0 +1,1 @@
+"""The outside things that sourced objects track."""
