@@ -1,0 +1,136 @@
+"""The specification as data: what ctxd does, sentence by sentence.
+
+Ids are never reused. ``source`` names where the behaviour comes from: a section of the context specification (``spec``), or a
+decision of this project (``ctxd``). A requirement is proven by every test that carries ``@pytest.mark.requirement(id)``.
+"""
+
+from typing import NamedTuple
+
+
+class Requirement(NamedTuple):
+    """One numbered behaviour."""
+
+    id: str
+    sentence: str
+    source: str
+
+
+SECTIONS: dict[str, str] = {
+    "OBJ": "Objects and hashes",
+    "VER": "Versions and times",
+    "FS": "Filesystems and mounts",
+    "IDX": "Indexing",
+    "DIS": "Discovery from tool output",
+    "SES": "Sessions",
+    "COL": "Auto-collapse",
+    "CTX": "Context assembly",
+    "BUD": "Token budget",
+    "NOT": "Sharing and notices",
+    "RPC": "Protocol",
+    "DUR": "Durability",
+    "OPS": "Operation",
+    "CLI": "Commands",
+    "CLT": "Client library",
+}
+
+_ROWS = """
+OBJ-1 | Two sessions that read the same canonical path on the same filesystem share one object; the same path on another filesystem is another object. | spec 2.4
+OBJ-2 | A file's id is the SHA-256 of the canonical encoding of its type and source binding. | spec 2.4
+OBJ-3 | The identity hash of an object without a source covers its type and its id, so that no two chats share one. | ctxd
+OBJ-4 | The content hash covers every mutable field but the source hash and itself; absent optional fields are left out, not null. | spec 2.2
+OBJ-5 | The source hash is the SHA-256 of the raw bytes, also for files whose text is not kept; it is null for unread and deleted files. | spec 2.2
+OBJ-6 | All hashes are taken over the JSON canonicalisation of RFC 8785. | ctxd
+OBJ-7 | A file's characters are counted in code points, and its type is its lower-case extension, `text` when there is none. | spec 2.5
+OBJ-8 | A tool call has one version: the same id with an equal payload changes nothing, with another payload it is refused. | spec 5.7
+OBJ-9 | A tool call id that another session already uses, or that looks like another kind of id, gets an id of its own within the session. | ctxd
+OBJ-10 | A deleted file's newest version has null content and is marked deleted; its path, its id and its history stay. | spec 5.9
+OBJ-11 | Chat, system prompt and session can be read as objects, now and as of any time, but are never activated, pinned or pooled. | spec 2.1
+VER-1 | Every change makes a new version; earlier versions stay readable for ever. | spec 1.3
+VER-2 | A version can be read as of a valid time, as of a transaction, or both. | ctxd
+VER-3 | History is listed in either order, with or without versions that a later transaction corrected. | ctxd
+VER-4 | Valid times never go back, even when the host's clock does, and two versions of one object are at least 1 ms apart. | ctxd
+VER-5 | Many objects are read in one call, and the call says which had no version. | ctxd
+FS-1 | A path below a mount's agent prefix is the canonical path below its canonical prefix, and is shown to the agent as the agent knows it. | spec 5.3
+FS-2 | Prefixes match whole path components, and the longest one wins in both directions. | spec 5.3
+FS-3 | A session may have several mounts, overlapping ones and a mount at the root. | spec 5.2
+FS-4 | The host's filesystem id is the SHA-256 of its machine id; a container's is its container id. | spec 5.4
+FS-5 | Mount mappings are read from the output of docker inspect or from mountinfo text, and what is not a mapping is named with its reason. | ctxd
+FS-6 | A path that climbs above the root, holds a NUL byte or is longer than 4,096 bytes is refused. | ctxd
+FS-7 | Binary, oversized, unreadable and special files each have an outcome of their own; none blocks the daemon. | ctxd
+IDX-1 | Indexing a new file creates its object with a first version and puts it into index, pool and active set. | spec 5.6
+IDX-2 | Indexing an unchanged file answers `unchanged` and writes no version. | spec 5.6
+IDX-3 | Indexing a changed file writes one new version under the same id. | spec 5.6
+IDX-4 | Two sessions that index the same change at once make one version. | ctxd
+IDX-5 | The content may come from the caller, or the daemon reads the file. | spec 5.6
+IDX-6 | Reading a missing file fails and makes no object. | ctxd
+IDX-7 | A file counts as deleted only when it is missing from a directory that is there; otherwise it is orphaned and its version stands. | spec 3.6
+IDX-8 | Discovery makes an unread stub and never touches a version that was read. | spec 5.6
+DIS-1 | `ls`, `find`, `grep`, `rg`, `git` and file-reading commands are understood, with `cd` and the call's working directory. | ctxd
+DIS-2 | Only existing regular files become objects; what looked like a path and is none is named with its reason. | ctxd
+DIS-3 | Directories, flags, URLs, totals, permission columns and messages never become objects. | ctxd
+SES-1 | A session is created with agent, working directory, mounts, system prompt, labels, budget and collapse window, and can be read whole. | spec 3.1
+SES-2 | The index only grows. | spec 1.4
+SES-3 | Active and pinned sets are always within the pool, and the pool within the index. | spec 3.1
+SES-4 | Activating an indexed object promotes it to the pool first; activating an unread file reads it first. | spec 3.3
+SES-5 | Activating an object whose content cannot be had fails and changes nothing. | ctxd
+SES-6 | Deactivating an inactive object and unpinning an unpinned one are errors that say so. | ctxd
+SES-7 | Removing an object from the pool takes it out of active and pinned sets; its index entry stays. | spec 3.4
+SES-8 | A user message starts a turn; messages keep their order, tool results included. | spec 2.5
+SES-9 | Sessions are listed newest first with a preview, filtered by state, agent, label and text. | ctxd
+SES-10 | A paused session takes no writes until it is resumed; a closed one never again. Both stay readable. | spec 3.6
+SES-11 | Resuming restores all sets and the chat, checks every file against its source, and reports what changed, was deleted or is orphaned. | spec 3.6
+SES-12 | Resuming never changes which objects are in which set. | ctxd
+SES-13 | No session sees or changes another's sets, chat or system prompt. | spec 3.7
+SES-14 | An object may be named by a unique prefix of at least 8 characters; an ambiguous one is refused. | ctxd
+COL-1 | A new tool call is active; beyond the newest 5 of a turn and the newest 3 turns, tool calls are deactivated. | spec 4.3
+COL-2 | Pinned objects and files are never collapsed. | spec 4.3
+COL-3 | What was deactivated explicitly stays so; what was activated explicitly stays until the window has passed. | ctxd
+COL-4 | Both figures are set per session. | spec 4.3
+CTX-1 | The context is system prompt, metadata pool, chat and active content, in this order and in the formats laid down below. | spec 4.1
+CTX-2 | Paths are shown as the agent sees them. | spec 4.1
+CTX-3 | No content, name or message can forge a structural line: what was rendered can always be parsed back exactly. | ctxd
+CTX-4 | Every block names its reason, its tokens and the version it shows. | ctxd
+CTX-5 | Every assembly is recorded and can be rendered again byte for byte, also after a restart. | ctxd
+CTX-6 | An unchanged repeat is answered with the recorded assembly and writes nothing. | ctxd
+CTX-7 | The answer says how many leading bytes equal the assembly before. | ctxd
+CTX-8 | An active file that changed on disk is read again before it is shown. | ctxd
+CTX-9 | A deleted object keeps its place in the sets and shows a metadata line, but no content. | ctxd
+CTX-10 | The current context's id is answered for a session, and for the only session when none is named. | ctxd
+BUD-1 | When the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never, and each is named with its reason. | ctxd
+BUD-2 | The plan can be asked for without assembling, for any budget. | ctxd
+BUD-3 | Leaving out for the budget changes no set. | ctxd
+NOT-1 | A session is told when an object it has read is changed by another. | ctxd
+NOT-2 | It is not told of its own changes, nor of objects it never read. | ctxd
+NOT-3 | Notices can be read from any sequence on, also after a restart, and a subscription loses and repeats none. | ctxd
+NOT-4 | The sessions that know an object can be listed. | ctxd
+RPC-1 | One JSON-RPC 2.0 message a line; `hello` is optional. | ctxd
+RPC-2 | Malformed input gets the standard's error and never harms another client. | ctxd
+RPC-3 | A method that a connection may not call does not exist for it. | ctxd
+RPC-4 | Every write with an `op_id` is applied once; a resend gets the first answer, other parameters are refused. | ctxd
+RPC-5 | A request can be cancelled, and ends by itself at its deadline. | ctxd
+RPC-6 | `rpc.discover` answers the checked-in OpenRPC document, and a breaking change fails a test. | ctxd
+RPC-7 | The calls of one session take effect in the order they arrive. | ctxd
+RPC-8 | Frames, depth, batches and requests in flight are bounded, and the bounds are announced. | ctxd
+DUR-1 | An acknowledged write survives a kill at any moment; none is applied twice. | ctxd
+DUR-2 | Every acknowledged write carries a receipt: its sequence, the chain hash there and its valid time. | ctxd
+DUR-3 | A full disk makes the daemon read-only with a clear error; reads go on, and writes resume by themselves. | ctxd
+DUR-4 | After a failed flush nothing more is acknowledged and the daemon exits with 74. | ctxd
+DUR-5 | A second daemon on the same state directory is refused, naming the holder. | ctxd
+DUR-6 | `ctxd verify` recomputes every hash and the chain and finds every change of a byte that matters. | ctxd
+DUR-7 | A backup can be made while the daemon runs; a restored one answers the same. | ctxd
+DUR-8 | A journal that is behind what a client was acknowledged is noticed and made read-only. | ctxd
+OPS-1 | The socket is never reachable with wider rights than asked for; a stale one is replaced, a live one refused. | ctxd
+OPS-2 | On SIGTERM the daemon answers what it has begun, refuses what is new, and exits with 0. | ctxd
+OPS-3 | `daemon.status` tells health, queue and figures. | ctxd
+CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
+CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
+CLI-3 | `ctx context` shows what the model sees, why, and what it costs, and compares two turns. | ctxd
+CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
+CLT-2 | The client reconnects and resends what is safe to resend, with the same `op_id`. | ctxd
+CLT-3 | Importing the client needs nothing but anyio, msgspec and the protocol package. | ctxd
+"""
+
+REQUIREMENTS: tuple[Requirement, ...] = tuple(
+    Requirement(*(part.strip() for part in row.split(" | "))) for row in _ROWS.strip().splitlines()
+)
+"""Every numbered behaviour, in the order of SSOT.md."""
