@@ -1,0 +1,49 @@
+"""Logs: one line a record on standard error, never with content.
+
+Owns the format and the level. A part gets its logger handed in; records name methods, sizes, sequences, durations and codes,
+and are escaped, so that no client can forge a line.
+"""
+
+import sys
+from typing import Any, Final, Literal, TextIO, cast
+
+import structlog
+
+LogFormat = Literal["json", "console"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_frames_without_locals: Final = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+"""Local variables hold clients' content, which no log may show."""
+
+_LEVELS: Final[dict[LogLevel, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class Log(structlog.typing.FilteringBoundLogger):
+    """What a part logs through: ``info(event, **fields)`` and its siblings; ``bind(**fields)`` adds fields for good."""
+
+
+def open_log(level: LogLevel = "info", format: LogFormat | None = None, stream: TextIO | None = None) -> Log:
+    """A logger that writes one line a record to ``stream``, standard error by default.
+
+    ``format`` null: ``console`` on a terminal, ``json`` elsewhere, as journald wants it.
+    """
+    target = stream or sys.stderr
+    chosen = format or ("console" if target.isatty() else "json")
+    final: Any = (
+        structlog.processors.JSONRenderer(ensure_ascii=True)
+        if chosen == "json"
+        else structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    )
+    return cast(
+        "Log",
+        structlog.wrap_logger(
+            structlog.PrintLogger(target),
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.ExceptionRenderer(_frames_without_locals),
+                final,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        ),
+    )
