@@ -29,11 +29,6 @@ def open_log(level: LogLevel = "info", format: LogFormat | None = None, stream: 
     """
     target = stream or sys.stderr
     chosen = format or ("console" if target.isatty() else "json")
-    final: Any = (
-        structlog.processors.JSONRenderer(ensure_ascii=True)
-        if chosen == "json"
-        else structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    )
     return cast(
         "Log",
         structlog.wrap_logger(
@@ -41,9 +36,19 @@ def open_log(level: LogLevel = "info", format: LogFormat | None = None, stream: 
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
-                structlog.processors.ExceptionRenderer(_frames_without_locals),
-                final,
+                *(_json() if chosen == "json" else _console(colours=target.isatty())),
             ],
             wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         ),
     )
+
+
+def _json() -> list[Any]:
+    return [
+        structlog.processors.ExceptionRenderer(_frames_without_locals),
+        structlog.processors.JSONRenderer(ensure_ascii=True),
+    ]
+
+
+def _console(*, colours: bool) -> list[Any]:
+    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]
