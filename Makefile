@@ -32,8 +32,13 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.spec.status --check
 
-lock: setup
-	$(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe --group dev --output-file requirements-dev.lock pyproject.toml
+lock:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	.venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes --allow-unsafe \
+		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+		--extra dev --output-file requirements-dev.lock pyproject.toml
+	rm -rf .venv-lock
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
