@@ -1,0 +1,1 @@
+"""Measures the daemon side by side with what bounds it: ``python -m bench``."""
