@@ -1,0 +1,75 @@
+"""Where a document becomes bytes and bytes become a document.
+
+The form is a MessagePack array without names; text that is 64 hex digits, a hash mostly, takes 32 bytes. The order of a
+payload's fields is kept. ``FORMAT`` stands before what is stored, so that an old row stays readable.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.objects.document import Document
+from ctxd_protocol.objects import FilesystemSource
+
+FORMAT: Final = 1
+"""The form that is written."""
+
+_HEX_DIGITS: Final = 64
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(list[Any])
+
+
+def pack_text(text: str) -> str | bytes:
+    """``text``, or the 32 bytes that it spells in lower-case hex."""
+    if len(text) != _HEX_DIGITS:
+        return text
+    try:
+        packed = bytes.fromhex(text)
+    except ValueError:
+        return text
+    return packed if packed.hex() == text else text
+
+
+def unpack_text(packed: str | bytes) -> str:
+    """What ``pack_text`` was given."""
+    return packed if isinstance(packed, str) else packed.hex()
+
+
+def encode(document: Document) -> bytes:
+    """The stored form of ``document``: everything but its id and its content.
+
+    Raises: TypeError, ValueError or OverflowError for a payload that is no JSON value.
+    """
+    source = document.source
+    return _encoder.encode(
+        (
+            FORMAT,
+            document.type,
+            None if source is None else (pack_text(source.filesystem_id), source.path),
+            None if document.identity_hash == document.id else pack_text(document.identity_hash),
+            None if document.source_hash is None else pack_text(document.source_hash),
+            pack_text(document.content_hash),
+            document.payload,
+        )
+    )
+
+
+def decode(id: str, body: bytes, content: str | None = None) -> Document:
+    """The document that ``encode`` was given, with ``content`` put back.
+
+    Raises: ValueError if ``body`` is none that ``encode`` makes.
+    """
+    version, *fields = _decoder.decode(body)
+    if version != FORMAT:
+        raise ValueError(f"document form {version} is unknown")
+    kind, source, identity, source_hash, content_hash, payload = fields
+    return Document(
+        id=id,
+        type=kind,
+        source=None if source is None else FilesystemSource(unpack_text(source[0]), source[1]),
+        identity_hash=id if identity is None else unpack_text(identity),
+        source_hash=None if source_hash is None else unpack_text(source_hash),
+        content_hash=unpack_text(content_hash),
+        payload=payload,
+        content=content,
+    )

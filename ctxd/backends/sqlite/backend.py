@@ -1,0 +1,138 @@
+"""Versions in tables of a SQLite file that somebody else opened.
+
+Runs inside the caller's transaction, on the caller's connection: so a version and the journal row that tells of it become
+durable together.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from ctxd import dbfile
+from ctxd.backends.port import LATEST, Change, Version
+from ctxd.backends.sqlite import rows, schema
+
+_VISIBLE = """SELECT rowid FROM version WHERE entity=e.n AND vt<=:vt AND tx<=:tx ORDER BY vt DESC, tx DESC LIMIT 1"""
+
+
+def _beyond(prefix: str) -> str | None:
+    """The least text above every text that starts with ``prefix``; null if there is none."""
+    for at in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[at])
+        if code < 0x10FFFF:
+            # Surrogates are not text: the next character after U+D7FF is U+E000.
+            return prefix[:at] + chr(0xE000 if code == 0xD7FF else code + 1)
+    return None
+
+
+class SqliteBackend:
+    """See ``VersionBackend``. The tables are made by ``create``; reads also work on a ``query_only`` connection."""
+
+    def __init__(self, connection: dbfile.Connection) -> None:
+        self._connection = connection
+
+    def create(self) -> None:
+        """Make the tables that are missing."""
+        self._connection.execute(schema.TABLES).fetchall()
+
+    def number(self, ids: Iterable[str]) -> None:
+        """Give each of ``ids`` that has none a number."""
+        dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in ids])
+
+    def append(self, versions: Sequence[Version]) -> None:
+        """See ``VersionBackend.append``."""
+        self.number(dict.fromkeys(version.id for version in versions))
+        self._write(versions)
+
+    def _write(self, versions: Iterable[Version]) -> None:
+        head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content)"
+        dbfile.insert_rows(self._connection, head, rows.ROW, [rows.of_version(version) for version in versions])
+
+    def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
+        """See ``VersionBackend.apply``."""
+        self.number(dict.fromkeys(change.id for change in changes))
+        for change in changes:
+            if change.end is None:
+                self._write(self._open_ended(tx, tx_time, change))
+            elif change.start < change.end:
+                self._write(self._bounded(tx, tx_time, change, change.end))
+
+    def _open_ended(self, tx: int, tx_time: int, change: Change) -> list[Version]:
+        written = [Version(change.id, change.start, tx, tx_time, change.body, change.content)]
+        seen = self.history(change.id, ascending=False, corrections=True, valid_time=change.start, tx=tx, limit=1)
+        if seen and seen[0].body is not None:
+            shown = (seen[0].tx, seen[0].body, seen[0].content)
+            # One below any tx at the start: the row there, if there is one, is looked at as well.
+            for row in self.history(change.id, after=(change.start, -1)):
+                if (row.tx, row.body, row.content) != shown:
+                    break
+                written.append(Version(change.id, row.valid_time, tx, tx_time, change.body, change.content))
+        return list({version.valid_time: version for version in written}.values())
+
+    def _bounded(self, tx: int, tx_time: int, change: Change, end: int) -> list[Version]:
+        earlier = self.history(change.id, ascending=False, valid_time=end)
+        starts = {change.start, *(row.valid_time for row in earlier if change.start < row.valid_time < end)}
+        written = [Version(change.id, start, tx, tx_time, change.body, change.content) for start in starts]
+        if earlier:
+            was = earlier[0]
+            written.append(Version(change.id, end, was.tx, was.tx_time, was.body, was.content))
+        else:
+            written.append(Version(change.id, end, tx, tx_time, None))
+        return written
+
+    def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
+        """See ``VersionBackend.as_of``."""
+        query = f"""SELECT {rows.COLUMNS} FROM json_each(:ids) AS wanted JOIN entity AS e ON e.id=wanted.value
+            JOIN version AS v ON v.rowid=({_VISIBLE}) WHERE v.body IS NOT NULL"""
+        bindings = {"ids": json.dumps(list(dict.fromkeys(ids))), "vt": valid_time, "tx": tx}
+        return [rows.to_version(row) for row in self._connection.execute(query, bindings)]
+
+    def history(
+        self,
+        id: str,
+        *,
+        ascending: bool = True,
+        corrections: bool = False,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[Version]:
+        """See ``VersionBackend.history``."""
+        compare, order = (">", "ASC") if ascending else ("<", "DESC")
+        where = ["v.vt<=:vt", "v.tx<=:tx"]
+        if after is not None:
+            where.append(f"(v.vt, v.tx) {compare} (:after_vt, :after_tx)")
+        if not corrections:
+            where.append(
+                "NOT EXISTS(SELECT 1 FROM version AS w WHERE w.entity=v.entity AND w.vt=v.vt AND w.tx>v.tx AND w.tx<=:tx)"
+            )
+        query = f"""SELECT {rows.COLUMNS} FROM entity AS e JOIN version AS v ON v.entity=e.n
+            WHERE e.id=:id AND {" AND ".join(where)} ORDER BY v.vt {order}, v.tx {order} LIMIT :limit"""
+        bindings = {"id": id, "vt": valid_time, "tx": tx, "limit": -1 if limit is None else limit}
+        if after is not None:
+            bindings |= {"after_vt": after[0], "after_tx": after[1]}
+        return [rows.to_version(row) for row in self._connection.execute(query, bindings)]
+
+    def scan(
+        self,
+        prefix: str,
+        *,
+        ascending: bool = True,
+        after: str | None = None,
+        limit: int | None = None,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+    ) -> list[Version]:
+        """See ``VersionBackend.scan``."""
+        where = ["e.id>=:first", "v.body IS NOT NULL"]
+        bindings: dict[str, str | int | None] = {"first": prefix, "vt": valid_time, "tx": tx}
+        if (beyond := _beyond(prefix)) is not None:
+            where.append("e.id<:beyond")
+            bindings["beyond"] = beyond
+        if after is not None:
+            where.append("e.id>:after" if ascending else "e.id<:after")
+            bindings["after"] = after
+        query = f"""SELECT {rows.COLUMNS} FROM entity AS e JOIN version AS v ON v.rowid=({_VISIBLE})
+            WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
+        bindings["limit"] = -1 if limit is None else limit
+        return [rows.to_version(row) for row in self._connection.execute(query, bindings)]

@@ -1,0 +1,141 @@
+"""One SQLite file: how it is opened, how many rows go in at once, and what its errors mean.
+
+Owns the pragmas that durability rests on: write-ahead log, ``synchronous=FULL``, no automatic checkpoint (the one
+connection that writes is the one that checkpoints), no memory map. Knows no table.
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+Connection = apsw.Connection
+"""A connection. One thread at a time may use it."""
+
+CHUNKS: Final = (256, 64, 16, 4, 1)
+"""Rows of one INSERT. Few sizes, so that every statement stays prepared; large, so that the interpreter lock is given up
+seldom: a thread that gives it up once a row waits for the event loop once a row."""
+
+_USER_VERSION_OFFSET: Final = 60
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
+
+
+class DiskFull(Exception):
+    """The transaction did not fit. It was rolled back whole."""
+
+
+class DiskFailed(Exception):
+    """The disk did not do what it was told. What is on it is unknown until it is read afresh."""
+
+
+class FileDamaged(Exception):
+    """The file is not what SQLite wrote."""
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Translate what SQLite and the system raise inside into ``DiskFull``, ``DiskFailed`` and ``FileDamaged``."""
+    try:
+        yield
+    except apsw.FullError as error:
+        raise DiskFull(str(error)) from error
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise FileDamaged(str(error)) from error
+    except (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.BusyError) as error:
+        raise DiskFailed(str(error)) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(str(error)) from error
+        raise DiskFailed(str(error)) from error
+
+
+def open_writer(path: Path) -> Connection:
+    """The connection that writes and checkpoints; the file is made if missing. There must be only one."""
+    connection = Connection(str(path))
+    connection.set_busy_timeout(10_000)
+    # Page size holds only before the first table is made; the mode is kept in the file.
+    for pragma in (
+        "page_size=4096",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "mmap_size=0",
+        "cache_size=-65536",
+        "temp_store=MEMORY",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    connection.wal_autocheckpoint(0)
+    return connection
+
+
+def open_reader(path: Path) -> Connection:
+    """A connection that only reads, and never checkpoints, not even when it is the last to close.
+
+    Raises: apsw.CantOpenError if there is no such file.
+    """
+    connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(10_000)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.wal_autocheckpoint(0)
+    for pragma in ("query_only=1", "mmap_size=0", "cache_size=-32768", "temp_store=MEMORY"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+def user_version(path: Path) -> int | None:
+    """The schema number in the file's header, read without opening the database; null if the file is missing or empty.
+
+    Raises: FileDamaged if the file is no database.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_USER_VERSION_OFFSET + 4)
+    except FileNotFoundError:
+        return None
+    if not header:
+        return None
+    if not header.startswith(_SQLITE_MAGIC):
+        raise FileDamaged(f"{path} is no SQLite database")
+    return int.from_bytes(header[_USER_VERSION_OFFSET:], "big")
+
+
+def forget_cached_pages(path: Path) -> None:
+    """Drop the system's cached pages of a database and its log, so that what is read next is what the disk holds."""
+    for name in (str(path), f"{path}-wal"):
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def insert_rows(connection: Connection, head: str, values: str, rows: Sequence[Sequence[Any]], tail: str = "") -> None:
+    """Run ``head VALUES values, values, … tail`` over ``rows``, many rows a statement."""
+    at = 0
+    for size in CHUNKS:
+        while len(rows) - at >= size:
+            flat = [value for row in rows[at : at + size] for value in row]
+            connection.execute(_insert(head, values, tail, size), flat)
+            at += size
+
+
+@lru_cache(maxsize=256)
+def _insert(head: str, values: str, tail: str, size: int) -> str:
+    return f"{head} VALUES {','.join([values] * size)} {tail}"
+
+
+def checkpoint(connection: Connection, *, truncate: bool) -> None:
+    """Copy the write-ahead log into the database; with ``truncate`` also empty it, readers permitting."""
+    mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
+    try:
+        connection.wal_checkpoint(mode=mode)
+    except apsw.BusyError:
+        # A reader holds an old snapshot: the log stays longer, which is no fault.
+        return

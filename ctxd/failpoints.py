@@ -1,0 +1,101 @@
+"""Places where a test may stop, slow down or fail the process. Unarmed, a place costs one look at an empty dict.
+
+Armed by ``CTXD_FAILPOINTS`` at start or ``arm`` in a test: ``name=action`` entries, separated by ``;``. Actions:
+``kill`` (SIGKILL to itself), ``sleep:2ms``, ``error:ENOSPC`` (an ``OSError``), ``count``. ``*3`` after an action limits how
+often it fires, ``@5`` makes it fire from the fifth pass on.
+"""
+
+import errno
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+from typing import Final, Literal
+
+NAMES: Final = frozenset(
+    {
+        "conn.accept", "conn.frame", "rpc.dispatch", "rpc.reply",
+        "journal.begin", "journal.insert", "journal.precommit", "journal.flush", "journal.commit", "journal.postcommit",
+        "journal.ack", "art.write", "art.fsync", "art.link", "art.dirsync", "checkpoint.start", "checkpoint.end",
+        "backup.copy", "drain.start",
+    }
+)  # fmt: skip
+"""Every place there is."""
+
+_ENTRY: Final = re.compile(r"([a-z.]+)=(kill|sleep|error|count)(?::(\w+))?(?:\*(\d+))?(?:@(\d+))?")
+_DURATION: Final = re.compile(r"(\d+)(us|ms|s)")
+_UNIT_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass
+class _Point:
+    action: Literal["kill", "sleep", "error", "count"]
+    seconds: float = 0.0
+    error: int = 0
+    times: int | None = None
+    first: int = 1
+    passes: int = 0
+
+    def fire(self) -> None:
+        self.passes += 1
+        if self.passes < self.first or (self.times is not None and self.passes >= self.first + self.times):
+            return
+        match self.action:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "sleep":
+                time.sleep(self.seconds)
+            case "error":
+                raise OSError(self.error, f"{os.strerror(self.error)} (failpoint)")
+            case "count":
+                pass
+
+
+def _parse(entry: str) -> tuple[str, _Point]:
+    found = _ENTRY.fullmatch(entry.strip())
+    if found is None:
+        raise ValueError(f"failpoint {entry!r} is not of the form name=action[:argument][*times][@pass]")
+    name, action, argument, times, first = found.groups()
+    if name not in NAMES:
+        raise ValueError(f"failpoint {name!r} does not exist")
+    point = _Point(action, times=int(times) if times else None, first=int(first or 1))  # type: ignore[arg-type]  # the pattern holds it
+    if action == "sleep":
+        duration = _DURATION.fullmatch(argument or "")
+        if duration is None:
+            raise ValueError(f"failpoint {entry!r} needs a duration such as 2ms")
+        point.seconds = int(duration[1]) * _UNIT_S[duration[2]]
+    if action == "error":
+        point.error = int(getattr(errno, argument or "EIO"))
+    return name, point
+
+
+_ARMED: Final[dict[str, _Point]] = dict(map(_parse, filter(None, os.environ.get("CTXD_FAILPOINTS", "").split(";"))))
+
+
+def hit(name: str) -> None:
+    """Pass the place ``name``: do what is armed there, nothing otherwise.
+
+    Raises: OSError if ``error`` is armed.
+    """
+    if _ARMED and (point := _ARMED.get(name)) is not None:
+        point.fire()
+
+
+def arm(spec: str) -> None:
+    """Arm the places of ``spec`` in this process, in the form that ``CTXD_FAILPOINTS`` has.
+
+    Raises: ValueError for a place or an action that does not exist.
+    """
+    _ARMED.update(map(_parse, filter(None, spec.split(";"))))
+
+
+def disarm() -> None:
+    """Disarm every place."""
+    _ARMED.clear()
+
+
+def passes(name: str) -> int:
+    """How often an armed place was passed; 0 if it is not armed."""
+    point = _ARMED.get(name)
+    return 0 if point is None else point.passes

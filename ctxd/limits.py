@@ -1,0 +1,53 @@
+"""Every bound inside the daemon: value, unit, reason, and what changing it breaks.
+
+Bounds that clients see are in ``ctxd_protocol.limits``.
+"""
+
+from typing import Final
+
+# --- store -------------------------------------------------------------------------------------------------------------
+
+COMMIT_WRITES_MAX: Final = 2_000
+"""Writes of one transaction. Bounds how long the last of them waits; larger gains nothing, one fsync is shared already."""
+
+COMMIT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of one transaction. Bounds the write-ahead log between two checkpoints."""
+
+QUEUE_WRITES_MAX: Final = 20_000
+"""Writes that may wait for their transaction. More are refused as ``store_backlog_full``."""
+
+QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of the writes that may wait. Bounds memory while the disk stalls."""
+
+CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of write-ahead log after which it is copied into the database. Larger makes recovery slower, smaller copies more."""
+
+CHECKPOINT_IDLE_S: Final = 1.0
+"""Seconds without a write after which the write-ahead log is emptied."""
+
+HEADS_CACHED_MAX: Final = 100_000
+"""Newest versions kept in memory, about 1 KiB each. Fewer make writes of known objects wait for a read."""
+
+CONTENT_CACHE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of text kept in memory for reads."""
+
+OPS_CACHED_MAX: Final = 10_000
+"""Finished operation ids kept in memory. A resend of an older one is looked up on disk."""
+
+TAIL_VERIFIED_ROWS: Final = 10_000
+"""Journal rows whose hashes are recomputed at each start: about 0.2 s. ``ctxd verify`` recomputes all."""
+
+VALID_TIME_LEAD_MS: Final = 60_000
+"""Milliseconds that the newest valid time may be ahead of the host's clock before the status says so."""
+
+PROBE_S: Final = 1.0
+"""Seconds between two attempts to write while the disk is full."""
+
+DISK_FREE_MIN: Final = 32 * 1024 * 1024
+"""Free bytes below which writes are refused, so that the journal's own transactions and the checkpoint find room."""
+
+WITNESS_S: Final = 1.0
+"""Seconds between two rewrites of the head witness: what a cut-off journal may lose unnoticed when no client is left."""
+
+FLUSH_TIMES_KEPT: Final = 1_024
+"""Newest commit durations that the status figures are taken from."""
