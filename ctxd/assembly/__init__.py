@@ -1,1 +1,1 @@
-"""A session and its versions to the text a model sees; every assembly is recorded and can be rendered again."""
+"""What the model sees: the four sections of a context, how they are rendered, measured, recorded and rendered again."""
