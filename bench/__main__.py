@@ -1,8 +1,8 @@
 """Runs benches and says whether every figure meets its goal: ``python -m bench [NAME...] [--json] [--quick]``.
 
 A bench is a module of this package in ``BENCHES`` with ``run() -> Iterator[Figure]``. Figures go to standard output,
-progress to standard error. ``--quick`` sets ``CTXD_BENCH_QUICK=1``: shorter runs, the same goals. Exit code 1 if a figure
-misses its goal or a bench fails, 2 for a wrong name.
+progress to standard error. ``--quick`` sets ``CTXD_BENCH_QUICK=1``: shorter runs, the same goals. Exit code 1 if a
+figure misses its goal or a bench fails, 2 for a wrong name.
 """
 
 import argparse

@@ -1,9 +1,10 @@
 """The physical limit that durable writes are held against: a server that does nothing but commit rows in groups.
 
-``python -m bench.bare_commit SOCKET DATABASE TEMPLATE``. ``TEMPLATE`` is a database that a real daemon wrote. The server makes the
-same tables, and commits for every line it reads the rows that one write of the daemon came to: same tables, same number, same
-bytes, other keys. It opens the file as the daemon does (write-ahead log, full sync, checkpoints on the writing connection) and
-commits all that waits in one transaction in a thread. It decides nothing, hashes nothing and parses nothing.
+``python -m bench.bare_commit SOCKET DATABASE TEMPLATE``. ``TEMPLATE`` is a database that a real daemon wrote. The
+server makes the same tables, and commits for every line it reads the rows that one write of the daemon came to: same
+tables, same number, same bytes, other keys. It opens the file as the daemon does (write-ahead log, full sync,
+checkpoints on the writing connection) and commits all that waits in one transaction in a thread. It decides nothing,
+hashes nothing and parses nothing.
 """
 
 import argparse
@@ -24,7 +25,7 @@ ANSWER = (
 
 @dataclass(frozen=True)
 class Rows:
-    """What one write of the daemon adds to one table: the statement, a row's values, which of them are keys, how many rows."""
+    """What one write adds to one table: the statement, a row, which of its values are keys, how many rows."""
 
     head: str
     values: str

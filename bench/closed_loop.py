@@ -1,8 +1,9 @@
-"""Load from a process of its own: N connections, each sending a ``toolcall.record`` as soon as its last one was answered.
+"""Load from a process of its own: N connections, each sending a ``toolcall.record`` as soon as its last one was
+answered.
 
-``python -m bench.closed_loop SOCKET`` prints one JSON object: acknowledged writes, seconds, latencies in ms. The same process
-loads the daemon and the bare server it is compared with. Lines are joined from bytes made beforehand, and an answer is only
-looked through for an error, so that the load costs less than what it loads.
+``python -m bench.closed_loop SOCKET`` prints one JSON object: acknowledged writes, seconds, latencies in ms. The same
+process loads the daemon and the bare server it is compared with. Lines are joined from bytes made beforehand, and an
+answer is only looked through for an error, so that the load costs less than what it loads.
 """
 
 import argparse

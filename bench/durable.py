@@ -1,12 +1,13 @@
 """What an acknowledged, durable write costs over the disk's own price for it.
 
-Expected order of growth: O(1) a write, whatever was written before; group commit makes the flush O(1/connections) a write.
+Expected order of growth: O(1) a write, whatever was written before; group commit makes the flush O(1/connections) a
+write.
 
-``durable_writes`` is a ratio, measured side by side in one run: ``toolcall.record`` calls of 1.5 KB that the daemon acknowledges
-at 50 closed-loop connections, over what a bare server commits of the same rows, same tables, same bytes, with the same settings
-(``bench.bare_commit``), under the same load process (``bench.closed_loop``). Both have write-ahead log and ``synchronous=FULL``;
-each answer is sent after its flush. This kind of machine flushes in less than 0.1 ms, so the other two figures are taken with 2 ms
-more for each flush.
+``durable_writes`` is a ratio, measured side by side in one run: ``toolcall.record`` calls of 1.5 KB that the daemon
+acknowledges at 50 closed-loop connections, over what a bare server commits of the same rows, same tables, same bytes,
+with the same settings (``bench.bare_commit``), under the same load process (``bench.closed_loop``). Both have
+write-ahead log and ``synchronous=FULL``; each answer is sent after its flush. This kind of machine flushes in less
+than 0.1 ms, so the other two figures are taken with 2 ms more for each flush.
 """
 
 import statistics

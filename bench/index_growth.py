@@ -1,9 +1,9 @@
 """Indexing many files in one session: time and bytes grow with what is indexed, not with what was indexed before.
 
-Expected order of growth: O(n) in files, for time and for stored bytes. A file costs its document, its text once, and a delta of
-the session; the session's state is written whole only when its deltas have outgrown it, which makes O(1) a file. So ten times the
-files may take at most twelve times the time and bytes (n log n of the B-trees is in that), where rewriting the session for each
-file would take a hundred times.
+Expected order of growth: O(n) in files, for time and for stored bytes. A file costs its document, its text once, and a
+delta of the session; the session's state is written whole only when its deltas have outgrown it, which makes O(1) a
+file. So ten times the files may take at most twelve times the time and bytes (n log n of the B-trees is in that),
+where rewriting the session for each file would take a hundred times.
 
 The daemon reads the files itself, over its socket, with every write acknowledged after its flush.
 """
