@@ -1,0 +1,138 @@
+"""What may change in a session, and what a request changes: decisions, each a delta or a refusal.
+
+Pure: a state and a request in, a ``Delta`` out that ``state.apply`` then makes. ``NOTHING`` says that all is as asked
+already. Which id a request means is settled by ``resolve`` before.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.sessions.collapse import overdue
+from ctxd.sessions.delta import NOTHING, Delta
+from ctxd.sessions.state import SessionState, is_file_id
+from ctxd_protocol.ids import PREFIX_CHARS_MIN, toolcall_alias
+from ctxd_protocol.sessions import Collapse, Message
+
+INFRASTRUCTURE: Final = ("chat:", "session:", "system_prompt:", "segment:", "assembly:")
+"""How ids of objects begin that are rendered in fixed places and belong to no set (spec 1 §2.1)."""
+
+
+def resolve(state: SessionState, session: str, text: str) -> str:
+    """The id in the index of ``session`` that ``text`` means: an id, a tool call's own id, or a start of 8 characters.
+
+    Raises: CtxdError infrastructure_object, not_in_index, ambiguous_id.
+    """
+    if text in state.index:
+        return text
+    if text.startswith(INFRASTRUCTURE):
+        raise CtxdError(
+            "infrastructure_object",
+            f"{text} is infrastructure: it has a fixed place in the context",
+            hint="Only files and tool calls can be activated, pinned or hidden.",
+        )
+    alias = toolcall_alias(session, text)
+    if alias in state.index:
+        return alias
+    found = [id for id in state.index if id.startswith(text)] if len(text) >= PREFIX_CHARS_MIN else []
+    if not found:
+        raise CtxdError(
+            "not_in_index",
+            f"no object id={text} in the index of session {session}",
+            hint=f"Give an id from object.list, or at least {PREFIX_CHARS_MIN} characters of one.",
+        )
+    if len(found) > 1:
+        names = ", ".join(sorted(found)[:3])
+        raise CtxdError("ambiguous_id", f"{len(found)} objects begin with {text}", hint=f"Among them: {names}.")
+    return found[0]
+
+
+def read(state: SessionState, id: str) -> Delta:
+    """An agent read ``id``: it enters index, pool and active set (spec 1 §5.6)."""
+    if id in state.active and id in state.read:
+        return NOTHING
+    return Delta(read=(id,))
+
+
+def discover(state: SessionState, ids: Iterable[str]) -> Delta:
+    """A tool's output named ``ids``: they enter index and pool (spec 1 §5.6)."""
+    fresh = tuple(dict.fromkeys(id for id in ids if id not in state.pool))
+    return Delta(discovered=fresh) if fresh else NOTHING
+
+
+def call(state: SessionState, id: str, window: Collapse) -> Delta:
+    """The tool call ``id``, new to the session, came in: it is active, and older ones fall out of the window."""
+    assert id not in state.index, "a tool call comes in once"
+    return Delta(called=(id,), collapsed=overdue(state, window, turn=state.turn, arriving=id))
+
+
+def append(state: SessionState, session: str, messages: Sequence[Message], window: Collapse) -> Delta:
+    """``messages`` go to the end of the chat; each user message starts a turn, and older tool calls leave the window.
+
+    A tool result names its object as ``resolve`` takes it and is kept with the object's own id.
+    Raises: CtxdError invalid_params for a message that is malformed, and what ``resolve`` raises.
+    """
+    said = tuple(_kept(state, session, message) for message in messages)
+    turn = state.turn + sum(message.role == "user" for message in said)
+    return Delta(messages=said, collapsed=overdue(state, window, turn=turn) if turn != state.turn else ())
+
+
+def _kept(state: SessionState, session: str, message: Message) -> Message:
+    if message.role != "toolcall":
+        if message.toolcall is not None:
+            raise CtxdError("invalid_params", f"a message of role {message.role} names no tool call")
+        return message
+    if message.toolcall is None or message.content:
+        raise CtxdError(
+            "invalid_params",
+            "a message of role toolcall names its tool call and has no content",
+            hint="Keep the output with toolcall.record, then append a message with its id.",
+        )
+    id = resolve(state, session, message.toolcall)
+    return message if id == message.toolcall else msgspec.structs.replace(message, toolcall=id)
+
+
+def activate(state: SessionState, id: str) -> Delta:
+    """``id`` is active, by request: a tool call counts as recent from this turn on. One only indexed is shown first."""
+    if id in state.active and (is_file_id(id) or state.chosen.get(id) == state.turn):
+        return NOTHING
+    return Delta(activated=(id,))
+
+
+def deactivate(state: SessionState, id: str) -> Delta:
+    """``id`` is not active any more. Raises: CtxdError not_active."""
+    if id not in state.active:
+        raise CtxdError("not_active", f"{id} is not active")
+    return Delta(deactivated=(id,))
+
+
+def pin(state: SessionState, id: str) -> Delta:
+    """``id`` is exempt from the window and from budget drops. Raises: CtxdError not_in_pool."""
+    if id not in state.pool:
+        raise _not_in_pool(id)
+    return NOTHING if id in state.pinned else Delta(pinned=(id,))
+
+
+def unpin(state: SessionState, id: str) -> Delta:
+    """``id`` is pinned no more. Raises: CtxdError not_pinned."""
+    if id not in state.pinned:
+        raise CtxdError("not_pinned", f"{id} is not pinned")
+    return Delta(unpinned=(id,))
+
+
+def pool_add(state: SessionState, id: str) -> Delta:
+    """``id`` is shown as metadata."""
+    return NOTHING if id in state.pool else Delta(shown=(id,))
+
+
+def pool_remove(state: SessionState, id: str) -> Delta:
+    """``id`` is not shown, active or pinned any more; it stays in the index. Raises: CtxdError not_in_pool."""
+    if id not in state.pool:
+        raise _not_in_pool(id)
+    return Delta(hidden=(id,))
+
+
+def _not_in_pool(id: str) -> CtxdError:
+    return CtxdError("not_in_pool", f"{id} is not in the metadata pool", hint="Add it with session.pool_add first.")

@@ -1,0 +1,268 @@
+"""A session's sets and chat: the fold of its segments, and nothing else.
+
+``index`` only grows; ``pool`` lies within it, ``active`` and ``pinned`` within ``pool``. All four keep the order of
+entry. A state changes by ``apply`` alone, in time that does not depend on the session's length; what may change is
+decided in ``ctxd.sessions.changes``. Two states of equal segments are equal, whether or not snapshots lie among those.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ctxd.sessions.delta import Delta, Snapshot
+from ctxd_protocol.sessions import ContextLevel, Message
+
+SNAPSHOT_TAIL_MIN: Final = 256
+"""Changes since the last snapshot below which none is written: replaying fewer costs less than writing one."""
+
+OrderedSet = dict[str, None]
+
+_FILE: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class SessionState:
+    """The sets and the chat of one session. Read it freely; only ``apply`` changes it.
+
+    ``read``: object to the number of the segment that first showed its content. ``turns``: messages by turn; turn 0
+    holds what came before the first user message. ``calls``: turn to its count of tool calls. ``recency``: active tool
+    call to its turn and its place in that; ``chosen``: active object to the turn in which it was activated by request.
+    ``warm`` and ``chosen_calls`` (by turn) are the active tool calls that the window may collapse. ``segments``: how
+    many made this. ``tail``: changes of sets since the last snapshot.
+    """
+
+    __slots__ = (
+        "active",
+        "calls",
+        "chosen",
+        "chosen_calls",
+        "index",
+        "pinned",
+        "pool",
+        "read",
+        "recency",
+        "segments",
+        "tail",
+        "turns",
+        "warm",
+    )
+
+    def __init__(self) -> None:
+        self.index: OrderedSet = {}
+        self.pool: OrderedSet = {}
+        self.active: OrderedSet = {}
+        self.pinned: OrderedSet = {}
+        self.read: dict[str, int] = {}
+        self.turns: list[list[Message]] = [[]]
+        self.calls: dict[int, int] = {}
+        self.recency: dict[str, tuple[int, int]] = {}
+        self.chosen: dict[str, int] = {}
+        self.warm: OrderedSet = {}
+        self.chosen_calls: dict[int, OrderedSet] = {}
+        self.segments = 0
+        self.tail = 0
+
+    @property
+    def turn(self) -> int:
+        """The number of the current turn; 0 before the first user message."""
+        return len(self.turns) - 1
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether the next segment should carry a snapshot: the changes since the last one outweigh the sets."""
+        size = len(self.index) + len(self.pool) + len(self.active) + len(self.pinned)
+        return self.tail > max(SNAPSHOT_TAIL_MIN, size)
+
+    def level(self, id: str) -> ContextLevel:
+        """How far into the window the indexed object ``id`` is."""
+        if id in self.active:
+            return "active"
+        return "inactive" if id in self.pool else "indexed"
+
+    def __eq__(self, other: object) -> bool:
+        """Equal sets in equal order, and equal chats."""
+        return isinstance(other, SessionState) and _comparable(self) == _comparable(other)
+
+    __hash__ = None  # type: ignore[assignment]  # a state changes, so it is no key
+
+
+def is_file_id(id: str) -> bool:
+    """Whether the content object ``id`` is a file; else it is a tool call."""
+    return len(id) == 64 and _FILE.fullmatch(id) is not None
+
+
+def apply(state: SessionState, delta: Delta) -> None:
+    """Make the changes of ``delta``, which was decided on this very state. Cost: the length of ``delta``."""
+    for message in delta.messages:
+        _say(state, message)
+    for id in delta.called:
+        _call(state, id)
+    for id in delta.collapsed:
+        _rest(state, id)
+    _apply_rest(state, delta)
+    if delta.snapshot is not None:
+        state.tail = 0
+    state.segments += 1
+    state.tail += delta.weight
+
+
+def fold(deltas: Sequence[Delta]) -> SessionState:
+    """The state that ``deltas``, a session's from its first on, make. Sets are replayed from the last snapshot."""
+    state = SessionState()
+    start = next((n for n in range(len(deltas) - 1, -1, -1) if deltas[n].snapshot is not None), 0)
+    for delta in deltas[:start]:
+        for message in delta.messages:
+            _say(state, message)
+    if start:
+        state.segments = start
+        snapshot = deltas[start].snapshot
+        assert snapshot is not None, "the fold starts at a snapshot or at the first segment"
+        _restore(state, snapshot)
+    for delta in deltas[start:]:
+        apply(state, delta)
+    return state
+
+
+def snapshot(state: SessionState) -> Snapshot:
+    """The sets of ``state`` whole. Cost: their size."""
+    place = {id: n for n, id in enumerate(state.index)}
+    return Snapshot(
+        index=tuple(state.index),
+        pool=tuple(place[id] for id in state.pool),
+        active=tuple(place[id] for id in state.active),
+        pinned=tuple(place[id] for id in state.pinned),
+        read=tuple((place[id], number) for id, number in state.read.items()),
+        turn=state.turn,
+        calls=tuple(state.calls.items()),
+        recency=tuple((place[id], turn, nth) for id, (turn, nth) in state.recency.items()),
+        chosen=tuple((place[id], turn) for id, turn in state.chosen.items()),
+    )
+
+
+def check(state: SessionState) -> None:
+    """Hold ``state`` to what is always true of one. Raises: AssertionError with the sentence that is false."""
+    assert state.pool.keys() <= state.index.keys(), "every object in the pool is in the index"
+    assert state.active.keys() <= state.pool.keys(), "every active object is in the pool"
+    assert state.pinned.keys() <= state.pool.keys(), "every pinned object is in the pool"
+    assert state.read.keys() <= state.index.keys(), "every object that was read is in the index"
+    assert state.recency.keys() <= state.active.keys(), "only active tool calls have a place in their turn"
+    assert state.chosen.keys() <= state.active.keys(), "only active objects count as chosen"
+    assert not any(is_file_id(id) for id in state.recency), "files have no place in a turn"
+    loose = {id for id in state.active if not is_file_id(id) and id not in state.pinned}
+    assert state.warm.keys() == loose - state.chosen.keys(), "warm are the active, unpinned tool calls nobody chose"
+    chosen = {id: turn for turn, ids in state.chosen_calls.items() for id in ids}
+    assert chosen == {id: state.chosen[id] for id in loose & state.chosen.keys()}, "chosen tool calls are kept by turn"
+    assert all(state.chosen_calls.values()), "no turn is kept without a chosen tool call"
+
+
+def _apply_rest(state: SessionState, delta: Delta) -> None:
+    for id in delta.read:
+        _enter(state, id)
+        state.active[id] = None
+        state.read.setdefault(id, state.segments)
+    for id in delta.discovered:
+        _enter(state, id)
+    for id in delta.activated:
+        _choose(state, id)
+    for id in delta.shown:
+        state.pool[id] = None
+    for id in delta.pinned:
+        _cool(state, id)
+        state.pinned[id] = None
+    for id in delta.unpinned:
+        state.pinned.pop(id, None)
+        _warm(state, id)
+    for id in delta.deactivated:
+        _rest(state, id)
+    for id in delta.hidden:
+        _hide(state, id)
+
+
+def _comparable(state: SessionState) -> tuple[object, ...]:
+    sets = (state.index, state.pool, state.active, state.pinned)
+    facts = (state.read, state.calls, state.recency, state.chosen, set(state.warm), state.segments, state.tail)
+    return (*(tuple(ids) for ids in sets), *facts, {t: set(ids) for t, ids in state.chosen_calls.items()}, state.turns)
+
+
+def _say(state: SessionState, message: Message) -> None:
+    if message.role == "user":
+        state.turns.append([message])
+    else:
+        state.turns[-1].append(message)
+
+
+def _enter(state: SessionState, id: str) -> None:
+    state.index[id] = None
+    state.pool[id] = None
+
+
+def _call(state: SessionState, id: str) -> None:
+    _enter(state, id)
+    turn = len(state.turns) - 1
+    nth = state.calls.get(turn, 0)
+    state.calls[turn] = nth + 1
+    state.active[id] = None
+    state.recency[id] = (turn, nth)
+    state.read[id] = state.segments
+    state.warm[id] = None
+
+
+def _choose(state: SessionState, id: str) -> None:
+    _cool(state, id)
+    state.pool[id] = None
+    state.active[id] = None
+    state.chosen[id] = state.turn
+    state.read.setdefault(id, state.segments)
+    _warm(state, id)
+
+
+def _rest(state: SessionState, id: str) -> None:
+    _cool(state, id)
+    state.active.pop(id, None)
+    state.recency.pop(id, None)
+    state.chosen.pop(id, None)
+
+
+def _hide(state: SessionState, id: str) -> None:
+    _rest(state, id)
+    state.pinned.pop(id, None)
+    state.pool.pop(id, None)
+
+
+def _warm(state: SessionState, id: str) -> None:
+    """Let the window see ``id`` if it is an active tool call that no pin holds."""
+    if is_file_id(id) or id not in state.active or id in state.pinned:
+        return
+    turn = state.chosen.get(id)
+    if turn is None:
+        state.warm[id] = None
+    else:
+        state.chosen_calls.setdefault(turn, {})[id] = None
+
+
+def _cool(state: SessionState, id: str) -> None:
+    """Take ``id`` out of the window's sight, before its activity, pin or choice changes."""
+    state.warm.pop(id, None)
+    turn = state.chosen.get(id)
+    if turn is not None and (bucket := state.chosen_calls.get(turn)) is not None:
+        bucket.pop(id, None)
+        if not bucket:
+            del state.chosen_calls[turn]
+
+
+def _restore(state: SessionState, kept: Snapshot) -> None:
+    assert state.turn == kept.turn, "the chat before a snapshot has as many turns as the snapshot says"
+    ids = kept.index
+    state.index = dict.fromkeys(ids)
+    state.pool = dict.fromkeys(_picked(ids, kept.pool))
+    state.active = dict.fromkeys(_picked(ids, kept.active))
+    state.pinned = dict.fromkeys(_picked(ids, kept.pinned))
+    state.read = {ids[n]: number for n, number in kept.read}
+    state.calls = dict(kept.calls)
+    state.recency = {ids[n]: (turn, nth) for n, turn, nth in kept.recency}
+    state.chosen = {ids[n]: turn for n, turn in kept.chosen}
+    for id in state.active:
+        _warm(state, id)
+
+
+def _picked(ids: tuple[str, ...], places: Iterable[int]) -> Iterable[str]:
+    return (ids[n] for n in places)

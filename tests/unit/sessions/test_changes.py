@@ -1,0 +1,178 @@
+"""Which requests a session takes, and what the window does to tool calls."""
+
+import pytest
+
+from ctxd.errors import CtxdError
+from ctxd.sessions import changes
+from ctxd.sessions.delta import NOTHING, Delta
+from ctxd.sessions.state import SessionState, apply
+from ctxd_protocol.sessions import Collapse, Message
+
+WINDOW = Collapse()
+FILE = "ab" * 32
+
+
+def user(state: SessionState, window: Collapse = WINDOW) -> None:
+    apply(state, changes.append(state, "s", [Message(role="user", content="go")], window))
+
+
+def record(state: SessionState, *ids: str, window: Collapse = WINDOW) -> None:
+    for id in ids:
+        apply(state, changes.call(state, id, window))
+
+
+def code_of(decide, *args) -> str:
+    with pytest.raises(CtxdError) as caught:
+        decide(*args)
+    return caught.value.code
+
+
+def test_five_newest_tool_calls_of_each_of_three_turns_stay_active() -> None:
+    state = SessionState()
+    for turn in range(6):
+        user(state)
+        record(state, *(f"call-{turn}-{n}" for n in range(7)))
+    assert list(state.active) == [f"call-{turn}-{n}" for turn in (3, 4, 5) for n in range(2, 7)]
+
+
+def test_a_turn_that_leaves_the_window_takes_its_tool_calls_along_without_a_new_one() -> None:
+    state = SessionState()
+    user(state)
+    record(state, "call-a")
+    user(state)
+    user(state)
+    assert "call-a" in state.active
+    user(state)
+    assert "call-a" not in state.active
+    assert "call-a" in state.pool
+
+
+def test_pinned_tool_calls_never_collapse_and_do_once_unpinned() -> None:
+    state = SessionState()
+    user(state)
+    record(state, "call-pinned")
+    apply(state, changes.pin(state, "call-pinned"))
+    for _ in range(5):
+        user(state)
+    assert "call-pinned" in state.active
+    apply(state, changes.unpin(state, "call-pinned"))
+    record(state, "call-new")
+    assert list(state.active) == ["call-new"]
+
+
+def test_files_never_collapse() -> None:
+    state = SessionState()
+    apply(state, changes.read(state, FILE))
+    for _ in range(9):
+        user(state)
+        record(state, *(f"call-{state.turn}-{n}" for n in range(9)))
+    assert FILE in state.active
+
+
+def test_an_explicit_deactivate_sticks() -> None:
+    state = SessionState()
+    user(state)
+    record(state, "call-1")
+    apply(state, changes.deactivate(state, "call-1"))
+    record(state, "call-2")
+    user(state)
+    assert list(state.active) == ["call-2"]
+
+
+def test_an_explicit_activate_counts_as_recent_until_the_window_passes() -> None:
+    state = SessionState()
+    user(state)
+    record(state, "call-old")
+    for _ in range(5):
+        user(state)
+    apply(state, changes.activate(state, "call-old"))
+    record(state, *(f"call-{n}" for n in range(20)))
+    user(state)
+    user(state)
+    assert "call-old" in state.active
+    user(state)
+    assert "call-old" not in state.active
+
+
+def test_activating_a_recent_tool_call_keeps_it_past_five_newer_ones() -> None:
+    state = SessionState()
+    user(state)
+    record(state, "call-kept")
+    apply(state, changes.activate(state, "call-kept"))
+    assert changes.activate(state, "call-kept") == NOTHING
+    record(state, *(f"call-{n}" for n in range(9)))
+    assert "call-kept" in state.active
+
+
+def test_a_window_of_none_shows_no_tool_call() -> None:
+    state = SessionState()
+    record(state, "call-1", window=Collapse(per_turn=0))
+    assert list(state.pool) == ["call-1"]
+    assert not state.active
+
+
+def test_the_cost_of_a_tool_call_does_not_grow_with_the_session() -> None:
+    """Counted, not timed: what the window has to look at stays the same."""
+    state = SessionState()
+    sizes = set()
+    for turn in range(400):
+        user(state)
+        record(state, *(f"call-{turn}-{n}" for n in range(10)))
+        if turn > 3:
+            sizes.add(len(state.warm) + sum(map(len, state.chosen_calls.values())))
+    assert sizes == {15}
+
+
+def test_what_the_sets_do_not_allow_is_refused_by_name() -> None:
+    state = SessionState()
+    apply(state, changes.discover(state, [FILE]))
+    assert code_of(changes.deactivate, state, FILE) == "not_active"
+    assert code_of(changes.unpin, state, FILE) == "not_pinned"
+    assert code_of(changes.resolve, state, "s", "chat:s") == "infrastructure_object"
+    assert code_of(changes.resolve, state, "s", "call-unknown") == "not_in_index"
+    apply(state, changes.pool_remove(state, FILE))
+    assert code_of(changes.pin, state, FILE) == "not_in_pool"
+    assert code_of(changes.pool_remove, state, FILE) == "not_in_pool"
+
+
+def test_activating_an_object_that_is_only_indexed_shows_it_first() -> None:
+    state = SessionState()
+    apply(state, changes.discover(state, [FILE]))
+    apply(state, changes.pool_remove(state, FILE))
+    assert state.level(FILE) == "indexed"
+    apply(state, changes.activate(state, FILE))
+    assert FILE in state.pool
+    assert state.level(FILE) == "active"
+
+
+def test_an_object_is_found_by_eight_characters_or_by_a_tool_calls_own_id() -> None:
+    state = SessionState()
+    near = FILE[:10] + "0" * 54
+    apply(state, Delta(discovered=(FILE, near), called=("toolcall:s:chat:9",)))
+    assert changes.resolve(state, "s", FILE[:12]) == FILE
+    assert code_of(changes.resolve, state, "s", FILE[:8]) == "ambiguous_id"
+    assert code_of(changes.resolve, state, "s", FILE[:7]) == "not_in_index"
+    apply(state, Delta(called=("toolcall:s:fedcba98",)))
+    assert changes.resolve(state, "s", "fedcba98") == "toolcall:s:fedcba98"
+
+
+def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> None:
+    state = SessionState()
+    apply(state, Delta(called=("toolcall:s:c1",)))
+    said = [Message(role="user", content="a"), Message(role="assistant", content="b")]
+    said += [Message(role="toolcall", toolcall="c1"), Message(role="assistant", content="c")]
+    apply(state, changes.append(state, "s", said, WINDOW))
+    assert [message.role for message in state.turns[1]] == ["user", "assistant", "toolcall", "assistant"]
+    assert state.turns[1][2].toolcall == "toolcall:s:c1"
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (Message(role="toolcall", toolcall="call-never-recorded"), "not_in_index"),
+        (Message(role="toolcall"), "invalid_params"),
+        (Message(role="user", content="x", toolcall="call-1"), "invalid_params"),
+    ],
+)
+def test_a_malformed_message_is_refused(message: Message, code: str) -> None:
+    assert code_of(changes.append, SessionState(), "s", [message], WINDOW) == code

@@ -1,0 +1,201 @@
+"""A session's sets, held against the plainest model of them, over any sequence of changes."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from ctxd.errors import CtxdError
+from ctxd.sessions import changes
+from ctxd.sessions.delta import NOTHING, Delta, from_payload, to_payload
+from ctxd.sessions.state import SessionState, apply, check, fold, is_file_id, snapshot
+from ctxd_protocol.sessions import Collapse, Message
+
+FILES = [f"{n:064x}" for n in range(6)]
+objects = st.sampled_from(FILES) | st.integers(0, 40).map(lambda n: f"call-{n}")
+
+
+@dataclass
+class Model:
+    """The rules, by lists and full scans."""
+
+    index: list = field(default_factory=list)
+    pool: list = field(default_factory=list)
+    active: list = field(default_factory=list)
+    pinned: list = field(default_factory=list)
+    turns: list = field(default_factory=lambda: [[]])
+    made: dict = field(default_factory=dict)
+    chosen: dict = field(default_factory=dict)
+
+    def add(self, name: str, id: str) -> None:
+        if id not in getattr(self, name):
+            getattr(self, name).append(id)
+
+    def drop(self, name: str, id: str) -> None:
+        if id in getattr(self, name):
+            getattr(self, name).remove(id)
+
+    def rest(self, id: str) -> None:
+        self.drop("active", id)
+        self.chosen.pop(id, None)
+
+    def collapse(self, window: Collapse) -> None:
+        now = len(self.turns) - 1
+        for id in list(self.active):
+            if is_file_id(id) or id in self.pinned:
+                continue
+            if id in self.chosen:
+                stays = now - self.chosen[id] < window.turns
+            else:
+                turn = self.made[id]
+                siblings = [other for other, made in self.made.items() if made == turn]
+                stays = now - turn < window.turns and len(siblings) - siblings.index(id) <= window.per_turn
+            if not stays:
+                self.rest(id)
+
+
+class Sessions(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.model, self.deltas, self.refused = SessionState(), Model(), [], None
+
+    @initialize(per_turn=st.integers(0, 3), turns=st.integers(1, 3))
+    def configure(self, per_turn: int, turns: int) -> None:
+        self.window = Collapse(per_turn=per_turn, turns=turns)
+
+    def do(self, delta: Delta) -> None:
+        if delta == NOTHING:
+            return
+        self.deltas.append(delta)
+        apply(self.state, from_payload(to_payload(delta)))
+
+    def refuses(self, code: str, decide, *args) -> None:
+        with pytest.raises(CtxdError) as caught:
+            decide(self.state, *args)
+        assert caught.value.code == code
+
+    @rule(id=st.sampled_from(FILES))
+    def read(self, id: str) -> None:
+        self.do(changes.read(self.state, id))
+        for name in ("index", "pool", "active"):
+            self.model.add(name, id)
+
+    @rule(ids=st.lists(st.sampled_from(FILES), max_size=4))
+    def discover(self, ids: list) -> None:
+        self.do(changes.discover(self.state, ids))
+        for id in ids:
+            self.model.add("index", id)
+            self.model.add("pool", id)
+
+    @rule(id=st.integers(0, 40).map(lambda n: f"call-{n}"))
+    def call(self, id: str) -> None:
+        if id in self.model.index:
+            return
+        self.do(changes.call(self.state, id, self.window))
+        for name in ("index", "pool", "active"):
+            self.model.add(name, id)
+        self.model.made[id] = len(self.model.turns) - 1
+        self.model.collapse(self.window)
+
+    @rule(roles=st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=3))
+    def say(self, roles: list) -> None:
+        messages = [Message(role=role, content=role) for role in roles]
+        self.do(changes.append(self.state, "s", messages, self.window))
+        for message in messages:
+            if message.role == "user":
+                self.model.turns.append([])
+            self.model.turns[-1].append(message)
+        if "user" in roles:
+            self.model.collapse(self.window)
+
+    @rule(id=objects)
+    def activate(self, id: str) -> None:
+        if id not in self.model.index:
+            return
+        self.do(changes.activate(self.state, id))
+        self.model.add("pool", id)
+        self.model.add("active", id)
+        self.model.chosen[id] = len(self.model.turns) - 1
+
+    @rule(id=objects)
+    def deactivate(self, id: str) -> None:
+        if id not in self.model.active:
+            return self.refuses("not_active", changes.deactivate, id)
+        self.do(changes.deactivate(self.state, id))
+        self.model.rest(id)
+
+    @rule(id=objects)
+    def pin(self, id: str) -> None:
+        if id not in self.model.pool:
+            return self.refuses("not_in_pool", changes.pin, id)
+        self.do(changes.pin(self.state, id))
+        self.model.add("pinned", id)
+
+    @rule(id=objects)
+    def unpin(self, id: str) -> None:
+        if id not in self.model.pinned:
+            return self.refuses("not_pinned", changes.unpin, id)
+        self.do(changes.unpin(self.state, id))
+        self.model.drop("pinned", id)
+
+    @rule(id=objects)
+    def pool_add(self, id: str) -> None:
+        if id in self.model.index:
+            self.do(changes.pool_add(self.state, id))
+            self.model.add("pool", id)
+
+    @rule(id=objects)
+    def pool_remove(self, id: str) -> None:
+        if id not in self.model.pool:
+            return self.refuses("not_in_pool", changes.pool_remove, id)
+        self.do(changes.pool_remove(self.state, id))
+        self.model.rest(id)
+        self.model.drop("pool", id)
+        self.model.drop("pinned", id)
+
+    @rule()
+    def carry_a_snapshot(self) -> None:
+        self.do(Delta(snapshot=snapshot(self.state), messages=(Message(role="assistant", content="."),)))
+        self.model.turns[-1].append(Message(role="assistant", content="."))
+
+    @invariant()
+    def sets_are_those_of_the_model_in_its_order(self) -> None:
+        for name in ("index", "pool", "active", "pinned"):
+            assert list(getattr(self.state, name)) == getattr(self.model, name), name
+        assert self.state.turns == self.model.turns
+        check(self.state)
+
+    @invariant()
+    def segments_fold_to_the_very_state(self) -> None:
+        assert fold(self.deltas) == self.state
+        assert fold([from_payload(to_payload(delta)) for delta in self.deltas]) == self.state
+
+
+Sessions.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnySequenceOfChanges = Sessions.TestCase
+
+
+def test_a_snapshot_is_due_once_the_changes_since_the_last_outweigh_the_sets() -> None:
+    state = SessionState()
+    apply(state, Delta(read=tuple(FILES)))
+    for _ in range(130):
+        apply(state, Delta(deactivated=(FILES[0],)))
+        apply(state, Delta(activated=(FILES[0],)))
+    assert state.snapshot_due
+    apply(state, Delta(snapshot=snapshot(state), pinned=(FILES[0],)))
+    assert not state.snapshot_due
+
+
+def test_growth_alone_writes_no_snapshots() -> None:
+    state = SessionState()
+    for n in range(2000):
+        apply(state, changes.call(state, f"call-{n}", Collapse()))
+        assert not state.snapshot_due or len(state.index) < 260
+
+
+def test_a_delta_is_stored_by_one_letter_names_and_without_defaults() -> None:
+    payload = to_payload(Delta(called=("call-1",), collapsed=("call-0",)))
+    assert msgspec.json.encode(payload) == b'{"t":["call-1"],"c":["call-0"]}'
