@@ -1,0 +1,100 @@
+"""The documents that become versions: each builder gives one whole, hashes included.
+
+Nothing here decides whether a version is due. A builder's document is the same for the same arguments, so that equal
+states of a source have equal content hashes, whoever saw them.
+"""
+
+import posixpath
+from typing import Any, Literal
+
+from ctxd.objects.document import Document
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd_protocol.ids import system_prompt_id
+from ctxd_protocol.objects import FilesystemSource
+
+
+def file_type(path: str) -> str:
+    """The lower-case extension of ``path``'s last component without its dot; ``text`` if it has none."""
+    extension = posixpath.splitext(posixpath.basename(path))[1]
+    return extension[1:].lower() or "text"
+
+
+def file_stub(id: str, source: FilesystemSource) -> Document:
+    """A file of which only the name is known. ``id`` is ``file_id(source)``, here and below."""
+    return _file(id, source, None, None, {"char_count": 0})
+
+
+def file_text(id: str, source: FilesystemSource, text: str, source_hash: str) -> Document:
+    """A file that was read. ``source_hash`` is the hash of the bytes that ``text`` was decoded from."""
+    return _file(id, source, source_hash, text, {"char_count": len(text)})
+
+
+def file_binary(id: str, source: FilesystemSource, source_hash: str) -> Document:
+    """A file whose bytes are no text: its hash is kept, its bytes are not."""
+    return _file(id, source, source_hash, None, {"char_count": 0, "kind": "binary"})
+
+
+def file_too_large(id: str, source: FilesystemSource, size_bytes: int) -> Document:
+    """A file beyond the bound up to which files are read: its size is all that is known of what it holds."""
+    return _file(id, source, None, None, {"char_count": 0, "kind": "too_large", "size_bytes": size_bytes})
+
+
+def file_tombstone(id: str, source: FilesystemSource) -> Document:
+    """A file that is confirmed gone. Its identity stays, so that the same path later is the same object."""
+    return _file(id, source, None, None, {"char_count": 0, "deleted": True})
+
+
+def toolcall(
+    id: str,
+    *,
+    tool: str,
+    args: dict[str, Any],
+    content: str,
+    chat_ref: str,
+    status: Literal["ok", "fail"] = "ok",
+    args_display: str | None = None,
+    file_refs: tuple[str, ...] | None = None,
+) -> Document:
+    """A tool call and its output. What is null is left out.
+
+    Raises: ValueError if ``args`` hold what JSON readers disagree on.
+    """
+    payload: dict[str, Any] = {"tool": tool, "args": args, "status": status, "chat_ref": chat_ref}
+    if args_display is not None:
+        payload["args_display"] = args_display
+    if file_refs is not None:
+        payload["file_refs"] = list(file_refs)
+    return _unsourced(id, "toolcall", payload, content)
+
+
+def system_prompt(session: str, content: str) -> Document:
+    """The system prompt of ``session``."""
+    return _unsourced(system_prompt_id(session), "system_prompt", {}, content)
+
+
+def _file(
+    id: str, source: FilesystemSource, source_hash: str | None, text: str | None, fields: dict[str, Any]
+) -> Document:
+    payload = {"file_type": file_type(source.path), **fields}
+    return Document(
+        id=id,
+        type="file",
+        source=source,
+        # A file's id is its identity hash: hashing the source again would only cost time.
+        identity_hash=id,
+        source_hash=source_hash,
+        content_hash=content_hash(payload, text),
+        payload=payload,
+        content=text,
+    )
+
+
+def _unsourced(id: str, type: str, payload: dict[str, Any], content: str) -> Document:
+    return Document(
+        id=id,
+        type=type,
+        identity_hash=identity_hash(type, None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )

@@ -1,0 +1,107 @@
+"""The documents that become versions."""
+
+import pytest
+
+from ctxd.objects import next_version as build
+from ctxd.objects.document import Document
+from ctxd.objects.hashing import content_hash, identity_hash, source_hash
+from ctxd.objects.identity import file_id
+from ctxd.objects.kinds import KINDS, is_content, state_of, type_of
+from ctxd_protocol.objects import FilesystemSource
+
+SOURCE = FilesystemSource("fs", "/src/Main.TS")
+ID = file_id(SOURCE)
+HASH = source_hash(b"hello")
+
+FILES = {
+    "unread": build.file_stub(ID, SOURCE),
+    "text": build.file_text(ID, SOURCE, "hello", HASH),
+    "binary": build.file_binary(ID, SOURCE, HASH),
+    "too large": build.file_too_large(ID, SOURCE, 5_000_000_000),
+    "deleted": build.file_tombstone(ID, SOURCE),
+}
+TOOLCALL = build.toolcall("call_1", tool="bash", args={"command": "ls"}, content="a", chat_ref="chat:s")
+ALL = [*FILES.values(), TOOLCALL, build.system_prompt("s", "Be kind.")]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/a/main.ts", "ts"), ("/a/UP.TS", "ts"), ("/a/x.tar.gz", "gz"), ("/a/Makefile", "text"),
+        ("/a/.hidden", "text"), ("/a.b/c", "text"), ("/a/.hidden.md", "md"), ("/a/dot.", "text"), ("/", "text"),
+    ],
+)  # fmt: skip
+def test_a_files_type_is_its_lower_case_extension(path: str, expected: str) -> None:
+    assert build.file_type(path) == expected
+
+
+def test_characters_are_counted_in_code_points() -> None:
+    assert build.file_text(ID, SOURCE, "a\U0001f600b", HASH).payload["char_count"] == 3
+
+
+@pytest.mark.parametrize("document", ALL, ids=lambda document: document.type)
+def test_every_document_carries_the_hashes_of_what_it_says(document: Document) -> None:
+    assert document.content_hash == content_hash(document.payload, document.content)
+    assert document.identity_hash == identity_hash(document.type, document.source, document.id)
+
+
+@pytest.mark.parametrize("document", ALL, ids=lambda document: document.type)
+def test_every_payload_has_its_types_fields_and_no_others(document: Document) -> None:
+    kind = KINDS[document.type]  # type: ignore[index]
+    assert kind.fields <= document.payload.keys() <= kind.fields | kind.optional
+    assert kind.sourced == (document.source is not None)
+    assert is_content(document.type) == (kind.role == "content")
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("unread", "unread"),
+        ("text", "present"),
+        ("binary", "present"),
+        ("too large", "present"),
+        ("deleted", "deleted"),
+    ],
+)
+def test_a_files_state_shows_in_its_version(name: str, state: str) -> None:
+    assert state_of(FILES[name]) == state
+
+
+def test_no_two_states_of_a_file_have_one_content_hash() -> None:
+    empty = build.file_text(ID, SOURCE, "", source_hash(b""))
+    hashes = {document.content_hash for document in (*FILES.values(), empty)}
+    assert len(hashes) == len(FILES) + 1
+
+
+def test_only_text_has_content_and_only_bytes_that_were_read_have_a_source_hash() -> None:
+    assert [name for name, document in FILES.items() if document.content is not None] == ["text"]
+    assert [name for name, document in FILES.items() if document.source_hash is not None] == ["text", "binary"]
+
+
+def test_a_deleted_file_keeps_its_source() -> None:
+    assert FILES["deleted"].source == SOURCE
+    assert FILES["deleted"].identity_hash == FILES["text"].identity_hash
+
+
+def test_what_a_tool_call_does_not_say_is_left_out() -> None:
+    assert set(TOOLCALL.payload) == {"tool", "args", "status", "chat_ref"}
+    said = build.toolcall(
+        "c", tool="t", args={}, content="", chat_ref="chat:s", status="fail", args_display="x", file_refs=(ID,)
+    )
+    assert said.payload["args_display"] == "x"
+    assert said.payload["file_refs"] == [ID]
+    assert said.payload["status"] == "fail"
+    assert said.content == ""
+
+
+def test_a_tool_call_never_lies_unread_or_deleted() -> None:
+    assert state_of(TOOLCALL) == "present"
+
+
+def test_an_infrastructure_id_tells_its_type() -> None:
+    assert type_of("chat:s") == "chat"
+    assert type_of("session:s") == "session"
+    assert type_of("system_prompt:s") == "system_prompt"
+    assert type_of("call:1") is None
+    assert type_of("chat") is None
+    assert not is_content("segment")
