@@ -1,0 +1,192 @@
+"""Mount mappings out of what a container runtime or a kernel says about mounts.
+
+``docker inspect`` knows host paths and is to be preferred. ``/proc/self/mountinfo``, read inside the sandbox, knows
+each mount's root *within its filesystem* (field 4) and its mount point (field 5): that root is the host's path only if
+the host mounts the filesystem at ``/``. What is not a mapping is named with its reason, never dropped in silence.
+"""
+
+import hashlib
+import re
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.mounts.filesystem_id import container_filesystem_id
+from ctxd_protocol.ids import FilesystemId
+from ctxd_protocol.sessions import Mount
+
+_IN_MEMORY: Final = frozenset({
+    "autofs", "bpf", "binfmt_misc", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "fusectl",
+    "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "securityfs", "sysfs", "tmpfs", "tracefs",
+})  # fmt: skip
+"""Kernel filesystems: nothing below them is a file of the host's disks."""
+
+_OWN_FILES: Final = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
+"""Files that every runtime mounts over the image's; they are the sandbox's own, made for it alone."""
+
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_CONTAINER_IN_PATH: Final = re.compile(r"/([0-9a-f]{64})/")
+
+
+class Detected(msgspec.Struct, frozen=True, kw_only=True):
+    """``filesystem_id`` is the sandbox's own, for paths that no mount covers; null if the text does not tell it."""
+
+    mounts: tuple[Mount, ...]
+    filesystem_id: FilesystemId | None
+    ignored: tuple[str, ...]
+
+
+class _Container(msgspec.Struct, frozen=True):
+    id: str = msgspec.field(name="Id")
+    mounts: list[dict[str, Any]] | None = msgspec.field(name="Mounts", default=None)
+
+
+def from_docker_inspect(text: str) -> Detected:
+    """The mappings of the one container that ``docker inspect`` printed.
+
+    Binds and local volumes are directories of the host; everything else is ignored.
+    Raises: CtxdError invalid_params for anything but one container.
+    """
+    container = _container(text)
+    mounts: list[Mount] = []
+    ignored: list[str] = []
+    for entry in container.mounts or ():
+        reason = _why_no_directory_of_the_host(entry)
+        if reason:
+            ignored.append(f"{entry.get('Destination', '?')}: {reason}")
+        else:
+            mounts.append(
+                Mount(
+                    agent_prefix=entry["Destination"],
+                    canonical_prefix=entry["Source"],
+                    writable=entry.get("RW") is not False,
+                )
+            )
+    return Detected(mounts=tuple(mounts), filesystem_id=container_filesystem_id(container.id), ignored=tuple(ignored))
+
+
+def _container(text: str) -> _Container:
+    try:
+        printed = msgspec.json.decode(text)
+        found = printed if isinstance(printed, list) else [printed]
+        if len(found) != 1:
+            hint = "Name exactly one running container."
+            raise CtxdError("invalid_params", f"docker inspect printed {len(found)} containers, not one", hint=hint)
+        return msgspec.convert(found[0], _Container)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        hint = "Give the whole output of docker inspect CONTAINER."
+        raise CtxdError("invalid_params", f"not the output of docker inspect: {error}", hint=hint) from error
+
+
+def _why_no_directory_of_the_host(entry: dict[str, Any]) -> str | None:
+    kind = entry.get("Type")
+    if not _is_absolute(entry.get("Destination")):
+        return "its destination is no absolute path"
+    if kind == "volume" and entry.get("Driver", "local") != "local":
+        return f"a volume of driver {entry.get('Driver')}, which need not lie on the host"
+    if kind not in ("bind", "volume"):
+        return f"{kind} is no directory of the host"
+    if not _is_absolute(entry.get("Source")):
+        return "its source is no absolute path of this host"
+    return None
+
+
+def _is_absolute(path: object) -> bool:
+    return isinstance(path, str) and path.startswith("/") and "\0" not in path
+
+
+class _Line(msgspec.Struct, frozen=True):
+    root: str
+    mount_point: str
+    writable: bool
+    filesystem: str
+
+
+def from_mountinfo(text: str) -> Detected:
+    """The mappings that ``/proc/self/mountinfo`` of a sandbox shows: the binds of directories of one filesystem.
+
+    Ignored: kernel filesystems, the sandbox's root, whole filesystems and Btrfs subvolumes (their path on the host is
+    not told), the runtime's own files, directories deleted since, and mounts that a later one hides.
+    Raises: CtxdError invalid_params for a line of another form.
+    """
+    lines = [_parse(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not lines:
+        raise CtxdError("invalid_params", "the mountinfo text is empty")
+    newest = {line.mount_point: line for line in lines}
+    mounts: list[Mount] = []
+    ignored: list[str] = []
+    for line in lines:
+        reason = "a later mount hides it" if newest[line.mount_point] is not line else _why_no_bind(line)
+        if reason:
+            ignored.append(f"{line.mount_point}: {reason}")
+        else:
+            mounts.append(Mount(agent_prefix=line.mount_point, canonical_prefix=line.root, writable=line.writable))
+    return Detected(mounts=tuple(mounts), filesystem_id=_own_filesystem(lines), ignored=tuple(ignored))
+
+
+def _parse(number: int, line: str) -> _Line:
+    fields = line.split(" ")
+    try:
+        end = fields.index("-", 6)
+        filesystem, super_options = fields[end + 1], fields[end + 3]
+    except (ValueError, IndexError) as error:
+        hint = "Give the text of /proc/self/mountinfo, not of /proc/mounts."
+        raise CtxdError("invalid_params", f"line {number} is not of mountinfo's form", hint=hint) from error
+    read_only = "ro" in fields[5].split(",") or "ro" in super_options.split(",")
+    return _Line(_unescape(fields[3]), _unescape(fields[4]), not read_only, filesystem)
+
+
+def _unescape(field: str) -> str:
+    """The kernel writes blanks, line feeds and backslashes of a path as three octal digits."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
+
+
+def _why_no_bind(line: _Line) -> str | None:
+    reason: str | None = None
+    if line.mount_point == "/":
+        reason = "the sandbox's own root"
+    elif line.filesystem in _IN_MEMORY:
+        reason = f"{line.filesystem} is no directory of the host"
+    elif line.filesystem == "overlay":
+        reason = "an overlay's files have no one path on the host"
+    elif line.root == "/":
+        reason = f"a whole {line.filesystem} filesystem, whose path on the host is not told"
+    elif line.filesystem == "btrfs":
+        reason = "Btrfs tells a path within its subvolumes, not on the host"
+    elif line.root.endswith("//deleted"):
+        reason = "what was mounted is deleted"
+    elif line.mount_point in _OWN_FILES:
+        reason = "the runtime's own file"
+    elif not (_is_absolute(line.root) and _is_absolute(line.mount_point)):
+        reason = "its paths are not absolute"
+    return reason
+
+
+def _own_filesystem(lines: list[_Line]) -> FilesystemId | None:
+    """The container id, from where the runtime keeps the files it mounts over the image's; null if it shows nowhere."""
+    for line in lines:
+        match = _CONTAINER_IN_PATH.search(line.root) if line.mount_point in _OWN_FILES else None
+        if match:
+            return FilesystemId(match[1])
+    return None
+
+
+class Devices:
+    """Filesystem ids by device number: the fallback for paths whose mounts nobody told (spec 1 §5.3).
+
+    ``host_devices`` are the ``st_dev`` of what counts as the host's own filesystem. Any other device gets an id of its
+    own, the same for the same number until the next boot. Mount mappings take precedence; ask them first.
+    """
+
+    def __init__(self, host_filesystem_id: str, host_devices: frozenset[int]) -> None:
+        self._host = FilesystemId(host_filesystem_id)
+        self._known = dict.fromkeys(host_devices, self._host)
+
+    def filesystem_id(self, device: int) -> FilesystemId:
+        """The filesystem id of ``device``, an ``st_dev``."""
+        known = self._known.get(device)
+        if known is None:
+            known = FilesystemId(hashlib.sha256(f"{self._host}\0{device}".encode()).hexdigest())
+            self._known[device] = known
+        return known

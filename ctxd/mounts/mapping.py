@@ -1,0 +1,131 @@
+"""Whose path is it: from the path an agent uses to the place a file has, and back (spec 1 §5.3).
+
+Everything is lexical: no file is looked at, so the answer is the same whether or not the sandbox still runs. Prefixes
+match whole components and the longest one wins, both ways. The promise: a display path, given back, names the same
+file, or it is the canonical path because the agent has no name for the file.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from ctxd.errors import CtxdError
+from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.sessions import Mount
+
+PATH_BYTES_MAX: Final = 4096
+"""Bytes of a path in UTF-8. Linux's PATH_MAX: no system call takes a longer one."""
+
+
+class _Rule:
+    """One mapping, its prefixes cut to ``""`` at the root so that ``prefix + "/"`` always ends a component."""
+
+    __slots__ = ("agent", "canonical", "filesystem_id")
+
+    def __init__(self, agent: str, canonical: str, filesystem_id: str) -> None:
+        self.agent = agent
+        self.canonical = canonical
+        self.filesystem_id = filesystem_id
+
+
+class MountTable:
+    """The mappings of one session. Immutable: made anew when the session's mounts change."""
+
+    __slots__ = ("_by_agent", "_by_canonical", "filesystem_id", "host_filesystem_id")
+
+    def __init__(self, mounts: Iterable[Mount], *, filesystem_id: str, host_filesystem_id: str) -> None:
+        """``filesystem_id`` is where paths lie that no mount covers; a mount that names none lies on the host.
+
+        Raises: CtxdError invalid_path for a prefix that is no absolute path, or an agent prefix given twice.
+        """
+        self.filesystem_id = filesystem_id
+        self.host_filesystem_id = host_filesystem_id
+        rules: dict[str, _Rule] = {}
+        for mount in mounts:
+            agent, canonical = _prefix(mount.agent_prefix), _prefix(mount.canonical_prefix)
+            if agent in rules:
+                raise CtxdError("invalid_path", f"two mounts at {mount.agent_prefix!r}", hint="Keep one of them.")
+            rules[agent] = _Rule(agent, canonical, mount.filesystem_id or host_filesystem_id)
+        # Sorting is stable: of two equally long canonical prefixes the one configured first is shown.
+        self._by_agent = sorted(rules.values(), key=lambda rule: -len(rule.agent))
+        self._by_canonical = sorted(rules.values(), key=lambda rule: -len(rule.canonical))
+
+    def forward(self, path: str, workdir: str = "/") -> FilesystemSource:
+        """Where the file lies that the agent calls ``path``; a relative path is taken from ``workdir``.
+
+        Raises: CtxdError invalid_path (see ``normalise``), also when the canonical path would be too long.
+        """
+        agent_path = normalise(path, workdir)
+        for rule in self._by_agent:
+            rest = _below(rule.agent, agent_path)
+            if rest is not None:
+                canonical = rule.canonical + rest or "/"
+                _check_length(canonical)
+                return FilesystemSource(rule.filesystem_id, canonical)
+        return FilesystemSource(self.filesystem_id, agent_path)
+
+    def display(self, source: FilesystemSource) -> str:
+        """What the agent calls the file at ``source``; its canonical path if the agent has no name for it."""
+        for rule in self._by_canonical:
+            if rule.filesystem_id != source.filesystem_id:
+                continue
+            rest = _below(rule.canonical, source.path)
+            # Another mount may lie over that name; then it means another file.
+            if rest is not None and self._innermost(rule.agent + rest) is rule:
+                return rule.agent + rest or "/"
+        return source.path
+
+    def _innermost(self, agent_path: str) -> _Rule | None:
+        for rule in self._by_agent:
+            if _below(rule.agent, agent_path or "/") is not None:
+                return rule
+        return None
+
+
+def normalise(path: str, workdir: str = "/") -> str:
+    """``path`` as an absolute path without ``.``, ``..``, empty components or a slash at its end.
+
+    ``..`` removes the component before it, whatever that is on disk. ``workdir`` is absolute.
+    Raises: CtxdError invalid_path if the path is empty, longer than 4,096 bytes, climbs above the root, holds a NUL or
+    is not valid UTF-8.
+    """
+    if not path:
+        raise CtxdError("invalid_path", "the path is empty")
+    if "\0" in path:
+        raise CtxdError("invalid_path", f"path {path[:100]!r} holds a NUL byte")
+    _check_length(path)
+    whole = path if path.startswith("/") else f"{workdir}/{path}"
+    if not whole.startswith("/"):
+        raise CtxdError("invalid_path", f"path {path[:100]!r} is relative to {workdir[:100]!r}, which is relative too")
+    parts: list[str] = []
+    for part in whole.split("/"):
+        if part == "..":
+            if not parts:
+                raise CtxdError("invalid_path", f"path {path[:100]!r} climbs above the root")
+            parts.pop()
+        elif part and part != ".":
+            parts.append(part)
+    normal = "/" + "/".join(parts)
+    _check_length(normal)
+    return normal
+
+
+def _check_length(path: str) -> None:
+    try:
+        size = len(path) if path.isascii() else len(path.encode())
+    except UnicodeEncodeError as error:
+        raise CtxdError("invalid_path", f"path {path[:100]!r} is not valid UTF-8") from error
+    if size > PATH_BYTES_MAX:
+        raise CtxdError("invalid_path", f"path of {size} bytes is longer than {PATH_BYTES_MAX}")
+
+
+def _prefix(path: str) -> str:
+    if not path.startswith("/"):
+        raise CtxdError("invalid_path", f"mount prefix {path[:100]!r} is no absolute path")
+    return normalise(path).rstrip("/")
+
+
+def _below(prefix: str, path: str) -> str | None:
+    """What follows ``prefix`` in ``path``: empty for the prefix itself, else from a slash on; null if not below it."""
+    if path == prefix or (not prefix and path == "/"):
+        return ""
+    return path[len(prefix) :] if path.startswith(prefix + "/") else None
