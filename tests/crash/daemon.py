@@ -52,9 +52,20 @@ class DaemonProcess:
     def launch(self, *arguments: str, failpoints: str = "") -> None:
         """Start the process and do not wait until it is ready."""
         env = {**self._env, "CTXD_FAILPOINTS": failpoints} if failpoints else self._env
-        command = [sys.executable, "-m", "ctxd", "run", "--state-dir", str(self.state_dir), "--socket", str(self.socket)]
+        command = [
+            sys.executable,
+            "-m",
+            "ctxd",
+            "run",
+            "--state-dir",
+            str(self.state_dir),
+            "--socket",
+            str(self.socket),
+        ]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen([*command, *arguments], env=env, stdin=subprocess.DEVNULL, stderr=log, stdout=log)
+            self._process = subprocess.Popen(
+                [*command, *arguments], env=env, stdin=subprocess.DEVNULL, stderr=log, stdout=log
+            )
 
     async def start(self, *arguments: str, failpoints: str = "") -> float:
         """Start the process and return the seconds until it accepted a connection.
