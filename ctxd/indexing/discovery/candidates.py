@@ -1,0 +1,122 @@
+"""From a shell command and its output to the files it speaks of. Pure: nothing is opened, nothing is asked.
+
+Owns the walk over a command's parts, with the directory each of them runs in, and the laying of what they print beside the
+real output. The forms of single commands live in their own modules. Promises: never raises, linear in the length of the
+output, and every candidate is an absolute, normalised path. Whether it exists is the caller's question.
+
+How an output is read: of a pipeline, the last stage that does more than pick lines decides the form. Several commands give
+one output; known text between them (``echo "---"``) cuts it, and where several forms are left a line counts only if it fits
+one of them strictly.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from ctxd.indexing.discovery.emission import Form, Lines, Marker, Prose, Silent
+from ctxd.indexing.discovery.envelope import complaints, open_envelope
+from ctxd.indexing.discovery.paths import Discovery, Findings, directory
+from ctxd.indexing.discovery.shell import parse
+from ctxd.indexing.discovery.walk import Printed, Walk
+
+COMMAND_CHARS_MAX = 1 << 20
+"""Characters of a command that are parsed. A longer one carries data, and its files stand at its start."""
+
+_MIXED_MAX = 16
+"""Forms that are tried on each line of a shared output; bounds the work per line."""
+
+
+def candidates(command: str, output: str, cwd: str) -> Discovery:
+    """The files that ``command``, run in ``cwd``, and its ``output`` name, and the directory the shell is in afterwards.
+
+    Shape: paths absolute and normalised, each once, in order of appearance; operands and redirections before the output's.
+    They may be missing, and may rarely be directories: check before use. Relative names count for nothing if ``cwd`` is not absolute.
+    Raises: nothing.
+    """
+    start = directory(None, cwd)
+    findings = Findings()
+    walk = Walk(findings, start)
+    walk.script(parse(command[:COMMAND_CHARS_MAX]))
+    lines = open_envelope(output)
+    findings.deny(walk.cwd or start, complaints(lines))
+    for printed in walk.printed:
+        if printed.cwd != walk.cwd:
+            findings.deny(printed.cwd, complaints(lines) if len(walk.printed) == 1 else ())
+    if lines:
+        _read(walk.printed, lines, findings)
+    return Discovery(findings.candidates(), walk.cwd or start or cwd)
+
+
+def _read(printed: Sequence[Printed], lines: list[str], findings: Findings) -> None:
+    """Cut the output at known text, and read each piece by what printed it."""
+    piece: list[Printed] = []
+    for part in printed:
+        if isinstance(part.emission, Silent):
+            continue
+        if not isinstance(part.emission, Marker):
+            piece.append(part)
+            continue
+        at = _find(lines, part.emission.text)
+        if at is None:
+            continue  # it was not reached, or went elsewhere
+        _read_piece(piece, lines[: at[0]], findings)
+        piece, lines = [], lines[at[1] :]
+    _read_piece(piece, lines, findings)
+
+
+def _find(lines: list[str], marker: str) -> tuple[int, int] | None:
+    """Where the known text stands: its first line and the line behind it."""
+    wanted = [line.rstrip() for line in marker.split("\n") if line.strip()]
+    if not wanted:
+        return None
+    try:
+        at = lines.index(wanted[-1])
+    except ValueError:
+        stripped = [index for index, line in enumerate(lines) if line.rstrip() == wanted[-1]]
+        if not stripped:
+            return None
+        at = stripped[0]
+    return max(0, at - len(wanted) + 1), at + 1
+
+
+def _read_piece(piece: list[Printed], lines: list[str], findings: Findings) -> None:
+    """Read lines that the commands of ``piece`` printed, and no others."""
+    if not lines:
+        return
+    while piece and isinstance(piece[0].emission, Lines):
+        lines = lines[piece[0].emission.count :]
+        piece = piece[1:]
+    while piece and isinstance(piece[-1].emission, Lines) and lines:
+        lines = lines[: len(lines) - piece[-1].emission.count]
+        piece = piece[:-1]
+    if len(piece) == 1:
+        only = piece[0].emission
+        if isinstance(only, Form):
+            findings.add(only.command, only.cwd, only.whole(lines))
+        return
+    forms = [part.emission for part in piece if isinstance(part.emission, Form)]
+    if not forms:
+        return
+    if len(forms) == len(piece) and _read_runs(forms, lines, findings):
+        return
+    _read_mixed(forms[:_MIXED_MAX], lines, findings)
+
+
+def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:
+    """Forms whose runs all start with a line that tells: cut there. False if the lines don't bear it out."""
+    starts = [index for index, line in enumerate(lines) if forms[0].begins is not None and forms[0].begins(line)]
+    if len(starts) != len(forms) or starts[0] != 0 or any(form.begins is None for form in forms):
+        return False
+    for form, first, end in zip(forms, starts, [*starts[1:], len(lines)], strict=True):
+        findings.add(form.command, form.cwd, form.whole(lines[first:end]))
+    return True
+
+
+def _read_mixed(forms: Iterable[Form], lines: list[str], findings: Findings) -> None:
+    for line in lines:
+        for form in forms:
+            name = form.line(line) if line else None
+            if name is not None:
+                findings.add(form.command, form.cwd, (name,))
+                break
+
+
+__all__ = ["Discovery", "Prose", "candidates"]

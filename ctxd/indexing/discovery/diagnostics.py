@@ -1,0 +1,56 @@
+"""Places in files that tools report: compilers, linters, test runners, tracebacks. Only forms that nothing else has."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ctxd.indexing.discovery.emission import Form
+from ctxd.indexing.discovery.paths import surely_file
+
+_LINE_CHARS_MAX = 2000
+_PLACE = re.compile(
+    r"(?:^|(?<=[\s(\"'`\[]))((?:\.{0,2}/)?[\w@+-][\w@.+-]{0,120}(?:/[\w@.+\[\]-]{1,120}){0,40}\.[A-Za-z][A-Za-z0-9]{0,9})"
+    r"(?::\d{1,7}(?::\d{1,6})?(?=[\s:)\]]|$)|\(\d{1,7},\d{1,6}\))"
+)
+_ABSOLUTE_PLACE = re.compile(r"(?:^|(?<=[\s(\"'`\[]))(/[\w@.+/-]{1,1000}\.[A-Za-z][A-Za-z0-9]{0,9}):\d{1,7}")
+_TRACEBACK = re.compile(r'\s{0,40}File "([^"<>\n]{1,1024})", line \d')
+_STARTED = re.compile(r"\s{0,20}(?:✓|✗|✘|×|❯|PASS|FAIL|RUNS?|ERROR|FAILED|PASSED)\s{1,4}(\S{1,1024}?)(?:::\S{0,400})?(?=\s|$)")
+_PYTEST = re.compile(r"(\S{1,1024}?\.py)(?:::\S{0,400})?(?= [.sFExXP]| {1,4}(?:PASSED|FAILED|ERROR|SKIPPED))")
+_INTERESTING = re.compile(r"\.[A-Za-z]")
+
+
+def form(cwd: str | None, *, bare_names: bool = True) -> Form:
+    """The places a tool's output reports. ``bare_names``: also names without a directory, which ``go test`` shortens."""
+
+    def whole(lines: Sequence[str]) -> Iterator[str]:
+        for line in lines:
+            if len(line) <= _LINE_CHARS_MAX and _INTERESTING.search(line):
+                for name in _places(line):
+                    if bare_names or "/" in name:
+                        yield name
+
+    def line(text: str) -> str | None:
+        return next(iter(whole((text,))), None)
+
+    return Form("diagnostic", cwd, whole, line)
+
+
+def _places(line: str) -> Iterator[str]:
+    if '"' in line:
+        trace = _TRACEBACK.match(line)
+        if trace is not None:
+            if trace.group(1)[0] != "<":
+                yield trace.group(1)
+            return
+    if ":" in line or "(" in line:
+        for place in _PLACE.finditer(line):
+            if surely_file(place.group(1)):
+                yield place.group(1)
+        if "/" in line:
+            for place in _ABSOLUTE_PLACE.finditer(line):
+                if surely_file(place.group(1)):
+                    yield place.group(1)
+    started = _STARTED.match(line) or _PYTEST.match(line)
+    if started is not None and "/" in started.group(1) and surely_file(started.group(1)):
+        yield started.group(1)
+    elif "/" in line and " " not in line.strip() and surely_file(line.strip()) and "(" not in line:
+        yield line.strip().rstrip(":")

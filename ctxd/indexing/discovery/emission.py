@@ -1,0 +1,52 @@
+"""What one command puts on the output: nothing, known lines, names in a known form, or text nobody can read names from.
+
+Owns these values only. The parsers of single commands make them; `candidates` lays them beside the real output.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form in which ``command`` names files.
+
+    ``whole`` reads an output that is this command's alone. ``line`` reads one line of an output that several commands
+    share: it answers None unless the line can hardly be anything else. Both answer names relative to ``cwd``.
+    ``cwd`` is None when nobody knows where the command ran. ``begins`` tells lines that start the output of one run.
+    """
+
+    command: str
+    cwd: str | None
+    whole: Callable[[Sequence[str]], Iterable[str]]
+    line: Callable[[str], str | None]
+    begins: Callable[[str], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Known text, by ``echo`` or ``printf``: it cuts an output of several commands into pieces."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Exactly ``count`` lines that name no file, such as those of ``pwd``."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """No output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """Text of which no line is read: file contents, messages."""
+
+
+Emission = Form | Marker | Lines | Silent | Prose
+SILENT = Silent()
+PROSE = Prose()

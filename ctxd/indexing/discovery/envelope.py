@@ -1,0 +1,78 @@
+"""What harnesses put around a command's output: headers, exit codes, notes about truncation, colours. Takes them off."""
+
+import re
+
+import msgspec
+
+_HEADER = re.compile(
+    r"(?:Command: [^\n]{0,65536}\n)?(?:(?:Chunk ID|Wall time|Process exited with code|Process running with session ID|"
+    r"Original token count|Exit code|Total output lines):? [^\n]{0,200}\n){1,8}Output:\n?"
+)
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b\n]{0,2048}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
+_NOTE = re.compile(
+    r"(?:\.\.\.|…)? ?\[?\d{0,9} ?(?:lines?|characters|chars|tokens|bytes) (?:truncated|omitted)\]?[^\n]{0,60}$"
+    r"|…\d{1,9} (?:tokens|chars|lines) truncated…|\.\.\. ?\[\d{1,9} lines truncated\]|\(no output\)$|\(Bash completed with no output\)$"
+    r"|Command exited with code \d{1,3}$|Command (?:aborted|timed out)|Exit code:? \d{1,3}$|\[Showing (?:lines|last) "
+    r"|\[Truncated|\[Output truncated|\[Full output|<(?:system|error|persisted-output|/?bash_metadata|/?shell_metadata)|\[rerun: |Error: Exit code \d"
+    r"|Shell cwd was reset to |\[stderr\]|<returncode>|</?output>|</?std(?:out|err)>"
+)
+_CUT = re.compile(r"…\d{1,9} (?:tokens|chars|characters|lines) truncated…")
+_COMPLAINT = re.compile(
+    r"(?:[\w./ -]{1,80}: )?(?:line \d{1,6}: )?(?:cannot (?:access|stat|open|remove|read) )?['‘\"`]?([^'’:\"\n]{1,1024}?)['’\"]?"
+    r"(?: for reading)?: (?:No such file or directory|Is a directory|IO error for operation|Not a directory)"
+)
+
+
+class _Shell(msgspec.Struct):
+    output: str
+
+
+def open_envelope(output: str) -> list[str]:
+    """The lines a command printed, without what the harness added. A line cut in the middle loses both halves."""
+    if output.startswith('{"output":'):
+        try:
+            output = msgspec.json.decode(output.encode("utf-8", "replace"), type=_Shell).output
+        except msgspec.MsgspecError:
+            pass  # text that only begins like an envelope is the output itself
+    header = _HEADER.match(output)
+    if header is not None:
+        output = output[header.end() :]
+    if "\x1b" in output:
+        output = _ANSI.sub("", output)
+    if "\r" in output:
+        output = output.replace("\r\n", "\n").replace("\r", "\n")
+    if "\0" in output:
+        output = output.replace("\0", "\n")
+    lines = output.split("\n")
+    if _noted(output):
+        lines = [line for line in lines if not _is_note(line)]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+_WORDS = ("truncated", "omitted", "output", "Output", "xit", "aborted", "timed out", "rerun: ", "<", "Showing", "cwd was reset", "[stderr]")
+
+
+def _noted(output: str) -> bool:
+    return any(word in output for word in _WORDS)
+
+
+def _is_note(line: str) -> bool:
+    if not line:
+        return False
+    first = line[0]
+    if first in ".…[(CE<S0123456789" and len(line) < 4096 and _NOTE.match(line):
+        return True
+    return "…" in line and len(line) < 65536 and _CUT.search(line) is not None
+
+
+def complaints(lines: list[str]) -> list[str]:
+    """Names of which a line says that they are missing or are directories."""
+    names: list[str] = []
+    for line in lines:
+        if "director" in line and len(line) < 4096 and len(names) < 1000:
+            found = _COMPLAINT.match(line)
+            if found is not None:
+                names.append(found.group(1).strip())
+    return names

@@ -1,0 +1,327 @@
+"""What ``git`` prints about files: status, lists, diff headers, diffstats, modes, conflicts. Renames and quoted names included.
+
+Names relative to the top of the work tree are taken as relative to where git ran: nobody can tell the top without looking.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ctxd.indexing.discovery import grep
+from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form, Lines
+from ctxd.indexing.discovery.invocation import Arg, Invocation, split
+from ctxd.indexing.discovery.paths import directory, looks_like_file
+
+_GLOBAL_VALUES = frozenset(("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path"))
+_SUB_VALUES = frozenset(
+    "-m -F -b -B -n -L -S -G -U -C -M -t --message --file --author --date --format --max-count --since --until --grep --branch"
+    " --strategy -s -X -e -u --depth -o --output --pretty --diff-filter --source --skip --reuse-message".split()
+)
+_VALUES: Mapping[str, frozenset[str]] = {
+    "commit": frozenset("-m -F -C -c -t --message --file --author --date --template --trailer --fixup".split()),
+    "log": frozenset("-n -L -S -G -U --max-count --since --until --grep --author --format --skip".split()),
+    "checkout": frozenset(("-b", "-B", "--orphan")),
+    "switch": frozenset(("-c", "-C")),
+    "add": frozenset(("--chmod", "--pathspec-from-file")),
+    "rm": frozenset(),
+    "mv": frozenset(),
+    "status": frozenset(),
+    "ls-files": frozenset(("-x", "-X", "--exclude", "--exclude-from")),
+}
+_OPERAND_SUBCOMMANDS = frozenset(
+    "add rm mv checkout restore diff log show blame ls-files status apply am check-ignore reset stash difftool annotate shortlog"
+    " update-index hash-object whatchanged clean commit".split()
+)
+_QUIET = frozenset(("add", "config", "init", "switch", "restore", "update-index", "gc", "mv"))
+
+_STAT = re.compile(r" (\S[^|\n]{0,512}?) {1,400}\| {1,12}(?:\d{1,9}(?: [+-]{1,400})?|Bin \d{1,12} -> \d{1,12} bytes|Bin|Unmerged)$")
+_SHORT = re.compile(r"(?:[MADRCUT?! ]{2}|\d [MADRCUT.]{2} \S{1,10}.*) (\S.*)$")
+_LONG_STATUS = re.compile(
+    r"\t(?:(?:modified|new file|deleted|renamed|copied|typechange|both modified|both added|deleted by us|deleted by them|"
+    r"added by us|added by them|both deleted): {1,20})?(\S.*?)(?: \((?:new commits|modified content|untracked content)[^)]{0,60}\))?$"
+)
+_MODE = re.compile(r" (?:create|delete) mode \d{6} (.+)$")
+_RENAME = re.compile(r" (?:rename|copy|rewrite) (.{1,600}?)(?: \(\d{1,3}%\))$")
+_NAME_STATUS = re.compile(r"([MADTUX]|[RC]\d{0,3})\t(.+)$")
+_TREE = re.compile(r"(?:100\d{3}|120000) (?:blob )?[0-9a-f]{7,64}(?: +(?:\d+|-))?(?: \d)?\t(.+)$")
+_RAW = re.compile(r":\d{6} \d{6} [0-9a-f.]{7,64} [0-9a-f.]{7,64} [A-Z]\d{0,3}\t(.+)$")
+_NUMSTAT = re.compile(r"(?:\d{1,9}|-)\t(?:\d{1,9}|-)\t(.+)$")
+_HEADER = re.compile(r'(?:---|\+\+\+) (?:"?[ab]/)(.+?)"?\t?$')
+_RENAMED_HEADER = re.compile(r"(?:rename|copy) (?:from|to) (.+)$")
+_DIFF_GIT = re.compile(r'diff --git "?a/(.{1,512}?)"? "?b/(.{1,512}?)"?$')
+_CONFLICT = re.compile(r"(?:CONFLICT \([^)]{1,40}\): Merge conflict in |Auto-merging |\tneeds merge |Would remove |Removing )(\S.*)$")
+_REMOVED = re.compile(r"rm '(.{1,512})'$")
+_IGNORED = re.compile(r"([^:\s]{1,512}):\d{1,6}:[^\t]{1,200}\t(.+)$")
+_BRACED_RENAME = re.compile(r"\{([^{}]{0,512}?) => ([^{}]{0,512}?)\}")
+_OCTAL = re.compile(r'\\([0-7]{3}|["\\nt])')
+
+
+def locate(invocation: Invocation, cwd: str | None) -> tuple[str, tuple[Arg, ...], str | None]:
+    """The subcommand, its arguments, and the directory ``git`` runs in (``-C``)."""
+    args = invocation.args
+    index = 0
+    while index < len(args) and args[index].text.startswith("-"):
+        text = args[index].text
+        if text in _GLOBAL_VALUES:
+            if text == "-C" and index + 1 < len(args):
+                target = args[index + 1]
+                cwd = directory(cwd, target.text) if target.known and not target.glob else None
+            index += 1
+        index += 1
+    if index >= len(args):
+        return "", (), cwd
+    return args[index].text, args[index + 1 :], cwd
+
+
+def operand_files(invocation: Invocation, cwd: str | None) -> tuple[str | None, list[str]]:
+    """The directory git runs in and the pathspecs that name files."""
+    subcommand, args, cwd = locate(invocation, cwd)
+    if subcommand == "grep":
+        return cwd, [
+            arg.text for arg in _grep(args).targets if arg.known and not arg.glob and looks_like_file(arg.text) and "/" in arg.text
+        ]
+    if subcommand not in _OPERAND_SUBCOMMANDS:
+        return cwd, []
+    marked = [index for index, arg in enumerate(args) if arg.text == "--"]
+    before, behind = (args[: marked[0]], args[marked[0] + 1 :]) if marked else (args, ())
+    _, values, operands = split(before, _VALUES.get(subcommand, _SUB_VALUES))
+    names = [arg for arg in behind if looks_like_file(arg.text)]
+    for arg in operands:
+        revision, colon, name = arg.text.partition(":")
+        if colon and revision and subcommand == "show" and looks_like_file(name):
+            names.append(Arg(name, arg.known, arg.glob))
+        elif not colon and looks_like_file(arg.text) and not _is_revision(arg.text):
+            names.append(arg)
+    message = values.get("-F") or values.get("--file")
+    if message is not None and subcommand == "commit":
+        names.append(message)
+    return cwd, [arg.text for arg in names if arg.known and not arg.glob]
+
+
+def _is_revision(text: str) -> bool:
+    return ".." in text.strip("./") and "../" not in text or text.startswith(("origin/", "refs/", "HEAD", "upstream/")) or "@{" in text
+
+
+def emission(invocation: Invocation, cwd: str | None) -> Emission:
+    """The form of this git command."""
+    subcommand, args, cwd = locate(invocation, cwd)
+    given = {arg.text for arg in args}
+    if subcommand == "grep":
+        return grep.search_emission(_grep(args), cwd, "git")
+    if subcommand in _QUIET and not given & {"-n", "-v", "--verbose", "--dry-run", "-p"}:
+        return SILENT
+    if subcommand == "rev-parse" or (subcommand == "branch" and "--show-current" in given):
+        return Lines(1)
+    readings = _readings(subcommand, given, args)
+    if readings is None:
+        return PROSE
+    whole, sure = readings
+    return Form(
+        "git", cwd, lambda lines: _read(lines, whole), lambda line: next(iter(_read([line], sure)), None), _begins(subcommand)
+    )
+
+
+def _begins(subcommand: str) -> Callable[[str], bool] | None:
+    if subcommand == "status":
+        return lambda line: line.startswith(("On branch ", "HEAD detached at ", "## "))
+    return None
+
+
+def _grep(args: tuple[Arg, ...]) -> grep.Search:
+    options, values, operands = split(args, grep.GREP_VALUES)
+    has_pattern = bool({"-e", "-f"} & set(values))
+    targets = tuple(operands if has_pattern else operands[1:])
+    return grep.Search(frozenset(options), tuple(arg for arg in targets if "/" in arg.text or "." in arg.text), True, False, False)
+
+
+_Reading = Callable[[str], Iterator[str]]
+
+
+def _readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> tuple[list[_Reading], list[_Reading]] | None:
+    """The line forms of a subcommand's output: all of them, and those that stand out in mixed output."""
+    patch = [_patch, _stat, _modes]
+    if subcommand == "status":
+        short = given & {"-s", "--short", "--porcelain", "-sb", "--porcelain=v1", "-bs"}
+        return ([_short], [_short]) if short else ([_long_status], [_long_status])
+    if subcommand == "ls-files":
+        return ([_tree, _whole_line], [_tree, _slashed_line])
+    if subcommand == "ls-tree":
+        return ([_tree, _whole_line] if "--name-only" in given else [_tree], [_tree])
+    if subcommand in ("diff", "show", "log", "stash", "whatchanged", "diff-tree", "diff-index", "format-patch"):
+        if subcommand == "show" and any(_names_blob(arg.text) for arg in args):
+            return None
+        if "--name-only" in given:
+            return ([_whole_line] if subcommand in ("diff", "diff-tree") else [_slashed_line], [_slashed_line])
+        if "--name-status" in given:
+            return [_name_status], [_name_status]
+        return [*patch, _numstat, _raw], [*patch, _numstat, _raw]
+    if subcommand in ("commit", "merge", "pull", "rebase", "cherry-pick", "revert", "am", "apply", "reset", "checkout", "clean"):
+        return ([*patch, _conflict, _name_status], [*patch, _conflict])
+    if subcommand == "rm":
+        return [_removed], [_removed]
+    if subcommand == "check-ignore":
+        return [_ignored, _slashed_line], [_ignored]
+    if subcommand == "add":
+        return [_short_add, _patch], [_patch]
+    return None
+
+
+def _names_blob(text: str) -> bool:
+    revision, colon, name = text.partition(":")
+    return bool(colon and revision and name and not text.startswith("-"))
+
+
+def _read(lines: Sequence[str], readings: Sequence[_Reading]) -> Iterator[str]:
+    for line in lines:
+        if not line or len(line) > 2048:
+            continue
+        for reading in readings:
+            found = False
+            for name in reading(line):
+                found = True
+                yield _unquoted(name)
+            if found:
+                break
+
+
+def _unquoted(name: str) -> str:
+    """A name as git's C quoting meant it."""
+    if len(name) < 2 or name[0] != '"' or name[-1] != '"':
+        return name
+    inner = name[1:-1]
+    if "\\" not in inner:
+        return inner
+    plain = {"n": b"\n", "t": b"\t", '"': b'"', "\\": b"\\"}
+    raw = b""
+    at = 0
+    for escape in _OCTAL.finditer(inner):
+        raw += inner[at : escape.start()].encode("utf-8", "surrogateescape" if inner.isprintable() else "replace")
+        code = escape.group(1)
+        raw += plain.get(code) or bytes([int(code, 8) & 0xFF])
+        at = escape.end()
+    raw += inner[at:].encode("utf-8", "replace")
+    return raw.decode("utf-8", "replace")
+
+
+def _renamed(text: str) -> Iterator[str]:
+    """The names of ``a => b``, ``dir/{a => b}/c`` or ``a -> b``; of a plain name that name."""
+    braces = _BRACED_RENAME.search(text)
+    if braces is not None:
+        head, tail = text[: braces.start()], text[braces.end() :]
+        for part in braces.groups():
+            yield (head + part + tail).replace("//", "/")
+        return
+    for arrow in (" => ", " -> "):
+        if arrow in text:
+            yield from text.split(arrow, 1)
+            return
+    yield text
+
+
+def _stat(line: str) -> Iterator[str]:
+    if line[0] != " " or "|" not in line:
+        return
+    found = _STAT.match(line)
+    if found is not None and not found.group(1).startswith("..."):
+        yield from _renamed(found.group(1))
+
+
+def _short(line: str) -> Iterator[str]:
+    if line.startswith("## "):
+        return
+    found = _SHORT.match(line)
+    if found is not None and not found.group(1).endswith("/"):
+        yield from _renamed(found.group(1))
+
+
+def _long_status(line: str) -> Iterator[str]:
+    if line[0] != "\t":
+        return
+    found = _LONG_STATUS.match(line)
+    if found is not None and not found.group(1).endswith("/"):
+        yield from _renamed(found.group(1))
+
+
+def _patch(line: str) -> Iterator[str]:
+    if line.startswith("diff --git "):
+        found = _DIFF_GIT.match(line)
+        if found is not None:
+            yield from found.groups()
+    elif line.startswith(("--- ", "+++ ")):
+        found = _HEADER.match(line)
+        if found is not None:
+            yield found.group(1)
+    elif line.startswith(("rename ", "copy ")):
+        found = _RENAMED_HEADER.match(line)
+        if found is not None:
+            yield found.group(1)
+
+
+def _modes(line: str) -> Iterator[str]:
+    if line[0] != " ":
+        return
+    found = _MODE.match(line)
+    if found is not None:
+        yield found.group(1)
+        return
+    found = _RENAME.match(line)
+    if found is not None:
+        yield from _renamed(found.group(1))
+
+
+def _name_status(line: str) -> Iterator[str]:
+    found = _NAME_STATUS.match(line)
+    if found is not None:
+        yield from found.group(2).split("\t")
+
+
+def _numstat(line: str) -> Iterator[str]:
+    found = _NUMSTAT.match(line)
+    if found is not None:
+        yield from _renamed(found.group(1))
+
+
+def _raw(line: str) -> Iterator[str]:
+    found = _RAW.match(line)
+    if found is not None:
+        yield from found.group(1).split("\t")
+
+
+def _tree(line: str) -> Iterator[str]:
+    found = _TREE.match(line)
+    if found is not None:
+        yield found.group(1)
+
+
+def _whole_line(line: str) -> Iterator[str]:
+    if line[0] not in " \t" and not line.startswith(("fatal: ", "error: ", "warning: ")) and "\t" not in line:
+        yield line
+
+
+def _slashed_line(line: str) -> Iterator[str]:
+    if " " not in line and "\t" not in line and looks_like_file(line) and ":" not in line:
+        yield line
+
+
+def _conflict(line: str) -> Iterator[str]:
+    found = _CONFLICT.match(line)
+    if found is not None:
+        yield found.group(1)
+
+
+def _removed(line: str) -> Iterator[str]:
+    found = _REMOVED.match(line)
+    if found is not None:
+        yield found.group(1)
+
+
+def _ignored(line: str) -> Iterator[str]:
+    found = _IGNORED.match(line)
+    if found is not None:
+        yield found.group(1)
+        if looks_like_file(found.group(2)):
+            yield found.group(2)
+
+
+def _short_add(line: str) -> Iterator[str]:
+    if line.startswith(("add '", "remove '")) and line.endswith("'"):
+        yield line.partition("'")[2][:-1]

@@ -1,0 +1,209 @@
+"""What ``grep``, ``rg``, ``ag`` and ``git grep`` print: matches with or without the name of their file, counts, lists of names."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form
+from ctxd.indexing.discovery.invocation import Arg, Invocation, split
+from ctxd.indexing.discovery.paths import PATH_CHARS_MAX, looks_like_file
+
+GREP_VALUES = frozenset(
+    "-e -f -A -B -C -m -d -D --regexp --file --include --exclude --exclude-dir --after-context --before-context --context"
+    " --max-count --color --colour --binary-files --label".split()
+)
+RG_VALUES = frozenset(
+    "-e -f -A -B -C -m -g -t -T -d -j -M -r -E --regexp --file --glob --iglob --type --type-not --max-depth --threads --max-columns"
+    " --replace --encoding --after-context --before-context --context --max-count --color --colors --sort --sortr --max-filesize"
+    " --type-add --pre --engine --context-separator".split()
+)
+GREPS = frozenset(("grep", "egrep", "fgrep", "zgrep", "ggrep"))
+RIPGREPS = frozenset(("rg", "ag", "ack", "ugrep"))
+
+_NUMBERED = re.compile(r"([^\0\t:]{1,512}):\d{1,9}:")
+_NUMBERED_CONTEXT = re.compile(r"([^\0\t:]{1,512}?)-\d{1,9}-")
+_COUNT = re.compile(r"([^\0\t:]{1,512}):\d{1,9}$")
+_BINARY = re.compile(r"(?:grep: |rg: )?(?:Binary file )?([^\0\t]{1,512}?)(?:: binary file)? matches(?: \(found .{1,60}\))?$")
+_ONLY_NUMBER = re.compile(r"\d{1,9}[:-]")
+_CONTEXT_OPTIONS = frozenset(("-A", "-B", "-C", "--context", "--after-context", "--before-context"))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search command taken apart. ``targets`` are its files and directories; ``pattern`` takes no place among them."""
+
+    options: frozenset[str]
+    targets: tuple[Arg, ...]
+    recursive: bool
+    ripgrep: bool
+    fed: bool
+
+    @property
+    def lists_names(self) -> bool:
+        """``-l``, ``--files`` and their kin."""
+        return bool(self.options & {"-l", "-L", "--files-with-matches", "--files-without-match", "--files", "--name-only"})
+
+    @property
+    def names_shown(self) -> bool:
+        """Whether lines carry the name of their file."""
+        if self.options & {"-h", "--no-filename"} or ("-I" in self.options and self.ripgrep):
+            return False
+        if self.options & {"-H", "--with-filename"} or self.fed or self.recursive or len(self.targets) > 1:
+            return not self._one_file
+        return any(arg.glob for arg in self.targets)
+
+    @property
+    def _one_file(self) -> bool:
+        if not self.ripgrep or self.fed or len(self.targets) != 1 or self.options & {"-H", "--with-filename"}:
+            return False
+        return not self.targets[0].glob and looks_like_file(self.targets[0].text)
+
+
+def search(invocation: Invocation) -> Search:
+    """Take a ``grep`` or ``rg`` apart."""
+    ripgrep = invocation.program in RIPGREPS
+    options, values, operands = split(invocation.args, RG_VALUES if ripgrep else GREP_VALUES)
+    given = set(options)
+    has_pattern = bool({"-e", "-f", "--regexp", "--file"} & set(values))
+    lists_all = ripgrep and bool(given & {"--files", "--type-list", "--version"})
+    targets = operands if has_pattern or lists_all else operands[1:]
+    recursive = ripgrep or bool(given & {"-r", "-R", "--recursive", "--dereference-recursive"})
+    return Search(frozenset(given), tuple(targets), recursive, ripgrep, invocation.fed)
+
+
+def is_filter(invocation: Invocation) -> bool:
+    """A ``grep`` that reads its input and passes lines on unchanged or numbered."""
+    found = search(invocation)
+    if invocation.program not in GREPS | RIPGREPS or found.targets or found.fed or found.options & {"-r", "-R", "--files"}:
+        return False
+    return not found.options & {"-o", "-c", "-l", "-q", "-L", "--count", "--only-matching", "--quiet", "-b", "-r", "--replace"}
+
+
+def target_files(invocation: Invocation) -> Iterator[str]:
+    """The targets that are files: all of a plain ``grep``; of a recursive one those that look like files."""
+    found = search(invocation)
+    for arg in found.targets:
+        if arg.known and not arg.glob and arg.text != "-" and (not found.recursive or looks_like_file(arg.text)):
+            yield arg.text
+
+
+def emission(invocation: Invocation, cwd: str | None) -> Emission:
+    """The form of this search."""
+    return search_emission(search(invocation), cwd, "grep")
+
+
+def search_emission(found: Search, cwd: str | None, command: str) -> Emission:
+    """The form of a search taken apart: `git grep` shares it."""
+    options = found.options
+    if options & {"-q", "--quiet", "--silent"}:
+        return SILENT
+    if options & {"--version", "--help", "--type-list", "--json"}:
+        return PROSE
+    reading = _Reading(
+        prefixes=_prefixes(found),
+        names=found.names_shown,
+        lists=found.lists_names,
+        counts=bool(options & {"-c", "--count", "--count-matches"}),
+        numbered=bool(options & {"-n", "--line-number", "--vimgrep", "--column"}) or (found.ripgrep and "-N" not in options),
+        only_matching=bool(options & {"-o", "--only-matching"}),
+        headings=found.ripgrep,
+    )
+    if not (reading.names or reading.lists):
+        return PROSE
+    return Form(command, cwd, reading.whole, reading.line)
+
+
+def _prefixes(found: Search) -> tuple[str, ...] | None:
+    """What the names in the output begin with; None if that cannot be told."""
+    if found.fed or not found.targets:
+        return None
+    prefixes: list[str] = []
+    for arg in found.targets:
+        text = arg.text
+        cut = min((text.find(char) for char in "*?[{$\0" if char in text), default=len(text)) if arg.glob or not arg.known else len(text)
+        if not cut:
+            return None
+        prefixes.append(text[:cut])
+    return tuple(prefixes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the options promise about the lines."""
+
+    prefixes: tuple[str, ...] | None
+    names: bool
+    lists: bool
+    counts: bool
+    numbered: bool
+    only_matching: bool
+    headings: bool
+
+    def whole(self, lines: Sequence[str]) -> Iterator[str]:
+        last = ""
+        heading = ""
+        for line in lines:
+            if last and line.startswith(last):
+                continue  # the same file again, told from its name and the separator behind it
+            name = self._listed(line) if self.lists else self._named(line)
+            if name is not None:
+                last = line[: len(name) + 1] if not self.lists else ""
+                heading = ""
+                yield name
+            elif heading and _ONLY_NUMBER.match(line):
+                yield heading
+                heading = ""
+            else:
+                heading = line if self.headings and self._is_path(line) and looks_like_file(line) else ""
+
+    def line(self, line: str) -> str | None:
+        """Strict: a list of names has nothing that tells it from prose but slashes and suffixes."""
+        if self.lists:
+            name = self._listed(line)
+            return name if name is not None and " " not in name and "/" in name and looks_like_file(name) else None
+        found = _NUMBERED.match(line)
+        name = found.group(1) if found is not None else None
+        if name is None and self.prefixes is not None:
+            name = self._named(line)
+        return name if name is not None and self._is_path(name) and looks_like_file(name) else None
+
+    def _listed(self, line: str) -> str | None:
+        if not line or line == "--" or len(line) > PATH_CHARS_MAX or line.startswith(("grep: ", "rg: ")):
+            return None
+        name = line.rstrip("\0")
+        return name if self._is_path(name) and (looks_like_file(name) or self.prefixes is not None) else None
+
+    def _named(self, line: str) -> str | None:
+        if line.startswith(("grep: ", "rg: ", "Binary file ")):
+            binary = _BINARY.match(line)
+            return binary.group(1) if binary is not None else None
+        if self.counts:
+            found = _COUNT.match(line)
+        elif self.numbered:
+            found = _NUMBERED.match(line) or (_NUMBERED_CONTEXT.match(line) if self._context_like(line) else None)
+        else:
+            return self._before_colon(line)
+        if found is None:
+            return None
+        name = found.group(1)
+        return name if self._is_path(name) and (looks_like_file(name) or self._below(name)) else None
+
+    def _before_colon(self, line: str) -> str | None:
+        name, colon, _ = line[: PATH_CHARS_MAX + 1].partition(":")
+        if not colon or not self._is_path(name) or not (looks_like_file(name) or self._below(name)):
+            return None
+        return name
+
+    def _below(self, name: str) -> bool:
+        """A name without a suffix is one only if it starts where the search did."""
+        return self.prefixes is not None and "/" in name and " " not in name and "=" not in name
+
+    def _context_like(self, line: str) -> bool:
+        return self.prefixes is not None or "/" in line[:200]
+
+    def _is_path(self, name: str) -> bool:
+        if not name or len(name) > PATH_CHARS_MAX or name[0] in " \t\"'(<{[#=+" or "://" in name or "\t" in name:
+            return False
+        if self.prefixes is not None:
+            return name.startswith(self.prefixes)
+        return " " not in name or "/" in name

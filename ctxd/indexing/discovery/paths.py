@@ -1,0 +1,141 @@
+"""What discovery answers with, and when a string may name a file at all.
+
+Owns the values `Candidate` and `Discovery`, the resolution of a name against a directory, and the guess whether a name looks
+like a file's. Does not touch the file system: whether a candidate exists is the caller's question. Promise: a resolved path
+is absolute and normalised, and never `/`, a device or a directory spelled with a trailing slash.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+PATH_CHARS_MAX = 4096
+"""Characters of a path. Linux refuses longer ones; a longer string is output that happens to have slashes."""
+
+NAME_CHARS_MAX = 255
+"""Characters of one component of a path, for the same reason."""
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """A path some command spoke of. ``path`` is absolute and normalised, ``command`` names the parser that found it."""
+
+    path: str
+    command: str
+
+
+class Discovery(msgspec.Struct, frozen=True):
+    """What one command's text and output named: candidates in order of appearance, and where the shell stood afterwards."""
+
+    paths: tuple[Candidate, ...]
+    cwd: str
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_UNTIDY = re.compile(r"//|(?:^|/)\.\.?(?:/|$)")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,15}:/")
+_SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9_+-]{0,11}|[1-9ch])$")
+_DOTFILE = re.compile(r"(?:^|/)\.[A-Za-z][A-Za-z0-9_-]*(?:rc|ignore|attributes|modules|config|env|profile|version|keep)$|/\.env$")
+_BARE = re.compile(
+    r"(?:^|/)(?:GNU)?(?:[Mm]akefile|Dockerfile|Containerfile|Justfile|justfile|Rakefile|Gemfile|Procfile|Vagrantfile|Brewfile"
+    r"|LICENSE|LICENCE|COPYING|NOTICE|README|CHANGELOG|CHANGES|AUTHORS|CONTRIBUTORS|CODEOWNERS|OWNERS|VERSION|TODO|\.env"
+    r"|Jenkinsfile|Caddyfile|Tiltfile|WORKSPACE|BUILD)$"
+)
+_KNOWN = frozenset(
+    "py pyi pyx ipynb ts tsx js jsx mjs cjs mts cts vue svelte go mod sum work rs c h cc cpp cxx hpp hh m mm java kt kts scala"
+    " groovy gradle rb erb php pl pm lua r jl swift dart ex exs erl hs ml clj cljs elm zig nim sh bash zsh fish ps1 bat cmd sql"
+    " json jsonl json5 jsonc yaml yml toml ini cfg conf env lock xml html htm xhtml css scss sass less svg md mdx markdown rst txt"
+    " adoc tex bib csv tsv parquet proto thrift graphql gql prisma tf tfvars hcl nix cmake mk make dockerfile diff patch log out"
+    " err png jpg jpeg gif webp ico bmp pdf mp3 mp4 mov wav webm ogg flac ttf otf woff woff2 zip tar gz tgz bz2 xz zst 7z jar war"
+    " whl deb rpm db sqlite sqlite3 db-wal db-shm pem crt cer key pub snap golden map min d wasm so dll dylib exe bin dat pkl npz"
+    " npy pt onnx safetensors tmpl tpl j2 ejs hbs mustache template example sample bak orig rej tmp pid sock plist service desktop"
+    " xlsx docx pptx mod sumdb http rest lst list rules mdc typed".split()
+)
+
+
+def resolve(cwd: str | None, name: str) -> str | None:
+    """The absolute, normalised path of ``name`` seen from ``cwd``; None if it can name no regular file.
+
+    ``cwd`` is None when nobody knows where the shell stood: then only absolute names resolve.
+    """
+    if not name or len(name) > PATH_CHARS_MAX or name[-1] == "/" or _CONTROL.search(name):
+        return None
+    if name[0] != "/":
+        if cwd is None or name[0] == "~":
+            return None
+        name = f"{cwd}/{name}" if cwd != "/" else f"/{name}"
+    if name.endswith(("/.", "/..")):
+        return None
+    if _UNTIDY.search(name):
+        name = posixpath.normpath(name)
+        name = "/" + name.lstrip("/")
+    if name == "/" or name.startswith(("/dev/", "/proc/self/")) or len(name) > PATH_CHARS_MAX:
+        return None
+    if len(name) > NAME_CHARS_MAX and any(len(part) > NAME_CHARS_MAX for part in name.split("/")):
+        return None
+    return name
+
+
+def directory(cwd: str | None, name: str) -> str | None:
+    """The absolute, normalised directory ``name`` seen from ``cwd``, or None if that is unknown."""
+    if not name or len(name) > PATH_CHARS_MAX or _CONTROL.search(name) or name[0] == "~":
+        return None
+    if name[0] != "/":
+        if cwd is None:
+            return None
+        name = f"{cwd}/{name}"
+    return "/" + posixpath.normpath(name).lstrip("/")
+
+
+def looks_like_file(name: str) -> bool:
+    """Whether a name alone makes a careful reader think of a file: a suffix, a dot file, or one of the well-known names."""
+    if not name or name[-1] == "/" or _URL.match(name):
+        return False
+    tail = name.rpartition("/")[2]
+    return bool(_SUFFIX.search(tail) or _DOTFILE.search(tail) or _BARE.search(tail))
+
+
+def surely_file(name: str) -> bool:
+    """Like `looks_like_file`, but only for suffixes that are common for files: for words of commands we do not know."""
+    if not name or name[-1] == "/" or _URL.match(name) or "=" in name or "@" in name.rpartition("/")[2]:
+        return False
+    tail = name.rpartition("/")[2]
+    suffix = _SUFFIX.search(tail)
+    if suffix:
+        return suffix.group(1).lower() in _KNOWN
+    return "/" in name and bool(_DOTFILE.search(tail) or _BARE.search(tail))
+
+
+class Findings:
+    """Collects candidates once each, in order. Remembers names it has seen, so a repeated prefix costs one look-up."""
+
+    __slots__ = ("_denied", "_paths", "_seen")
+
+    def __init__(self) -> None:
+        self._paths: dict[str, str] = {}
+        self._seen: set[tuple[str | None, str]] = set()
+        self._denied: set[str] = set()
+
+    def add(self, command: str, cwd: str | None, names: Iterable[str]) -> None:
+        """Take in names that ``command`` gave, relative to ``cwd``. What cannot be a file is dropped."""
+        paths, last = self._paths, None
+        for name in names:
+            if name == last:
+                continue
+            last = name
+            path = resolve(cwd, name)
+            if path is not None and path not in paths:
+                paths[path] = command
+
+    def deny(self, cwd: str | None, names: Iterable[str]) -> None:
+        """The output said of these names that they are missing or are directories."""
+        for name in names:
+            path = directory(cwd, name)
+            if path is not None:
+                self._denied.add(path)
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Everything collected and not denied."""
+        denied = self._denied
+        return tuple(Candidate(path, command) for path, command in self._paths.items() if path not in denied)

@@ -1,0 +1,473 @@
+"""A shell command's text to a tree of commands. Pure, total and linear: any text parses, unclosed quotes end with the text.
+
+Owns POSIX words (quotes, escapes, comments, here-documents), lists, pipelines, groups, loops and redirections, as far as the
+question "which files does this speak of" needs them. Does not run anything, expand globs or look up a home directory: a word
+that depends on such things says so (`Word.opaque`, `Word.glob`).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+DEPTH_MAX = 24
+"""Nested substitutions and groups that are followed; what is deeper is skipped as opaque. Keeps the stack bounded."""
+
+BRACED_CHARS_MAX = 1024
+"""Characters of a word whose braces are expanded; longer ones are data, not lists of files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word after quote removal.
+
+    ``text`` holds ``$name`` variables as ``\\0name\\0``, to be filled in by whoever knows their values. ``opaque``: a part
+    cannot be known (a command substitution, ``~``, ``${x%y}``). ``glob``: unquoted ``*``, ``?`` or ``[``.
+    ``bare``: no quoting at all, so it can be a reserved word. ``inner``: the scripts of its substitutions.
+    """
+
+    text: str
+    opaque: bool = False
+    glob: bool = False
+    bare: bool = True
+    inner: tuple["Script", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """``fd op target``; for a here-document ``target`` is its body and ``op`` is ``<<``."""
+
+    fd: str
+    op: str
+    target: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """A simple command: leading ``NAME=value`` words, then words, with its redirections in order."""
+
+    assignments: tuple[tuple[str, Word], ...]
+    words: tuple[Word, ...]
+    redirects: tuple[Redirect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``( … )`` (``subshell``), ``{ … }``, or a body of ``if``/``while``, with the redirections behind it."""
+
+    body: "Script"
+    subshell: bool
+    redirects: tuple[Redirect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``for variable in words; do body; done``."""
+
+    variable: str
+    words: tuple[Word, ...]
+    body: "Script"
+    redirects: tuple[Redirect, ...] = ()
+
+
+Stage = Simple | Group | Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Stages joined by ``|``. ``after`` is the operator before it: ``&&``, ``||``, ``;`` or empty for the first."""
+
+    stages: tuple[Stage, ...]
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A list of pipelines in order of writing."""
+
+    pipelines: tuple[Pipeline, ...]
+
+
+_PLAIN = re.compile(r"[^\s'\"\\$`;&|<>()#*?\[{}~]+")
+_BLANK = re.compile(r"(?:[ \t\r]|\\\n)+")
+_IN_DOUBLE = re.compile(r"[^\"\\$`]+")
+_OPERATOR = re.compile(r"&&|\|\||\|&|;;|[;&|\n]")
+_REDIRECT = re.compile(r"(\d{0,3}|&)(<<<|<<-?|<>|>>|>\||>&|<&|>|<)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
+_ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
+_BRACES = re.compile(r"\{([^\s{},]*(?:,[^\s{},]*)+)\}")
+_OPENERS = frozenset(("if", "then", "else", "elif", "while", "until", "do", "!", "time"))
+_CLOSERS = frozenset(("fi", "done", "esac", "}"))
+
+
+@dataclass(slots=True)
+class _Parts:
+    """A word under construction."""
+
+    text: list[str] = field(default_factory=list)
+    opaque: bool = False
+    glob: bool = False
+    quoted: bool = False
+    inner: list[Script] = field(default_factory=list)
+
+
+def parse(command: str) -> Script:
+    """The tree of ``command``. Never raises; text that no shell would accept parses as far as it makes sense."""
+    return _Parser(command).script("", 0)
+
+
+class _Parser:
+    """One pass over the text; every method moves ``at`` forward or returns."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.end = len(text)
+        self.at = 0
+        self.heredocs: list[tuple[str, bool, list[str]]] = []
+
+    def script(self, closer: str, depth: int) -> Script:
+        """A list up to ``closer`` (``)``, `` ` ``, or a reserved word such as ``done``), which is consumed, or to the end."""
+        pipelines: list[Pipeline] = []
+        after = ""
+        while True:
+            stages, ended = self._pipeline(closer, depth)
+            if stages:
+                pipelines.append(Pipeline(tuple(stages), after))
+            if ended or self.at >= self.end:
+                return Script(tuple(pipelines))
+            operator = _OPERATOR.match(self.text, self.at)
+            if operator is None:
+                self.at += 1  # a stray `)` or the like: no shell gets here, but we have to get on
+                continue
+            self.at = operator.end()
+            found = operator.group()
+            after = found if found in ("&&", "||") else ";"
+            if found == "\n":
+                self._skip_heredocs()
+
+    def _pipeline(self, closer: str, depth: int) -> tuple[list[Stage], bool]:
+        """The stages up to an operator that is no pipe, and whether ``closer`` was met."""
+        stages: list[Stage] = []
+        while True:
+            stage, ended = self._stage(closer, depth)
+            if stage is not None:
+                stages.append(stage)
+            if ended:
+                return stages, True
+            if self.text.startswith("|", self.at) and not self.text.startswith("||", self.at):
+                self.at += 2 if self.text.startswith("|&", self.at) else 1
+                self._skip_newlines()
+                continue
+            return stages, False
+
+    def _stage(self, closer: str, depth: int) -> tuple[Stage | None, bool]:
+        words: list[Word] = []
+        redirects: list[Redirect] = []
+        group: Stage | None = None
+        while True:
+            self._skip_blanks()
+            if self.at >= self.end:
+                break
+            char = self.text[self.at]
+            if closer and char == closer:
+                self.at += 1
+                return self._finish(words, redirects, group), True
+            if char in ";&|\n)" and not self.text.startswith("&>", self.at):
+                break
+            if char == "#":
+                self._skip_comment()
+                continue
+            if char == "(" and self._is_command_start(words):
+                self.at += 1
+                group = Group(self._nested(")", depth), subshell=True)
+                words.clear()
+                continue
+            if char == "(":  # `name()` of a function, or an array: the parentheses say nothing about files
+                self.at += 1
+                continue
+            redirect = self._redirect(closer, depth)
+            if redirect is not None:
+                redirects.append(redirect)
+                continue
+            word = self._word(closer, depth)
+            if word is None:
+                self.at += 1
+                continue
+            if word.bare and not words and group is None:
+                handled, group, ended = self._reserved(word.text, closer, depth)
+                if ended:
+                    return self._finish(words, redirects, group), True
+                if handled:
+                    continue
+            words.extend(_braced(word))
+        return self._finish(words, redirects, group), False
+
+    def _reserved(self, text: str, closer: str, depth: int) -> tuple[bool, Stage | None, bool]:
+        """What a reserved word at the start of a command means: (consumed, group it made, closer met)."""
+        if text == closer:
+            return True, None, True
+        if text in _OPENERS or text in _CLOSERS:
+            return True, None, False
+        if text == "{":
+            return True, Group(self._nested("}", depth), subshell=False), False
+        if text in ("for", "select"):
+            return True, self._loop(depth), False
+        if text == "case":
+            self._skip_to_newline_or("in")
+            return True, None, False
+        return False, None, False
+
+    def _loop(self, depth: int) -> Stage:
+        variable, words, seen_in = "", [], False
+        while self.at < self.end:
+            self._skip_blanks()
+            if self.at >= self.end or self.text[self.at] in ";\n&|()":
+                break
+            word = self._word("", depth)
+            if word is None:
+                self.at += 1
+            elif not variable:
+                variable = word.text
+            elif not seen_in and word.text == "in":
+                seen_in = True
+            else:
+                words.extend(_braced(word))
+        body = self._nested("done", depth)
+        return Loop(variable, tuple(words), body)
+
+    def _nested(self, closer: str, depth: int) -> Script:
+        if depth >= DEPTH_MAX:
+            self.at = self.end
+            return Script(())
+        return self.script(closer, depth + 1)
+
+    def _finish(self, words: list[Word], redirects: list[Redirect], group: Stage | None) -> Stage | None:
+        if isinstance(group, Group):
+            return Group(group.body, group.subshell, tuple(redirects))
+        if isinstance(group, Loop):
+            return Loop(group.variable, group.words, group.body, tuple(redirects))
+        assignments: list[tuple[str, Word]] = []
+        rest = 0
+        for word in words:
+            name = _ASSIGN.match(word.text)
+            if name is None:
+                break
+            value = Word(word.text[name.end() :], word.opaque, word.glob, word.bare, word.inner)
+            assignments.append((name.group(1), value))
+            rest += 1
+        if not words and not redirects:
+            return None
+        return Simple(tuple(assignments), tuple(words[rest:]), tuple(redirects))
+
+    def _is_command_start(self, words: list[Word]) -> bool:
+        return not words
+
+    def _redirect(self, closer: str, depth: int) -> Redirect | None:
+        found = _REDIRECT.match(self.text, self.at)
+        if found is None or self.text.startswith(("<(", ">("), found.end() - 1):
+            return None
+        self.at = found.end()
+        fd, op = found.groups()
+        self._skip_blanks()
+        if op in (">&", "<&") and self.at < self.end and self.text[self.at] in "0123456789-":
+            self._word(closer, depth)
+            return Redirect(fd, op, Word(""))
+        word = self._word(closer, depth)
+        if word is None:
+            return Redirect(fd, op, Word(""))
+        if op in ("<<", "<<-"):
+            body: list[str] = []
+            self.heredocs.append((word.text, op == "<<-", body))
+            return Redirect(fd, "<<", _Heredoc(body))
+        return Redirect(fd, ">" if op in (">&", ">|") else op, word)
+
+    def _word(self, closer: str, depth: int) -> Word | None:
+        parts = _Parts()
+        start = self.at
+        while self.at < self.end:
+            run = _PLAIN.match(self.text, self.at)
+            if run is not None:
+                self.at = run.end()
+                parts.text.append(run.group())
+                continue
+            if not self._special(parts, closer, depth, start):
+                break
+        if self.at == start:
+            return None
+        return Word("".join(parts.text), parts.opaque, parts.glob, not parts.quoted, tuple(parts.inner))
+
+    def _special(self, parts: _Parts, closer: str, depth: int, start: int) -> bool:
+        """One character that is not plain. False if it ends the word."""
+        char = self.text[self.at]
+        if char in "'\"\\":
+            self._quoted(char, parts, depth)
+        elif char == "$":
+            self._dollar(parts, depth)
+        elif char == "`":
+            if closer == "`":
+                return False
+            self.at += 1
+            parts.opaque = True
+            parts.inner.append(self._nested("`", depth))
+        elif char in "*?[":
+            parts.glob = True
+            parts.text.append(char)
+            self.at += 1
+        elif char in "<>" and self.text.startswith("(", self.at + 1) and self.at == start:
+            self.at += 2
+            parts.opaque = True
+            parts.inner.append(self._nested(")", depth))
+        elif char in "#{}" or (char == "~" and self.at > start):
+            parts.text.append(char)
+            self.at += 1
+        elif char == "~":
+            parts.opaque = True
+            parts.text.append(char)
+            self.at += 1
+        else:
+            return False
+        return True
+
+    def _quoted(self, char: str, parts: _Parts, depth: int) -> None:
+        parts.quoted = True
+        if char == "\\":
+            if self.text.startswith("\n", self.at + 1):
+                parts.quoted = False
+            else:
+                parts.text.append(self.text[self.at + 1 : self.at + 2])
+            self.at = min(self.at + 2, self.end)
+        elif char == "'":
+            close = self.text.find("'", self.at + 1)
+            close = self.end if close < 0 else close
+            parts.text.append(self.text[self.at + 1 : close])
+            self.at = min(close + 1, self.end)
+        else:
+            self.at += 1
+            self._double(parts, depth)
+
+    def _double(self, parts: _Parts, depth: int) -> None:
+        while self.at < self.end:
+            run = _IN_DOUBLE.match(self.text, self.at)
+            if run is not None:
+                parts.text.append(run.group())
+                self.at = run.end()
+                continue
+            char = self.text[self.at]
+            if char == '"':
+                self.at += 1
+                return
+            if char == "$":
+                self._dollar(parts, depth)
+            elif char == "`":
+                self.at += 1
+                parts.opaque = True
+                parts.inner.append(self._nested("`", depth))
+            else:
+                following = self.text[self.at + 1 : self.at + 2]
+                if following == "\n":
+                    pass
+                elif following in '"\\$`':
+                    parts.text.append(following)
+                else:
+                    parts.text.append("\\" + following)
+                self.at = min(self.at + 2, self.end)
+
+    def _dollar(self, parts: _Parts, depth: int) -> None:
+        text = self.text
+        self.at += 1
+        if text.startswith("((", self.at):
+            parts.opaque = True
+            close = text.find("))", self.at)
+            self.at = self.end if close < 0 else close + 2
+        elif text.startswith("(", self.at):
+            self.at += 1
+            parts.opaque = True
+            parts.inner.append(self._nested(")", depth))
+        elif text.startswith("{", self.at):
+            close = text.find("}", self.at)
+            close = self.end if close < 0 else close
+            name = text[self.at + 1 : close]
+            self.at = min(close + 1, self.end)
+            if name.isidentifier() and name.isascii():
+                parts.text.append(f"\0{name}\0")
+            else:
+                parts.opaque = True
+        elif text.startswith("'", self.at):
+            self._quoted("'", parts, depth)
+        elif text.startswith('"', self.at):
+            self._quoted('"', parts, depth)
+        else:
+            name_match = _NAME.match(text, self.at)
+            if name_match is None:
+                parts.text.append("$")
+            else:
+                self.at = name_match.end()
+                parts.text.append(f"\0{name_match.group()}\0")
+
+    def _skip_blanks(self) -> None:
+        blank = _BLANK.match(self.text, self.at)
+        if blank is not None:
+            self.at = blank.end()
+
+    def _skip_newlines(self) -> None:
+        while True:
+            self._skip_blanks()
+            if not self.text.startswith("\n", self.at):
+                return
+            self.at += 1
+            self._skip_heredocs()
+
+    def _skip_comment(self) -> None:
+        newline = self.text.find("\n", self.at)
+        self.at = self.end if newline < 0 else newline
+
+    def _skip_to_newline_or(self, reserved: str) -> None:
+        found = re.compile(rf"\b{reserved}\b|\n").search(self.text, self.at)
+        self.at = self.end if found is None else found.end()
+
+    def _skip_heredocs(self) -> None:
+        """Behind a newline: take the bodies of the here-documents that were announced on the line."""
+        for delimiter, tabs, body in self.heredocs:
+            while self.at < self.end:
+                newline = self.text.find("\n", self.at)
+                line = self.text[self.at : self.end if newline < 0 else newline]
+                self.at = self.end if newline < 0 else newline + 1
+                if (line.lstrip("\t") if tabs else line).rstrip("\r") == delimiter:
+                    break
+                body.append(line)
+            else:
+                continue
+            # The newline behind the delimiter ends the command that the here-document belongs to, and was consumed.
+        self.heredocs.clear()
+
+
+class _Heredoc(Word):
+    """A here-document's body. It stands behind the command, so its lines arrive after the word was made."""
+
+    __slots__ = ("lines",)
+    lines: list[str]
+
+    def __init__(self, lines: list[str]) -> None:
+        Word.__init__(self, "")
+        object.__setattr__(self, "lines", lines)
+
+
+def heredoc(redirect: Redirect) -> list[str] | None:
+    """The lines of a here-document's body; None if ``redirect`` is none."""
+    return redirect.target.lines if isinstance(redirect.target, _Heredoc) else None
+
+
+def _braced(word: Word, limit: int = 64) -> Iterator[Word]:
+    """``a{b,c}d`` as ``abd`` and ``acd``; as it is if there is nothing to expand, or too much."""
+    pending, done = [word.text], 0
+    if not word.bare or "{" not in word.text or "," not in word.text or len(word.text) > BRACED_CHARS_MAX:
+        yield word
+        return
+    while pending and done < limit:
+        text = pending.pop()
+        braces = _BRACES.search(text)
+        if braces is None or len(pending) > limit:
+            done += 1
+            yield Word(text, word.opaque, word.glob, word.bare, word.inner)
+            continue
+        head, tail = text[: braces.start()], text[braces.end() :]
+        pending.extend(head + part + tail for part in reversed(braces.group(1).split(",")))

@@ -1,0 +1,304 @@
+"""The walk over a parsed command: where each part runs, which operands are files, and what it will have printed.
+
+Owns the order of execution as far as it can be known: ``cd``, loops over known words, ``bash -c``, pipelines whose later
+stages only pick lines. Collects operands into `Findings` and leaves what was printed, in order, in `Walk.printed`.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ctxd.indexing.discovery import diagnostics, find, git, grep, ls, readers, summaries
+from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form, Lines, Marker
+from ctxd.indexing.discovery.invocation import Arg, Invocation, fill, invoke, split
+from ctxd.indexing.discovery.paths import Findings, directory, looks_like_file
+from ctxd.indexing.discovery.shell import Group, Loop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
+
+COMMANDS_MAX = 2000
+"""Simple commands looked at in one text, loops unrolled. Bounds the work for text that is no command."""
+
+ROUNDS_MAX = 32
+"""Rounds of a loop that are unrolled; a loop over more words is read once, its variable unknown."""
+
+NESTED_MAX = 6
+"""Levels of ``bash -c`` and loops that are followed."""
+
+_SHELLS = frozenset("bash sh zsh dash ksh".split())
+_FINDS = frozenset(("find", "gfind"))
+_SILENT = frozenset(
+    "cd mkdir rmdir rm cp mv touch export source . set unset chmod chown ln true false : [ [[ test sleep kill pkill popd shopt"
+    " alias local declare readonly trap wait read".split()
+)
+_ONE_LINE = frozenset("pwd whoami hostname uname which basename dirname realpath mktemp nproc id".split())
+_READERS = frozenset(
+    "cat tac less more bat nl sed gsed awk gawk cut sort uniq jq yq xxd od hexdump strings diff cmp stat tr curl wget man gh date env"
+    " printenv ps history column fold paste join comm printf echo tee".split()
+)
+_SED_PICKS = re.compile(r"(?:\d+|\$)(?:,(?:\d+|\$))?[pdq]$|/[^/]*/[pd]$")
+_PATCH_FILE = re.compile(r"\*\*\* (?:Add|Update|Delete) File: (.+)$|\*\*\* Move to: (.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What one pipeline put on the output, and where it ran."""
+
+    emission: Emission
+    cwd: str | None
+
+
+@dataclass(slots=True)
+class Walk:
+    """One walk. ``cwd`` is None once nobody can know it; ``printed`` has the emissions in order."""
+
+    findings: Findings
+    cwd: str | None
+    printed: list[Printed] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    stack: list[str | None] = field(default_factory=list)
+    commands: int = 0
+    nested: int = 0
+
+    def script(self, script: Script) -> None:
+        """Walk a list."""
+        for pipeline in script.pipelines:
+            if self.commands > COMMANDS_MAX:
+                return
+            self._pipeline(pipeline)
+
+    def _pipeline(self, pipeline: Pipeline) -> None:
+        if len(pipeline.stages) == 1:
+            self.printed.extend(self._stage(pipeline.stages[0]))
+            return
+        cwd, produced = self.cwd, [self._stage(stage) for stage in pipeline.stages]
+        self.cwd = cwd  # the stages of a pipeline run in shells of their own
+        last = len(pipeline.stages) - 1
+        numbered = False
+        while last > 0:
+            passes = self._passes_lines(pipeline.stages[last])
+            if passes is None:
+                break
+            numbered = numbered or passes == "numbered"
+            last -= 1
+        if self._is_discarded(pipeline.stages):
+            return
+        emitted = produced[last]
+        self.printed.extend(Printed(_numbered(part.emission), part.cwd) if numbered else part for part in emitted)
+
+    def _is_discarded(self, stages: Iterable[Stage]) -> bool:
+        *_, last = stages
+        return any(_takes_output(redirect) for redirect in last.redirects)
+
+    def _passes_lines(self, stage: Stage) -> str | None:
+        """``lines`` or ``numbered`` if a stage only picks lines of its input; None if it makes text of its own."""
+        if not isinstance(stage, Simple):
+            return None
+        invocation = invoke(self._args(stage))
+        if invocation is None or invocation.fed:
+            return None
+        program = invocation.program
+        options, _, operands = split(invocation.args, readers.TABLE.get(program, readers.Operands()).with_value)
+        if program in grep.GREPS or program in grep.RIPGREPS:
+            if not grep.is_filter(invocation):
+                return None
+            return "numbered" if "-n" in options else "lines"
+        if program in ("head", "tail", "sort", "less", "more", "cat", "tac"):
+            return "lines" if not operands and "-n" not in (options if program == "cat" else ()) else None
+        if program == "uniq":
+            return "lines" if not operands and "-c" not in options else None
+        if program == "tee":
+            return "lines"
+        if program == "sed":
+            picks = len(operands) == 1 and _SED_PICKS.match(operands[0].text) is not None
+            return "lines" if picks else None
+        return None
+
+    def _stage(self, stage: Stage) -> list[Printed]:
+        if isinstance(stage, Simple):
+            return self._simple(stage)
+        printed, self.printed = self.printed, []
+        cwd = self.cwd
+        if isinstance(stage, Loop):
+            self._loop(stage)
+        else:
+            self.script(stage.body)
+            if stage.subshell:
+                self.cwd = cwd
+        emitted, self.printed = self.printed, printed
+        self._redirects(stage)
+        return [] if any(_takes_output(redirect) for redirect in stage.redirects) else emitted
+
+    def _loop(self, loop: Loop) -> None:
+        words = [fill(word, self.variables) for word in loop.words]
+        for arg in words:
+            if arg.known and not arg.glob and looks_like_file(arg.text):
+                self.findings.add("loop", self.cwd, (arg.text,))
+        self.nested += 1
+        known = all(arg.known and not arg.glob for arg in words)
+        if known and 0 < len(words) <= ROUNDS_MAX and self.nested <= NESTED_MAX:
+            for arg in words:
+                self.variables[loop.variable] = arg.text
+                self.script(loop.body)
+        else:
+            self.variables.pop(loop.variable, None)
+            self.script(loop.body)
+        self.nested -= 1
+
+    def _args(self, simple: Simple) -> tuple[Arg, ...]:
+        return tuple(fill(word, self.variables) for word in simple.words)
+
+    def _simple(self, simple: Simple) -> list[Printed]:
+        self.commands += 1
+        if self.commands > COMMANDS_MAX:
+            return []
+        for word in simple.words:
+            self._substitutions(word.inner)
+        args = self._args(simple)
+        self._assign(simple, keep=not args)
+        self._redirects(simple)
+        if not args:
+            return []
+        invocation = invoke(args)
+        if invocation is None:
+            return [Printed(PROSE, self.cwd)]
+        if invocation.program in _SHELLS:
+            inner = self._inner_command(invocation)
+            if inner is not None:
+                return self._nested_shell(inner)
+        cwd = self.cwd
+        self._change_directory(invocation)
+        self._operands(invocation, cwd, simple.redirects)
+        if any(_takes_output(redirect) for redirect in simple.redirects):
+            return []
+        return [Printed(_emission(invocation, cwd, simple), cwd)]
+
+    def _assign(self, simple: Simple, *, keep: bool) -> None:
+        for name, word in simple.assignments:
+            self._substitutions(word.inner)
+            value = fill(word, self.variables)
+            if keep and value.known and not value.glob:
+                self.variables[name] = value.text
+            elif keep:
+                self.variables.pop(name, None)
+
+    def _substitutions(self, scripts: tuple[Script, ...]) -> None:
+        """What runs inside ``$(…)`` reads files too, but prints nothing that is seen."""
+        for script in scripts:
+            printed, cwd = self.printed, self.cwd
+            self.printed = []
+            self.script(script)
+            self.printed, self.cwd = printed, cwd
+
+    def _redirects(self, stage: Stage) -> None:
+        for redirect in stage.redirects:
+            if redirect.op in ("<<", "<<<"):
+                continue
+            self._substitutions(redirect.target.inner)
+            target = fill(redirect.target, self.variables)
+            if target.known and not target.glob and target.text:
+                self.findings.add("redirect", self.cwd, (target.text,))
+
+    def _inner_command(self, invocation: Invocation) -> str | None:
+        """The text of ``bash -c 'text'``."""
+        for index, arg in enumerate(invocation.args):
+            if not arg.text.startswith("-"):
+                return None
+            if "c" in arg.text and not arg.text.startswith("--"):
+                following = invocation.args[index + 1 : index + 2]
+                return following[0].text if following and "\0" not in following[0].text else None
+        return None
+
+    def _nested_shell(self, command: str) -> list[Printed]:
+        self.nested += 1
+        emitted: list[Printed] = []
+        if self.nested <= NESTED_MAX:
+            printed, cwd, variables = self.printed, self.cwd, dict(self.variables)
+            self.printed = []
+            self.script(parse(command))
+            emitted, self.printed, self.cwd, self.variables = self.printed, printed, cwd, variables
+        self.nested -= 1
+        return emitted
+
+    def _change_directory(self, invocation: Invocation) -> None:
+        program = invocation.program
+        if program not in ("cd", "pushd", "popd"):
+            return
+        if program == "popd":
+            self.cwd = self.stack.pop() if self.stack else None
+            return
+        if program == "pushd":
+            self.stack.append(self.cwd)
+        _, _, operands = split(invocation.args)
+        known = len(operands) == 1 and operands[0].known and not operands[0].glob and operands[0].text not in ("", "-")
+        self.cwd = directory(self.cwd, operands[0].text) if known else None
+
+    def _operands(self, invocation: Invocation, cwd: str | None, redirects: tuple[Redirect, ...]) -> None:
+        program = invocation.program
+        add = self.findings.add
+        add(program, cwd, readers.operand_files(invocation))
+        if program in grep.GREPS or program in grep.RIPGREPS:
+            add("grep", cwd, grep.target_files(invocation))
+        elif program == "git":
+            where, names = git.operand_files(invocation, cwd)
+            add("git", where, names)
+        elif program == "ls":
+            add("ls", cwd, ls.operand_files(invocation, ()))
+        elif program == "find":
+            roots, _ = find.starts(invocation.args)
+            add("find", cwd, (arg.text for arg in roots if arg.known and not arg.glob and looks_like_file(arg.text)))
+        elif program == "apply_patch":
+            for redirect in redirects:
+                for line in heredoc(redirect) or ():
+                    found = _PATCH_FILE.match(line)
+                    if found is not None:
+                        add("patch", cwd, (found.group(1) or found.group(2),))
+
+
+def _takes_output(redirect: Redirect) -> bool:
+    return redirect.op in (">", ">>") and redirect.fd in ("", "1", "&") and redirect.target.text != ""
+
+
+def _emission(invocation: Invocation, cwd: str | None, simple: Simple) -> Emission:
+    program = invocation.program
+    if program in ("echo", "printf"):
+        return _said(invocation)
+    if program in _SILENT:
+        return SILENT
+    if program in _ONE_LINE:
+        return Lines(1)
+    if program == "ls":
+        return ls.emission(invocation, cwd)
+    if program in _FINDS:
+        return find.emission(invocation, cwd)
+    if program in ("fd", "fdfind"):
+        return find.fd_emission(invocation, cwd)
+    if program in grep.GREPS or program in grep.RIPGREPS:
+        return grep.emission(invocation, cwd)
+    if program == "git":
+        return git.emission(invocation, cwd)
+    summary = summaries.emission(invocation, cwd)
+    if summary is not None:
+        return summary
+    return PROSE if program in _READERS else diagnostics.form(cwd, bare_names=program != "go")
+
+
+def _said(invocation: Invocation) -> Emission:
+    args = [arg for arg in invocation.args if arg.text not in ("-n", "-e", "-ne", "-en")]
+    if any(not arg.known for arg in args):
+        return PROSE
+    if invocation.program == "printf":
+        args = args[:1] if len(args) == 1 else []
+    text = " ".join(arg.text for arg in args).replace("\\n", "\n")
+    return Marker(text) if text.strip() else (PROSE if invocation.program == "printf" else SILENT)
+
+
+def _numbered(emission: Emission) -> Emission:
+    """The same form behind a ``grep -n``, which puts a number before each line."""
+    if not isinstance(emission, Form):
+        return emission
+    form = emission
+
+    def bare(line: str) -> str:
+        number, colon, rest = line.partition(":")
+        return rest if colon and number.isdigit() else line
+
+    return Form(form.command, form.cwd, lambda lines: form.whole([bare(line) for line in lines]), lambda line: form.line(bare(line)))
