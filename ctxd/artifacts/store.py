@@ -1,0 +1,120 @@
+"""Bytes by their BLAKE3, one file each: content too large for a database row.
+
+A file appears under its name only once its bytes are on the disk, and its folder entry is on the disk before ``write``
+returns: so whatever refers to it afterwards never dangles. Files left over by a crash have no name and vanish.
+"""
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+from ctxd.errors import CtxdError
+from ctxd.failpoints import hit
+
+_NAME: Final = re.compile(r"[0-9a-f]{64}")
+_FANOUT_DIGITS: Final = 2
+
+
+class ArtifactStore:
+    """A folder of immutable files. Calls block. ``create`` comes before the first ``write``."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def create(self) -> None:
+        """Make the folder if it is missing."""
+        self._root.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(self._root.parent)
+
+    def path(self, ref: str) -> Path:
+        """Where the bytes of ``ref``, 64 hex digits, are or would be."""
+        assert _NAME.fullmatch(ref), "an artifact is named by 64 hex digits"
+        return self._root / ref[:_FANOUT_DIGITS] / ref
+
+    def write(self, data: bytes) -> str:
+        """Keep ``data`` and return its name. On return it is on the disk.
+
+        Raises: OSError. CtxdError ``corrupt`` if other bytes are there under that name.
+        """
+        ref = blake3(data).hexdigest()
+        path = self.path(ref)
+        if path.exists():
+            self._verify(ref, data)
+        else:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._place(path, data)
+        hit("art.dirsync")
+        # Also when the file was there: whoever linked it may have died before this.
+        _sync_folder(path.parent)
+        _sync_folder(self._root)
+        return ref
+
+    def _place(self, path: Path, data: bytes) -> None:
+        descriptor, temporary = _open_nameless(path.parent)
+        try:
+            hit("art.write")
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fchmod(descriptor, 0o400)
+            hit("art.fsync")
+            os.fdatasync(descriptor)
+            hit("art.link")
+            source = temporary or f"/proc/self/fd/{descriptor}"
+            try:
+                os.link(source, path, follow_symlinks=True)
+            except FileExistsError:
+                self._verify(path.name, data)
+        finally:
+            os.close(descriptor)
+            if temporary is not None:
+                os.unlink(temporary)
+
+    def _verify(self, ref: str, data: bytes) -> None:
+        if self.read(ref) != data:
+            raise CtxdError("corrupt", f"artifact {ref} is damaged")
+
+    def read(self, ref: str) -> bytes:
+        """The bytes of ``ref``.
+
+        Raises: CtxdError ``corrupt`` if they are not there or do not match their name.
+        """
+        try:
+            data = self.path(ref).read_bytes()
+        except OSError as error:
+            raise CtxdError("corrupt", f"artifact {ref} cannot be read: {error.strerror}") from error
+        if blake3(data).hexdigest() != ref:
+            raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
+        return data
+
+    def names(self) -> Iterator[str]:
+        """The names of all there are, in order."""
+        if not self._root.is_dir():
+            return
+        for folder in sorted(self._root.iterdir()):
+            yield from sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _open_nameless(folder: Path) -> tuple[int, str | None]:
+    """A new file in ``folder`` that has no name yet, or where the filesystem has none such, its temporary name."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600), None
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise
+    name = str(folder / f".tmp-{secrets.token_hex(8)}")
+    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), name
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

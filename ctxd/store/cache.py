@@ -1,0 +1,72 @@
+"""What the store keeps in memory: newest versions, and text. Both bounded, both on the loop only."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from ctxd.objects.document import Stored
+from ctxd.store.answers import MISSING, Missing
+
+
+class Heads:
+    """The newest accepted version of entities; null for an entity known not to exist. Least recently used go first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._durable = 0
+        self._heads: OrderedDict[str, Stored | None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def get(self, id: str) -> Stored | None | Missing:
+        """The head of ``id``, or ``MISSING`` if it is not kept here."""
+        head = self._heads.get(id, MISSING)
+        if not isinstance(head, Missing):
+            self._heads.move_to_end(id)
+        return head
+
+    def put(self, id: str, head: Stored | None) -> None:
+        """Keep ``head``."""
+        self._heads[id] = head
+        self._heads.move_to_end(id)
+        if len(self._heads) > self._limit:
+            self.trim(self._durable)
+
+    def trim(self, durable: int) -> None:
+        """Drop the longest unused over the limit, but none above ``durable``: only this cache knows those."""
+        self._durable = durable
+        while len(self._heads) > self._limit:
+            id, head = next(iter(self._heads.items()))
+            if head is not None and head.tx > durable:
+                return
+            del self._heads[id]
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Drop ``ids``."""
+        for id in ids:
+            self._heads.pop(id, None)
+
+
+class Texts:
+    """Text by its BLAKE3 in hex, at most ``limit`` bytes of it. Least recently used goes first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._texts: OrderedDict[str, str] = OrderedDict()
+
+    def get(self, ref: str) -> str | None:
+        """The text, null if it is not kept here."""
+        text = self._texts.get(ref)
+        if text is not None:
+            self._texts.move_to_end(ref)
+        return text
+
+    def put(self, ref: str, text: str) -> None:
+        """Keep ``text``, unless it would push out most of the rest."""
+        if ref in self._texts or len(text) > self._limit // 8:
+            return
+        self._texts[ref] = text
+        self._size += len(text)
+        while self._size > self._limit:
+            self._size -= len(self._texts.popitem(last=False)[1])

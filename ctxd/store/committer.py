@@ -1,0 +1,266 @@
+"""The one connection that writes: transactions of many writes, checkpoints, and the head that is durable.
+
+Everything of a write goes into one transaction: its journal row, its versions, its text, what its session knows. Runs on
+one thread at a time; knows nothing of the loop. ``dbfile.DiskFull`` leaves the file as it was; ``dbfile.DiskFailed``
+leaves it unknown, and nothing may be written after it.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from ctxd import dbfile, limits
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends.sqlite.backend import SqliteBackend
+from ctxd.clock import Clock
+from ctxd.errors import StateDirError
+from ctxd.failpoints import hit
+from ctxd.store import journal
+from ctxd.store.queue import Entry
+from ctxd.store.witness import Head, WitnessFile
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
+
+_EXIT_NEWER: Final = 78
+_EXIT_DAMAGED: Final = 74
+_KNOWS_ROW: Final = "((SELECT n FROM entity WHERE id=?),(SELECT n FROM entity WHERE id=?))"
+_SIGNATURE_ROW: Final = "((SELECT n FROM entity WHERE id=?),?)"
+_PROBE: Final = bytes(64 * 1024)
+_FREE_SHARE_MIN: Final = 20
+"""A filesystem of less than this times ``DISK_FREE_MIN`` may be filled to one part in this."""
+
+
+class Committer:
+    """The journal's only writer."""
+
+    def __init__(self, path: Path, artifacts: ArtifactStore, witness: WitnessFile, clock: Clock) -> None:
+        self._path = path
+        self._artifacts = artifacts
+        self._witness = witness
+        self._clock = clock
+        self._wal_pages = 0
+        self._looked = -limits.WITNESS_S
+        self.head = Head(0, b"")
+        self.head_vt = 0
+        self.incarnation = 0
+        self.commits = 0
+        self.flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
+        self.low_space = False
+
+    # --- open and close ---
+
+    def open(self) -> str:
+        """Open the file, making it if missing; check its tail; count this start.
+
+        Returns: what is wrong with the data, in words; empty if nothing is. Raises: StateDirError if the file is newer
+        than this program or no database; ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
+        """
+        with dbfile.faults():
+            self._check_version(dbfile.user_version(self._path))
+            dbfile.forget_cached_pages(self._path)
+            self._connection = dbfile.open_writer(self._path)
+            self._versions = SqliteBackend(self._connection)
+            version = int(self._connection.pragma("user_version"))
+            self._check_version(version)
+            if version == 0:
+                self._create()
+            self._connection.set_wal_hook(self._note_wal)
+            damage = self._read_tail() or self._compare_witness()
+            if not damage:
+                with self._transaction():
+                    self.incarnation += 1
+                    self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
+        return damage
+
+    def _check_version(self, version: int | None) -> None:
+        if version is not None and version > journal.SCHEMA_VERSION:
+            raise StateDirError(
+                f"{self._path} has schema {version}, this program knows up to {journal.SCHEMA_VERSION}: it was written by a "
+                "newer ctxd; nothing was touched",
+                exit_code=_EXIT_NEWER,
+            )
+
+    def _create(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute(journal.TABLES).fetchall()
+        self._versions.create()
+        self._set_meta("genesis", os.urandom(32))
+        self._connection.execute(f"PRAGMA user_version={journal.SCHEMA_VERSION}")
+        self._connection.execute("COMMIT")
+        os.chmod(self._path, 0o600)
+
+    def _read_tail(self) -> str:
+        row = self._connection.execute("SELECT seq, chain, vt FROM journal ORDER BY seq DESC LIMIT 1").fetchone()
+        genesis = journal.chain_at(self._connection, 0)
+        if genesis is None:
+            return "the journal's first hash is missing"
+        seq, chain, self.head_vt = row or (0, genesis, 0)
+        self.head = Head(seq, bytes(chain))
+        counted = self._connection.execute("SELECT value FROM meta WHERE name='incarnation'").fetchone()
+        self.incarnation = int.from_bytes(counted[0], "big") if counted else 0
+        first = max(0, seq - limits.TAIL_VERIFIED_ROWS)
+        before = journal.chain_at(self._connection, first)
+        if before is None:
+            return f"journal row {first} is missing"
+        return journal.first_fault(journal.read_rows(self._connection, after=first), after=first, chain=before) or ""
+
+    def _compare_witness(self) -> str:
+        witnessed = self._witness.read()
+        return "" if witnessed is None else self.contradiction(witnessed)
+
+    def contradiction(self, witnessed: Head) -> str:
+        """What is wrong if the head was once ``witnessed``; empty if that is on the journal's chain."""
+        if witnessed.seq > self.head.seq:
+            return f"the journal ends at row {self.head.seq}, but row {witnessed.seq} was acknowledged once"
+        if journal.chain_at(self._connection, witnessed.seq) != witnessed.chain:
+            return f"row {witnessed.seq} of the journal is not the one that was acknowledged"
+        return ""
+
+    def close(self) -> None:
+        """Empty the write-ahead log, write the witness, close."""
+        try:
+            with dbfile.faults():
+                self.checkpoint(truncate=True)
+        finally:
+            self._connection.close()
+
+    # --- write ---
+
+    def commit(self, entries: Sequence[Entry]) -> list[bytes]:
+        """Make ``entries`` durable, all or none. Returns the chain hash of each.
+
+        Raises: ``dbfile.DiskFull``: none was applied. ``dbfile.DiskFailed``: unknown; write nothing more.
+        """
+        with dbfile.faults():
+            self._spill(entries)
+            rows, chain = [], self.head.chain
+            for entry in entries:
+                row = self._row(entry, chain)
+                chain = row[-1]
+                rows.append(row)
+            with self._transaction():
+                self._insert(entries, rows)
+            pending = entries[-1].pending
+            self.head, self.head_vt = Head(pending.seq, chain), pending.vt
+            self.commits += 1
+            self._afterwards()
+        return [row[-1] for row in rows]
+
+    def _spill(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            for data in entry.prepared.texts.values():
+                if len(data) > CONTENT_INLINE_BYTES_MAX:
+                    self._artifacts.write(data)
+
+    def _row(
+        self, entry: Entry, chain: bytes
+    ) -> tuple[int, int, str, str | None, str, str | None, int, int, bytes, bytes, bytes]:
+        write, pending, body = entry.write, entry.pending, entry.prepared.body
+        columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, pending.vt, entry.tx_time)
+        b3 = journal.row_hash(*columns, body)
+        return (pending.seq, *columns, body, b3, journal.link(chain, pending.seq, b3))
+
+    def _insert(self, entries: Sequence[Entry], rows: Sequence[Sequence[object]]) -> None:
+        hit("journal.insert")
+        connection = self._connection
+        texts: dict[bytes, bytes] = {}
+        signatures: dict[str, bytes] = {}
+        knows: list[tuple[str, str]] = []
+        for entry in entries:
+            texts |= entry.prepared.texts
+            signatures |= entry.write.signatures
+            knows += [(id, f"session:{entry.write.session}") for id in entry.write.knows]
+        dbfile.insert_rows(connection, f"INSERT INTO journal({journal.COLUMNS})", "(?,?,?,?,?,?,?,?,?,?,?)", rows)
+        contents = [
+            (ref, len(data), data if len(data) <= CONTENT_INLINE_BYTES_MAX else None) for ref, data in texts.items()
+        ]
+        dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", contents)
+        self._versions.append([version for entry in entries for version in entry.versions()])
+        self._versions.number({id: None for pair in knows for id in pair} | dict.fromkeys(signatures))
+        dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", _KNOWS_ROW, knows)
+        dbfile.insert_rows(
+            connection,
+            "INSERT OR REPLACE INTO signature(entity, sig)",
+            _SIGNATURE_ROW,
+            list(signatures.items()),
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        hit("journal.begin")
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            hit("journal.precommit")
+            started = self._clock.monotonic()
+            hit("journal.flush")
+            hit("journal.commit")
+            self._connection.execute("COMMIT")
+            self.flush_s.append(self._clock.monotonic() - started)
+        except BaseException:
+            # SQLite has rolled back by itself after some errors.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        hit("journal.postcommit")
+
+    def _set_meta(self, name: str, value: bytes) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, value))
+
+    # --- upkeep ---
+
+    def _note_wal(self, connection: dbfile.Connection, name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return 0
+
+    def _afterwards(self) -> None:
+        now = self._clock.monotonic()
+        if self._wal_pages * 4096 >= limits.CHECKPOINT_BYTES:
+            self.checkpoint(truncate=False)
+        if now - self._looked >= limits.WITNESS_S:
+            self._looked = now
+            self._witness.write(self.head, sync=False)
+            self.low_space = not self.enough_space()
+
+    def checkpoint(self, *, truncate: bool) -> None:
+        """Move the write-ahead log into the database, and write the witness."""
+        hit("checkpoint.start")
+        dbfile.checkpoint(self._connection, truncate=truncate)
+        self._wal_pages = 0
+        hit("checkpoint.end")
+        self._witness.write(self.head, sync=True)
+
+    def tidy(self) -> None:
+        """Empty the write-ahead log if there is anything in it.
+
+        Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
+        """
+        if self._wal_pages:
+            with dbfile.faults():
+                self.checkpoint(truncate=True)
+
+    def enough_space(self) -> bool:
+        """Whether the disk has room for what the journal needs to go on."""
+        with dbfile.faults():
+            disk = os.statvfs(self._path.parent)
+        free = disk.f_bavail * disk.f_frsize
+        return free >= min(limits.DISK_FREE_MIN, disk.f_blocks * disk.f_frsize // _FREE_SHARE_MIN)
+
+    def probe(self) -> bool:
+        """Whether a transaction goes through again.
+
+        Raises: ``dbfile.DiskFailed``.
+        """
+        try:
+            if not self.enough_space():
+                return False
+            with dbfile.faults():
+                with self._transaction():
+                    self._set_meta("probe", _PROBE)
+                with self._transaction():
+                    self._set_meta("probe", b"")
+        except dbfile.DiskFull:
+            return False
+        return True

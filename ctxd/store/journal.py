@@ -1,0 +1,153 @@
+"""The journal: one row a write, chained by hashes, from which everything else can be folded again.
+
+A row's ``b3`` is BLAKE3 over its other columns and its body; its ``chain`` is BLAKE3 over the chain before it, its
+sequence and its ``b3``. Sequences have no gap. A body holds a write's documents whole, its text by hash. The chain starts
+from 32 random bytes, so a receipt of another store never fits.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from blake3 import blake3
+
+from ctxd import dbfile
+from ctxd.backends import documents
+from ctxd.store.writes import Write
+
+SCHEMA_VERSION: Final = 1
+"""``PRAGMA user_version`` of the file. A greater one is a newer program's: nothing is touched."""
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS journal(
+    seq INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL, principal TEXT NOT NULL, session TEXT, kind TEXT NOT NULL,
+    op_id TEXT, vt INTEGER NOT NULL, tx_time INTEGER NOT NULL, body BLOB NOT NULL, b3 BLOB NOT NULL, chain BLOB NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS journal_op ON journal(op_id, principal) WHERE op_id IS NOT NULL;
+CREATE TABLE IF NOT EXISTS content(hash BLOB NOT NULL, size INTEGER NOT NULL, bytes BLOB);
+CREATE UNIQUE INDEX IF NOT EXISTS content_hash ON content(hash);
+CREATE TABLE IF NOT EXISTS knows(
+    object INTEGER NOT NULL, session INTEGER NOT NULL, PRIMARY KEY(object, session)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS signature(entity INTEGER PRIMARY KEY, sig BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+"""
+"""``content.bytes`` is null where the text is in the artifact store. An operation id is found by index, not copied."""
+
+COLUMNS: Final = "seq, incarnation, principal, session, kind, op_id, vt, tx_time, body, b3, chain"
+_BODY_FORMAT: Final = 1
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(list[Any])
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """One version in a body: the entity, its encoded document, and the BLAKE3 of its text (null without)."""
+
+    id: str
+    document: bytes
+    content: bytes | None
+
+
+class Body(msgspec.Struct, frozen=True):
+    """What a journal row's body says."""
+
+    request: bytes
+    result: bytes
+    knows: tuple[str, ...]
+    puts: tuple[Put, ...]
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One journal row, in the order of ``COLUMNS``."""
+
+    seq: int
+    incarnation: int
+    principal: str
+    session: str | None
+    kind: str
+    op_id: str | None
+    vt: int
+    tx_time: int
+    body: bytes
+    b3: bytes
+    chain: bytes
+
+
+def encode_body(write: Write, puts: Sequence[Put]) -> bytes:
+    """The body of ``write``, whose documents were encoded to ``puts``."""
+    return _encoder.encode(
+        (
+            _BODY_FORMAT,
+            write.request,
+            write.result,
+            [documents.pack_text(id) for id in write.knows],
+            [(documents.pack_text(put.id), put.document, put.content) for put in puts],
+        )
+    )
+
+
+def decode_body(body: bytes) -> Body:
+    """What ``encode_body`` was given.
+
+    Raises: ValueError if ``body`` is none that it makes.
+    """
+    version, *fields = _decoder.decode(body)
+    if version != _BODY_FORMAT:
+        raise ValueError(f"journal body form {version} is unknown")
+    request, result, knows, puts = fields
+    return Body(
+        request,
+        result,
+        tuple(map(documents.unpack_text, knows)),
+        tuple(Put(documents.unpack_text(id), document, content) for id, document, content in puts),
+    )
+
+
+def row_hash(
+    incarnation: int,
+    principal: str,
+    session: str | None,
+    kind: str,
+    op_id: str | None,
+    vt: int,
+    tx_time: int,
+    body: bytes,
+) -> bytes:
+    """The ``b3`` of a row with these columns: 32 bytes."""
+    head = _encoder.encode((incarnation, principal, session, kind, op_id, vt, tx_time))
+    return blake3(head + body).digest()
+
+
+def link(chain: bytes, seq: int, b3: bytes) -> bytes:
+    """The ``chain`` of row ``seq``, from the one before it: 32 bytes."""
+    return blake3(chain + seq.to_bytes(8, "big") + b3).digest()
+
+
+def read_rows(connection: dbfile.Connection, *, after: int, limit: int = -1) -> Iterator[Row]:
+    """The rows beyond sequence ``after``, in order. The connection is busy until the iterator ends."""
+    query = f"SELECT {COLUMNS} FROM journal WHERE seq>? ORDER BY seq LIMIT ?"
+    for row in connection.execute(query, (after, limit)):
+        yield Row(*row)
+
+
+def chain_at(connection: dbfile.Connection, seq: int) -> bytes | None:
+    """The chain hash of row ``seq``, of the start for 0; null if there is no such row."""
+    query = "SELECT chain FROM journal WHERE seq=?" if seq else "SELECT value FROM meta WHERE name='genesis' AND 0=?"
+    found = connection.execute(query, (seq,)).fetchone()
+    return None if found is None else bytes(found[0])
+
+
+def first_fault(rows: Iterator[Row], *, after: int, chain: bytes) -> str | None:
+    """What is wrong with the first row that does not follow from row ``after`` and its ``chain``; null if all do."""
+    seq = after
+    for row in rows:
+        seq += 1
+        if row.seq != seq:
+            return f"journal row {seq} is missing"
+        b3 = row_hash(row.incarnation, row.principal, row.session, row.kind, row.op_id, row.vt, row.tx_time, row.body)
+        if b3 != row.b3:
+            return f"journal row {seq} does not match its hash"
+        chain = link(chain, seq, b3)
+        if chain != row.chain:
+            return f"journal row {seq} breaks the chain"
+    return None

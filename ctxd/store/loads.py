@@ -1,0 +1,89 @@
+"""Lookups of heads and operation ids, gathered: what one tick asks for is read in one go on a thread."""
+
+from collections.abc import Iterable
+
+import anyio
+from anyio.to_thread import run_sync
+
+from ctxd import dbfile
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored
+from ctxd.store.cache import Heads
+from ctxd.store.journal import Body
+from ctxd.store.reads import Reader
+from ctxd_protocol.objects import Receipt
+
+Operation = tuple[str, str]
+"""A principal and its operation id."""
+
+
+class Batch:
+    """What was asked for between two readings, and what was found."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.keys: set[Operation] = set()
+        self.heads: dict[str, Stored | None] = {}
+        self.operations: dict[Operation, tuple[Body, Receipt]] = {}
+        self.error: CtxdError | None = None
+        self.done = anyio.Event()
+
+    def read(self, reader: Reader) -> None:
+        """Find everything; blocks."""
+        try:
+            with dbfile.faults():
+                self.heads = reader.heads(self.ids)
+                self.operations = reader.operations(self.keys)
+        except CtxdError as error:
+            self.error = error
+        except (dbfile.FileDamaged, ValueError) as error:
+            self.error = CtxdError("corrupt", f"the database is damaged: {error}")
+        except (dbfile.DiskFailed, dbfile.DiskFull) as error:
+            self.error = CtxdError("store_failed", f"the database cannot be read: {error}")
+
+
+class Loads:
+    """Reads batch after batch, each as large as what came in during the one before."""
+
+    def __init__(self, heads: Heads) -> None:
+        self._heads = heads
+        self._next = Batch()
+        self._wake = anyio.Event()
+        self._reading: Batch | None = None
+        self._written: set[str] = set()
+
+    def note_written(self, ids: Iterable[str]) -> None:
+        """Say that newer heads of ``ids`` were accepted, so that one being read is not taken for the newest."""
+        if self._reading is not None:
+            self._written.update(ids)
+
+    async def find(self, ids: Iterable[str], key: Operation | None = None) -> Batch:
+        """Read the heads of ``ids`` and the write under ``key``. The heads are in the cache afterwards.
+
+        Raises: CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
+        """
+        batch = self._next
+        batch.ids.update(ids)
+        if key is not None:
+            batch.keys.add(key)
+        self._wake.set()
+        await batch.done.wait()
+        if batch.error is not None:
+            raise CtxdError(batch.error.code, batch.error.message, hint=batch.error.hint)
+        return batch
+
+    async def run(self, reader: Reader) -> None:
+        """Serve ``find`` until cancelled."""
+        limiter = anyio.CapacityLimiter(1)
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            batch, self._next = self._next, Batch()
+            self._reading = batch
+            await run_sync(batch.read, reader, limiter=limiter)
+            self._reading = None
+            for id, head in batch.heads.items():
+                if id not in self._written:
+                    self._heads.put(id, head)
+            self._written.clear()
+            batch.done.set()

@@ -1,0 +1,105 @@
+"""Writes that were accepted and wait for their transaction: one entry each, in journal order."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from blake3 import blake3
+
+from ctxd import limits
+from ctxd.backends import documents
+from ctxd.backends.port import Version
+from ctxd.objects.document import Document
+from ctxd.store import journal
+from ctxd.store.writes import Pending, Write
+
+_ENTRY_BYTES: Final = 512
+"""Bytes that a write is counted as beside its body and its text."""
+
+
+class Prepared:
+    """A write encoded: its body, its puts, and the bytes of its text by hash. Made before a sequence is given."""
+
+    __slots__ = ("body", "puts", "size", "texts", "write")
+
+    def __init__(self, write: Write) -> None:
+        """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded."""
+        self.write = write
+        self.texts: dict[bytes, bytes] = {}
+        self.puts = tuple(self._put(document) for document in write.puts)
+        self.body = journal.encode_body(write, self.puts)
+        self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(map(len, self.texts.values()))
+
+    def _put(self, document: Document) -> journal.Put:
+        ref = None
+        if document.content is not None:
+            data = document.content.encode()
+            ref = blake3(data).digest()
+            self.texts[ref] = data
+        return journal.Put(document.id, documents.encode(document), ref)
+
+
+class Entry:
+    """A write with its place: ``pending`` has sequence and valid time, ``tx_time`` is when it was accepted, in ms."""
+
+    __slots__ = ("pending", "prepared", "tx_time")
+
+    def __init__(self, prepared: Prepared, pending: Pending, tx_time: int) -> None:
+        self.prepared = prepared
+        self.pending = pending
+        self.tx_time = tx_time
+
+    @property
+    def write(self) -> Write:
+        """The write itself."""
+        return self.prepared.write
+
+    @property
+    def ids(self) -> Iterable[str]:
+        """The entities that it puts."""
+        return (put.id for put in self.prepared.puts)
+
+    def versions(self) -> list[Version]:
+        """What it puts, as rows of a backend."""
+        seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
+        return [Version(put.id, vt, seq, tx_time, put.document, put.content) for put in self.prepared.puts]
+
+
+class Queue:
+    """A bounded queue of entries. Full means refuse."""
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further entry may be put."""
+        return len(self._entries) >= limits.QUEUE_WRITES_MAX or self._size >= limits.QUEUE_BYTES_MAX
+
+    def put(self, entry: Entry) -> None:
+        """Append an entry."""
+        self._entries.append(entry)
+        self._size += entry.prepared.size
+
+    def take(self) -> list[Entry]:
+        """The entries of the next transaction: all, up to the bounds of one; one at least, if there is one."""
+        batch: list[Entry] = []
+        size = 0
+        while self._entries and len(batch) < limits.COMMIT_WRITES_MAX:
+            size += self._entries[0].prepared.size
+            if batch and size > limits.COMMIT_BYTES_MAX:
+                break
+            batch.append(self._entries.popleft())
+        self._size -= sum(entry.prepared.size for entry in batch)
+        return batch
+
+    def clear(self) -> list[Entry]:
+        """Remove and return every entry."""
+        entries = list(self._entries)
+        self._entries.clear()
+        self._size = 0
+        return entries

@@ -1,0 +1,111 @@
+"""Reads of what is durable: plain blocking functions on a read-only connection, run on a thread by the store."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from blake3 import blake3
+
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends import documents
+from ctxd.backends.port import Version
+from ctxd.backends.sqlite.backend import SqliteBackend
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored
+from ctxd.store import journal
+from ctxd.store.answers import Change
+from ctxd_protocol.objects import Receipt
+
+
+def to_stored(version: Version) -> Stored | None:
+    """The version as the rest of the daemon knows it, without content; null for a deletion.
+
+    Raises: CtxdError ``corrupt`` if its document cannot be read.
+    """
+    if version.body is None:
+        return None
+    try:
+        document = documents.decode(version.id, version.body)
+    except (ValueError, TypeError) as error:
+        raise CtxdError("corrupt", f"the document of {version.id} in write {version.tx} is damaged") from error
+    return Stored(
+        document=document,
+        content_ref=None if version.content is None else version.content.hex(),
+        valid_time=version.valid_time,
+        tx=version.tx,
+        tx_time=version.tx_time,
+    )
+
+
+class Reader:
+    """One read-only connection and what is asked of it. Not for two threads at a time."""
+
+    def __init__(self, path: Path, artifacts: ArtifactStore) -> None:
+        self.connection = dbfile.open_reader(path)
+        self.versions = SqliteBackend(self.connection)
+        self._artifacts = artifacts
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
+        """The newest version of each of ``ids``."""
+        heads: dict[str, Stored | None] = dict.fromkeys(ids)
+        if heads:
+            heads.update((version.id, to_stored(version)) for version in self.versions.as_of(list(heads)))
+        return heads
+
+    def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[journal.Body, Receipt]]:
+        """The finished writes under ``(principal, op_id)``: what each said, and its receipt."""
+        found = {}
+        query = "SELECT seq, vt, body, chain FROM journal WHERE op_id=? AND principal=?"
+        for principal, op_id in keys:
+            row = self.connection.execute(query, (op_id, principal)).fetchone()
+            if row is not None:
+                seq, vt, body, chain = row
+                found[principal, op_id] = (journal.decode_body(body), Receipt(seq, chain.hex(), vt))
+        return found
+
+    def contents(self, refs: Iterable[str]) -> dict[str, str]:
+        """Text by hash.
+
+        Raises: CtxdError ``corrupt`` if text is not there or does not match its hash.
+        """
+        texts = {}
+        for ref in refs:
+            row = self.connection.execute("SELECT bytes FROM content WHERE hash=?", (bytes.fromhex(ref),)).fetchone()
+            if row is None:
+                raise CtxdError("corrupt", f"content {ref} is referenced but not there")
+            data = self._artifacts.read(ref) if row[0] is None else row[0]
+            if row[0] is not None and blake3(data).hexdigest() != ref:
+                raise CtxdError("corrupt", f"content {ref} does not match its hash")
+            texts[ref] = data.decode()
+        return texts
+
+    def knowing(self, object_id: str) -> list[str]:
+        """The sessions in whose index ``object_id`` is, by id."""
+        query = """SELECT s.id FROM entity AS o JOIN knows ON knows.object=o.n JOIN entity AS s ON s.n=knows.session
+            WHERE o.id=? ORDER BY s.id"""
+        return [id.removeprefix("session:") for (id,) in self.connection.execute(query, (object_id,))]
+
+    def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """The signatures kept of ``ids``, where there are any."""
+        query = """SELECT e.id, sig FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value
+            JOIN signature ON signature.entity=e.n"""
+        return dict(self.connection.execute(query, (json.dumps(list(ids)),)))
+
+    def changes(self, after: int, limit: int) -> list[Change]:
+        """The journal rows beyond ``after`` as changes, in order."""
+        return [
+            Change(
+                row.seq,
+                row.kind,
+                row.session,
+                row.principal,
+                row.vt,
+                tuple((put.id, row.vt) for put in journal.decode_body(row.body).puts),
+            )
+            for row in journal.read_rows(self.connection, after=after, limit=limit)
+        ]

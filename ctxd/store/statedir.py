@@ -1,0 +1,92 @@
+"""The state directory: who may use it, and that only one daemon does."""
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from ctxd.errors import StateDirError
+
+_EXIT_LOCKED: Final = 75
+_EXIT_UNSAFE: Final = 78
+
+
+class StateDir:
+    """A directory held by this process until ``close``. ``root`` is where it is."""
+
+    def __init__(self, root: Path, lock: int, *, ephemeral: bool) -> None:
+        self.root = root
+        self._lock = lock
+        self._ephemeral = ephemeral
+
+    @property
+    def database(self) -> Path:
+        """The database file."""
+        return self.root / "state.db"
+
+    @property
+    def artifacts(self) -> Path:
+        """The folder of the artifact store."""
+        return self.root / "artifacts"
+
+    @property
+    def witness(self) -> Path:
+        """The head witness."""
+        return self.root / "head"
+
+    def close(self) -> None:
+        """Let go of the directory; remove it if it is ephemeral."""
+        if self._ephemeral:
+            shutil.rmtree(self.root, ignore_errors=True)
+        os.close(self._lock)
+
+
+def hold(root: Path | None) -> StateDir:
+    """Take the directory ``root``, made with mode 0700 if missing; null takes a fresh one that lasts until ``close``.
+
+    Raises: StateDirError if another process holds it, or others could change what is in it.
+    """
+    if root is None:
+        path = Path(tempfile.mkdtemp(prefix="ctxd-"))
+        return StateDir(path, _lock(path), ephemeral=True)
+    root = root.absolute()
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_safe(root)
+    return StateDir(root, _lock(root), ephemeral=False)
+
+
+def check_safe(root: Path) -> None:
+    """Refuse a directory that is not ours alone, or below one where others may swap it.
+
+    Raises: StateDirError.
+    """
+    real = root.resolve()
+    found = real.stat()
+    if found.st_uid != os.geteuid():
+        raise StateDirError(f"{root} belongs to uid {found.st_uid}, not to {os.geteuid()}", exit_code=_EXIT_UNSAFE)
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise StateDirError(f"{root} is open to others: run chmod 700 {root}", exit_code=_EXIT_UNSAFE)
+    for folder in real.parents:
+        above = folder.stat()
+        shared = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        trusted = above.st_uid in (0, os.geteuid())
+        # A sticky folder of root's, such as /tmp, lets nobody move what is another's.
+        if not trusted or (shared and not (above.st_mode & stat.S_ISVTX and above.st_uid == 0)):
+            raise StateDirError(f"{folder} above {root} can be written by others", exit_code=_EXIT_UNSAFE)
+
+
+def _lock(root: Path) -> int:
+    path = root / "LOCK"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise StateDirError(f"{root} is in use by process {holder}", exit_code=_EXIT_LOCKED) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor

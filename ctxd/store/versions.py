@@ -1,0 +1,485 @@
+"""The one door to versions.
+
+A write is accepted at once: it gets its sequence and its valid time, and its heads are visible. It is durable once the
+transaction that it shares with its neighbours is on the disk. While one transaction runs, the next one gathers: nobody
+waits for company, and nobody pays for a flush alone. If a transaction fails, so does every write accepted after it, and
+nothing of them remains. Reads of anything but a head wait until what was accepted before them is durable or has failed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+from anyio.to_thread import run_sync
+
+from ctxd import dbfile, limits
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends.port import LATEST
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.failpoints import hit
+from ctxd.objects.document import Stored
+from ctxd.store import statedir
+from ctxd.store.answers import Change, Missing, Replay, StoreFailed
+from ctxd.store.cache import Heads, Texts
+from ctxd.store.committer import Committer
+from ctxd.store.loads import Loads
+from ctxd.store.queue import Entry, Prepared, Queue
+from ctxd.store.reads import Reader, to_stored
+from ctxd.store.state import Health
+from ctxd.store.valid_time import ValidTimes
+from ctxd.store.witness import WitnessFile
+from ctxd.store.writes import Pending, Write
+from ctxd_protocol.objects import Receipt
+from ctxd_protocol.status import StoreStatus
+
+T = TypeVar("T")
+
+
+class VersionStore:
+    """Versions of entities in a state directory. ``run`` has to run while anything else is called."""
+
+    def __init__(self, root: Path | None, clock: Clock) -> None:
+        """``root`` is the state directory; null keeps everything in a fresh one that is removed at the end."""
+        self._root = root
+        self._clock = clock
+        self._health = Health()
+        self._queue = Queue()
+        self._heads = Heads(limits.HEADS_CACHED_MAX)
+        self._texts = Texts(limits.CONTENT_CACHE_BYTES)
+        self._loads = Loads(self._heads)
+        self._times = ValidTimes()
+        self._in_flight: dict[tuple[str, str], Entry] = {}
+        self._finished: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._flushing: list[Entry] = []
+        self._last: Pending | None = None
+        self._next_seq = 1
+        self._durable: Receipt | None = None
+        self._wake = anyio.Event()
+        self._lost: list[Callable[[frozenset[str]], None]] = []
+        self._landed: list[Callable[[Sequence[tuple[Write, Pending]]], None]] = []
+        self._reading = anyio.CapacityLimiter(1)
+        self._writing = anyio.CapacityLimiter(1)
+        self.incarnation = 0
+
+    # --- life ---
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Hold the state directory and commit what is submitted, until cancelled; ``started`` once it may be used.
+
+        Raises: StateDirError before it has started. StoreFailed when the disk failed: end the process with exit code 74.
+        Cancel: what is queued is refused as ``draining``; call ``drain`` before.
+        """
+        directory = await run_sync(statedir.hold, self._root)
+        try:
+            await self._serve(directory, task_status)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(directory.close)
+
+    async def _serve(self, directory: statedir.StateDir, task_status: TaskStatus[None]) -> None:
+        artifacts = ArtifactStore(directory.artifacts)
+        committer = Committer(directory.database, artifacts, WitnessFile(directory.witness), self._clock)
+        self._committer = committer
+        try:
+            damage = await run_sync(committer.open)
+        except dbfile.FileDamaged as error:
+            raise StoreFailed(str(error)) from error
+        await run_sync(artifacts.create)
+        self._begin(damage)
+        self._reader = Reader(directory.database, artifacts)
+        loader = Reader(directory.database, artifacts)
+        failure: Exception | None = None
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._loads.run, loader)
+                task_status.started()
+                failure = await self._commit_all()
+                group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._end(failure, loader)
+        raise StoreFailed(str(failure)) from failure
+
+    def _begin(self, damage: str) -> None:
+        head = self._committer.head
+        self.incarnation = self._committer.incarnation
+        self._next_seq = head.seq + 1
+        self._times = ValidTimes(self._committer.head_vt)
+        if head.seq:
+            self._durable = Receipt(head.seq, head.chain.hex(), self._committer.head_vt)
+        if damage:
+            self._health.lose(damage)
+
+    async def _end(self, failure: Exception | None, loader: Reader) -> None:
+        self._health.drain()
+        self._fail(self._queue.clear(), "draining", "the daemon is going down", "not_applied")
+        await run_sync(self._reader.close, limiter=self._reading)
+        await run_sync(loader.close)
+        if failure is None:
+            await run_sync(self._committer.close, limiter=self._writing)
+
+    async def drain(self) -> None:
+        """Refuse further writes, and return once every accepted one is durable or has failed. Cancel: safe."""
+        self._health.drain()
+        await self._settle()
+
+    async def _commit_all(self) -> Exception:
+        """Commit batch after batch. Returns why the disk failed."""
+        while True:
+            if not len(self._queue):
+                await self._rest()
+                continue
+            batch = self._flushing = self._queue.take()
+            try:
+                chains = await run_sync(self._committer.commit, batch, limiter=self._writing)
+            except dbfile.DiskFull as error:
+                self._health.fill(str(error))
+                self._fail([*batch, *self._queue.clear()], "disk_full", str(error), "not_applied")
+            except (dbfile.DiskFailed, dbfile.FileDamaged) as error:
+                self._health.fail(str(error))
+                self._fail(batch, "store_failed", str(error), "unknown")
+                self._fail(self._queue.clear(), "store_failed", str(error), "not_applied")
+                return error
+            except anyio.get_cancelled_exc_class():
+                self._fail(batch, "draining", "the daemon is going down", "not_applied")
+                raise
+            else:
+                self._land(batch, chains)
+            finally:
+                self._flushing = []
+
+    async def _rest(self) -> None:
+        """Wait for a write; tidy up, or look whether a full disk has room again, meanwhile."""
+        idle = True
+        while not len(self._queue):
+            self._wake = anyio.Event()
+            with anyio.move_on_after(
+                limits.PROBE_S if self._health.full else limits.CHECKPOINT_IDLE_S if idle else None
+            ):
+                await self._wake.wait()
+                return
+            if self._health.full:
+                if await run_sync(self._committer.probe, limiter=self._writing):
+                    self._health.resume()
+            elif idle:
+                await run_sync(self._committer.tidy, limiter=self._writing)
+                idle = False
+
+    def _land(self, batch: Sequence[Entry], chains: Sequence[bytes]) -> None:
+        hit("journal.ack")
+        for entry, chain in zip(batch, chains, strict=True):
+            pending = entry.pending
+            receipt = self._durable = Receipt(pending.seq, chain.hex(), pending.vt)
+            self._release(entry, finished=True)
+            pending.resolve(receipt)
+        self._heads.trim(batch[-1].pending.seq)
+        if self._committer.low_space:
+            self._health.fill("the filesystem of the state directory is nearly full")
+        landed = [(entry.write, entry.pending) for entry in batch]
+        for callback in self._landed:
+            callback(landed)
+
+    def _release(self, entry: Entry, *, finished: bool) -> None:
+        if entry.write.op_id is None:
+            return
+        key = (entry.write.principal, entry.write.op_id)
+        self._in_flight.pop(key, None)
+        if finished:
+            self._finished[key] = None
+            if len(self._finished) > limits.OPS_CACHED_MAX:
+                self._finished.popitem(last=False)
+
+    def _fail(
+        self, entries: Sequence[Entry], code: str, message: str, outcome: Literal["not_applied", "unknown"]
+    ) -> None:
+        if not entries:
+            return
+        for entry in entries:
+            self._heads.forget(entry.ids)
+            self._release(entry, finished=False)
+        self._next_seq = entries[0].pending.seq
+        sessions = frozenset(entry.write.session for entry in entries if entry.write.session is not None)
+        for callback in self._lost:
+            callback(sessions)
+        for entry in entries:
+            entry.pending.resolve(None, CtxdError(code, message, outcome=outcome))
+
+    # --- write ---
+
+    def submit(self, write: Write) -> Pending:
+        """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.
+
+        Raises: CtxdError ``disk_full``, ``data_loss``, ``store_backlog_full``, ``store_failed``, ``draining``; ``cancelled``
+        if its ``op_id`` was submitted before, which ``replay`` tells.
+        """
+        self._health.require_writable()
+        if self._queue.full:
+            raise CtxdError(
+                "store_backlog_full", "too many writes wait for the disk", retry_after_ms=100, outcome="not_applied"
+            )
+        key = None if write.op_id is None else (write.principal, write.op_id)
+        if key is not None and (key in self._in_flight or key in self._finished):
+            raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
+        prepared = Prepared(write)
+        wall = self._clock.wall_ms()
+        vt = self._times.next(wall, write.floor_vt, (put.id for put in prepared.puts))
+        pending = self._last = Pending(self._next_seq, vt)
+        self._next_seq += 1
+        entry = Entry(prepared, pending, wall)
+        if key is not None:
+            self._in_flight[key] = entry
+        self._show(entry)
+        self._queue.put(entry)
+        self._wake.set()
+        return pending
+
+    def _show(self, entry: Entry) -> None:
+        """Make the heads and the text of ``entry`` visible."""
+        seq, vt, prepared = entry.pending.seq, entry.pending.vt, entry.prepared
+        for document, put in zip(entry.write.puts, prepared.puts, strict=True):
+            ref = None
+            if document.content is not None and put.content is not None:
+                ref = put.content.hex()
+                self._texts.put(ref, document.content)
+                document = msgspec.structs.replace(document, content=None)
+            head = Stored(document=document, content_ref=ref, valid_time=vt, tx=seq, tx_time=entry.tx_time)
+            self._heads.put(document.id, head)
+        self._loads.note_written(entry.ids)
+
+    async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
+        """What the write under ``op_id`` answered; null if there was none.
+
+        ``heads`` are loaded on the same trip, for ``peek``. Raises: CtxdError ``idempotency_mismatch`` if it had another
+        ``request``; ``corrupt``. Cancel: safe.
+        """
+        key = (principal, op_id)
+        if (entry := self._in_flight.get(key)) is None:
+            missing = [id for id in heads if isinstance(self._heads.get(id), Missing)]
+            found = (await self._loads.find(missing, key)).operations.get(key)
+            if found is not None:
+                body, receipt = found
+                _require_same(op_id, body.request, request)
+                return Replay(body.result, None, receipt)
+            if (entry := self._in_flight.get(key)) is None:
+                return None
+        _require_same(op_id, entry.write.request, request)
+        return Replay(entry.write.result, entry.pending, None)
+
+    def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
+        """Have ``callback`` told the sessions whose accepted writes were lost, before their callers are told."""
+        self._lost.append(callback)
+
+    def on_durable(self, callback: Callable[[Sequence[tuple[Write, Pending]]], None]) -> None:
+        """Have ``callback`` told every write that became durable, in order, after each commit."""
+        self._landed.append(callback)
+
+    async def _settle(self) -> None:
+        """Return once everything accepted before is durable or has failed."""
+        last = self._last
+        if last is None or last.done:
+            return
+        done = anyio.Event()
+        last.on_done(lambda _: done.set())
+        await done.wait()
+
+    # --- read ---
+
+    async def _read(self, function: Callable[[], T]) -> T:
+        """Call ``function`` on the reader's thread, over everything accepted so far."""
+        self._health.require_readable()
+        await self._settle()
+        self._health.require_readable()
+        return await run_sync(_translated, function, limiter=self._reading)
+
+    def peek(self, id: str) -> Stored | None | Missing:
+        """The newest accepted version of ``id`` without waiting; ``MISSING`` when only a reading would tell."""
+        return self._heads.get(id)
+
+    async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
+        """The newest accepted versions of ``ids``, in their order, without content; null for what does not exist.
+
+        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
+        """
+        self._health.require_readable()
+        wanted = dict.fromkeys(ids)
+        heads: dict[str, Stored | None] = {}
+        while missing := [id for id in wanted if id not in heads]:
+            for id in missing:
+                if not isinstance(head := self._heads.get(id), Missing):
+                    heads[id] = head
+            if missing := [id for id in missing if id not in heads]:
+                await self._loads.find(missing)
+        return {id: heads[id] for id in wanted}
+
+    async def get(
+        self, id: str, *, valid_time: int | None = None, tx: int | None = None, content: bool = False
+    ) -> Stored | None:
+        """The version of ``id`` as of both times, null meaning the newest; null if there is none.
+
+        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
+        """
+        return (await self.bulk((id,), valid_time=valid_time, tx=tx, content=content)).get(id)
+
+    async def bulk(
+        self, ids: Sequence[str], *, valid_time: int | None = None, tx: int | None = None, content: bool = False
+    ) -> dict[str, Stored]:
+        """The versions of ``ids`` as of both times, in order; an id that has none is left out. Otherwise as ``get``."""
+        if valid_time is None and tx is None:
+            found = [head for head in (await self.heads(ids)).values() if head is not None]
+        else:
+            at = _basis(valid_time, tx)
+            versions = await self._read(lambda: self._reader.versions.as_of(list(ids), valid_time=at[0], tx=at[1]))
+            by_id = {version.id: to_stored(version) for version in versions}
+            found = [stored for id in dict.fromkeys(ids) if (stored := by_id.get(id)) is not None]
+        if content:
+            found = await self._with_content(found)
+        return {stored.document.id: stored for stored in found}
+
+    async def _with_content(self, found: Sequence[Stored]) -> list[Stored]:
+        texts = await self.contents(stored.content_ref for stored in found if stored.content_ref is not None)
+        replace = msgspec.structs.replace
+        return [
+            stored
+            if stored.content_ref is None
+            else replace(stored, document=replace(stored.document, content=texts[stored.content_ref]))
+            for stored in found
+        ]
+
+    async def history(
+        self,
+        id: str,
+        *,
+        order: Literal["asc", "desc"] = "asc",
+        corrections: bool = False,
+        valid_time: int | None = None,
+        tx: int | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+    ) -> list[Stored]:
+        """The versions of ``id`` at or below both times by ``(valid_time, tx)``, from beyond ``after`` on.
+
+        With ``corrections`` also those that a later write replaced at the same valid time. Raises and cancel: as ``get``.
+        """
+        at = _basis(valid_time, tx)
+        versions = await self._read(
+            lambda: self._reader.versions.history(
+                id,
+                ascending=order == "asc",
+                corrections=corrections,
+                valid_time=at[0],
+                tx=at[1],
+                after=after,
+                limit=limit,
+            )
+        )
+        return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+    async def scan(
+        self,
+        prefix: str,
+        *,
+        after: str = "",
+        limit: int | None = None,
+        valid_time: int | None = None,
+        tx: int | None = None,
+    ) -> list[Stored]:
+        """The versions of every entity whose id starts with ``prefix``, by id, from beyond ``after`` on.
+
+        Raises and cancel: as ``get``.
+        """
+        at = _basis(valid_time, tx)
+        versions = await self._read(
+            lambda: self._reader.versions.scan(prefix, after=after or None, limit=limit, valid_time=at[0], tx=at[1])
+        )
+        return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+    async def scan_newest(self, prefix: str, *, before_id: str | None, limit: int) -> list[Stored]:
+        """As ``scan``, from the greatest id below ``before_id`` downwards."""
+        versions = await self._read(
+            lambda: self._reader.versions.scan(prefix, ascending=False, after=before_id, limit=limit)
+        )
+        return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+    async def contents(self, refs: Iterable[str]) -> dict[str, str]:
+        """Text by its ``content_ref``.
+
+        Raises: CtxdError ``corrupt`` if text is missing or does not match its hash; ``store_failed``. Cancel: safe.
+        """
+        wanted = list(dict.fromkeys(refs))
+        texts = {ref: text for ref in wanted if (text := self._texts.get(ref)) is not None}
+        if missing := [ref for ref in wanted if ref not in texts]:
+            found = await self._read(lambda: self._reader.contents(missing))
+            for ref, text in found.items():
+                self._texts.put(ref, text)
+            texts |= found
+        return {ref: texts[ref] for ref in wanted}
+
+    async def knowing(self, object_id: str) -> list[str]:
+        """The ids of the sessions in whose index ``object_id`` is, in order. Raises and cancel: as ``get``."""
+        return await self._read(lambda: self._reader.knowing(object_id))
+
+    async def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """The stat signatures last kept for ``ids``, where there are any. Raises and cancel: as ``get``."""
+        return await self._read(lambda: self._reader.signatures(ids))
+
+    async def changes(self, *, after: int, limit: int) -> list[Change]:
+        """At most ``limit`` journal rows beyond sequence ``after``, in order. Raises and cancel: as ``get``."""
+        return await self._read(lambda: self._reader.changes(after, limit))
+
+    # --- show ---
+
+    def head(self) -> Receipt | None:
+        """The receipt of the newest durable write; null if there is none."""
+        return self._durable
+
+    def check_witness(self, receipt: Receipt) -> None:
+        """Compare the journal with a receipt that somebody kept. If the journal is behind it, no more writes are taken."""
+        durable = 0 if self._durable is None else self._durable.seq
+        if receipt.seq > durable:
+            self._health.lose(f"the journal ends at row {durable}, but a client holds a receipt for row {receipt.seq}")
+
+    def status(self) -> StoreStatus:
+        """The figures of ``daemon.status``."""
+        flushes = sorted(self._committer.flush_s.copy()) or [0.0]
+        lead = self._times.lead_ms(self._clock.wall_ms())
+        late = f"valid times are {lead} ms ahead of the host's clock" if lead > limits.VALID_TIME_LEAD_MS else ""
+        return StoreStatus(
+            state=self._health.state,
+            reason=self._health.reason or late,
+            head_seq=0 if self._durable is None else self._durable.seq,
+            head_chain="" if self._durable is None else self._durable.chain,
+            pending_writes=len(self._queue) + len(self._flushing),
+            commits=self._committer.commits,
+            rows=self._committer.head.seq,
+            flush_ms_p50=flushes[len(flushes) // 2] * 1000,
+            flush_ms_p99=flushes[len(flushes) * 99 // 100] * 1000,
+        )
+
+
+def _require_same(op_id: str, was: bytes, request: bytes) -> None:
+    if was != request:
+        raise CtxdError(
+            "idempotency_mismatch",
+            f"operation id {op_id} was used with other parameters",
+            hint="Take a new op_id for a new call.",
+            outcome="not_applied",
+        )
+
+
+def _basis(valid_time: int | None, tx: int | None) -> tuple[int, int]:
+    return LATEST if valid_time is None else valid_time, LATEST if tx is None else tx
+
+
+def _translated(function: Callable[[], T]) -> T:
+    try:
+        with dbfile.faults():
+            return function()
+    except dbfile.FileDamaged as error:
+        raise CtxdError("corrupt", f"the database is damaged: {error}") from error
+    except (dbfile.DiskFailed, dbfile.DiskFull) as error:
+        raise CtxdError("store_failed", f"the database cannot be read: {error}") from error
