@@ -1,0 +1,90 @@
+"""A harness loop, whole: copy it, and put a real model in the place of the scripted one.
+
+Owns the loop: ask the daemon what the model sees, let the model answer, run its tools, record every step. ``ctxd``
+decides what is in the window. With a daemon running: ``python -m ctxd.examples.agent_loop``. It makes a working tree
+of its own, runs real commands on it, needs no key and no network.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+
+from ctxd.examples.scripted import CHECK, LOOK, MEND, READ, Model, Step, ToolCall, make_tree, scripted
+from ctxd_client import CallFailed, Session, connect
+from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.sessions import Message
+
+SYSTEM_PROMPT = "You mend small Python projects. Look before you change, and run the tests afterwards."
+
+
+class Agent:
+    """One agent at work in ``tree``. ``view`` is what the agent itself calls that folder, as in a container."""
+
+    def __init__(self, session: Session, model: Model, tree: Path, *, view: str | None = None) -> None:
+        self.session = session
+        self._model = model
+        self._tree = tree
+        self._view = view or str(tree)
+        self._calls = 0
+
+    async def turn(self, prompt: str) -> AssembledContext:
+        """Work on ``prompt`` until the model wants no more tools; the context of its last answer."""
+        await self.session.user(prompt)
+        while True:
+            context, step = await self.step()
+            if not step.calls:
+                return context
+
+    async def step(self) -> tuple[AssembledContext, Step]:
+        """One answer of the model, its tools run, all of it recorded."""
+        context = await self.session.assemble()
+        step = self._model(context.text)
+        await self.session.assistant(step.text)
+        for call in step.calls:
+            await self._run(call)
+        return context, step
+
+    async def _run(self, call: ToolCall) -> None:
+        done = await anyio.run_process(["sh", "-c", f"{call.command} 2>&1"], cwd=self._tree, check=False)
+        output = done.stdout.decode(errors="replace")
+        self._calls += 1
+        recorded = await self.session.tool(
+            call.tool,
+            {"command": call.command},
+            id=f"{self.session.id}/call-{self._calls}",
+            output=output,
+            status="ok" if done.returncode == 0 else "fail",
+            command=call.command,
+            cwd=self._view,
+        )
+        await self.session.append([Message(role="toolcall", toolcall=recorded.record.object)])
+        if call.path is not None and call.tool == "read":
+            await self.session.read(f"{self._view}/{call.path}")
+        elif call.path is not None and call.tool == "edit":
+            await self.session.edited(f"{self._view}/{call.path}")
+
+
+async def main() -> None:
+    """Run one agent through two turns and show what its model saw last."""
+    with tempfile.TemporaryDirectory(prefix="ctxd-example-") as place:
+        tree = make_tree(Path(place))
+        async with connect() as client:
+            session = await client.session(agent="example", system_prompt=SYSTEM_PROMPT, workdir=str(tree))
+            model = scripted((LOOK, READ, Step("The cart ignores quantities."), MEND, CHECK, Step("Mended.")))
+            agent = Agent(session, model, tree)
+            await agent.turn("A test fails. Why?")
+            context = await agent.turn("Mend it.")
+    print(context.text)
+    print(
+        f"\n{context.context_id}: {context.tokens} tokens, turn {context.turn}, sha256 {context.sha256}",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    try:
+        anyio.run(main)
+    except CallFailed as error:
+        sys.exit(str(error))

@@ -1,0 +1,179 @@
+"""The demonstration: two agents on one working tree, a daemon killed in the middle of a turn, and the same bytes after.
+
+Owns the story and how it is told; ends with 1 if anything that it shows does not hold. Everything is real: the daemon
+is a process of its own with its state on disk, the tools are commands on a working tree, and ``kill -9`` is just that.
+It leaves nothing behind. ``python -m ctxd.examples.demo``.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from ctxd.examples.agent_loop import SYSTEM_PROMPT, Agent
+from ctxd.examples.scripted import CHECK, LOOK, MEND, READ, Step, make_tree, scripted
+from ctxd.examples.telling import Teller
+from ctxd_client import Client, connect
+from ctxd_protocol.sessions import Notice
+
+WAIT_S_MAX = 20.0
+"""Longest wait for anything here, in seconds. All of it takes a tenth of that."""
+
+SANDBOX = "/workspace"
+"""What the second agent calls the working tree, as it would in a container that has it mounted there."""
+
+
+class Daemon:
+    """``ctxd run`` as a process of its own, whose state outlives it."""
+
+    def __init__(self, place: Path) -> None:
+        self.socket = place / "ctxd.sock"
+        self._state = place / "state"
+        self._log = place / "daemon.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; clients wait until it answers."""
+        command = [sys.executable, "-m", "ctxd", "run", "--state-dir", str(self._state), "--socket", str(self.socket)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    async def end(self, signum: int) -> int:
+        """Send ``signum`` and return the exit code."""
+        assert self._process is not None, "the daemon was started"
+        process = self._process
+        os.kill(process.pid, signum)
+        return await anyio.to_thread.run_sync(lambda: process.wait(WAIT_S_MAX))
+
+    def clean_up(self) -> None:
+        """End the process if it still runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def daemon_in(place: Path) -> Iterator[Daemon]:
+    """A started daemon with its state below ``place``."""
+    daemon = Daemon(place)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+async def main() -> int:
+    """Tell the whole story; the exit code."""
+    began = time.monotonic()
+    teller = Teller()
+    with tempfile.TemporaryDirectory(prefix="ctxd-demo-") as made:
+        place = Path(made)
+        tree = make_tree(place)
+        with daemon_in(place) as daemon:
+            async with connect(daemon.socket, wait_s=WAIT_S_MAX, client="demo") as client:
+                await story(client, daemon, tree, teller)
+            code = await daemon.end(signal.SIGTERM)
+            teller.holds("the daemon ends in order when asked", code == 0, f"exit code {code}")
+    teller.end(time.monotonic() - began)
+    return 1 if teller.failed else 0
+
+
+async def story(client: Client, daemon: Daemon, tree: Path, teller: Teller) -> None:
+    """The four scenes, one after the other."""
+    builder = Agent(
+        await client.session("builder", agent="builder", system_prompt=SYSTEM_PROMPT, workdir=str(tree)),
+        scripted((LOOK, READ, Step("The cart ignores quantities."), MEND, CHECK, Step("Mended: the tests pass."))),
+        tree,
+    )
+    reviewer = Agent(
+        await client.session("reviewer", agent="reviewer", workdir=SANDBOX, mounts={SANDBOX: str(tree)}),
+        scripted((LOOK, READ, Step("I wait for the change."))),
+        tree,
+        view=SANDBOX,
+    )
+    await two_agents(client, builder, reviewer, tree, teller)
+    await a_change(client, builder, reviewer, teller)
+    await a_kill(client, daemon, builder, teller)
+    await the_rest(client, builder, teller)
+
+
+async def two_agents(client: Client, builder: Agent, reviewer: Agent, tree: Path, teller: Teller) -> None:
+    """Both agents look at the same file, each by its own name for it."""
+    teller.scene("Two agents, one working tree", f"builder works in {tree}, reviewer sees it as {SANDBOX}")
+    await builder.turn("A test fails. Why?")
+    context = await reviewer.turn("Review the cart.")
+    mine = await builder.session.resolve(f"{tree}/shop/cart.py")
+    theirs = await reviewer.session.resolve(f"{SANDBOX}/shop/cart.py")
+    teller.holds("one file is one object, whatever it is called", mine.object == theirs.object, mine.object[:12])
+    teller.holds("each agent sees its own paths", str(tree) not in context.text, f"path={theirs.display_path}")
+    teller.context("What the reviewer's model sees", context)
+
+
+async def a_change(client: Client, builder: Agent, reviewer: Agent, teller: Teller) -> None:
+    """The builder changes what the reviewer has read; the reviewer is told, and sees the new text."""
+    teller.scene("One changes what the other has read")
+    await builder.session.user("Mend it.")
+    after = (await client.daemon_status()).store.head_seq
+    async with client.follow(reviewer.session.id, after=after) as notices:
+        began = time.monotonic()
+        await builder.step()
+        notice = await first(notices)
+    text = f"{notice.path} {notice.change} by {notice.by_session}, {(time.monotonic() - began) * 1e3:.0f} ms after"
+    told = notice.path == f"{SANDBOX}/shop/cart.py" and notice.by_session == builder.session.id
+    teller.holds("the other is told, in its own words", told, text)
+    seen = await reviewer.session.assemble(blocks=False)
+    teller.holds("and its model sees the new text", "price(n) * q" in seen.text, f"assembly {seen.number}")
+
+
+async def first(notices: AsyncIterable[Notice]) -> Notice:
+    """The next notice, in time."""
+    with anyio.fail_after(WAIT_S_MAX):
+        async for notice in notices:
+            return notice
+    raise EOFError("the notices ended")
+
+
+async def a_kill(client: Client, daemon: Daemon, builder: Agent, teller: Teller) -> None:
+    """The daemon is killed in the middle of the builder's turn and started again."""
+    teller.scene("kill -9 in the middle of a turn")
+    before = await builder.session.assemble()
+    await daemon.end(signal.SIGKILL)
+    began = time.monotonic()
+    daemon.start()
+    resumed = await builder.session.resume()
+    after = await builder.session.assemble()
+    seconds = time.monotonic() - began
+    teller.compare(before, after, seconds)
+    teller.holds("the context is byte-equal", before.text == after.text and before.sha256 == after.sha256, after.sha256)
+    files = resumed.reconciled
+    quiet = not (files.updated or files.deleted or files.orphaned)
+    teller.holds("no file changed meanwhile", quiet, f"{files.unchanged} checked")
+    status = await client.daemon_status()
+    teller.holds("another daemon answers", status.incarnation > 1, f"incarnation {status.incarnation}, {seconds:.2f} s")
+
+
+async def the_rest(client: Client, builder: Agent, teller: Teller) -> None:
+    """The turn goes on where it was, and the past can be asked for."""
+    teller.scene("The turn goes on")
+    _, step = await builder.step()
+    context, last = await builder.step()
+    teller.say(f"builder: {step.text} ... {last.text}")
+    teller.holds("the tests pass on the real tree", "\nOK" in context.text, f"turn {context.turn}")
+    shown = await builder.session.show(number=1)
+    teller.holds(
+        "what the model saw first can be shown again", shown.bytes > 0, f"{shown.context_id}, {shown.bytes} bytes"
+    )
+    teller.context("What the builder's model sees", context)
+
+
+if __name__ == "__main__":
+    sys.exit(anyio.run(main))
