@@ -1,0 +1,115 @@
+"""Calls that read objects and their versions."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ctxd_client.wire import Call
+from ctxd_protocol.methods import (
+    ObjectBulkParams,
+    ObjectBulkResult,
+    ObjectGetParams,
+    ObjectGetResult,
+    ObjectHistoryParams,
+    ObjectHistoryResult,
+    ObjectListParams,
+    ObjectListResult,
+    ObjectSessionsParams,
+    ObjectSessionsResult,
+)
+from ctxd_protocol.objects import ObjectType
+from ctxd_protocol.sessions import ContextLevel
+
+
+def object_get(
+    object: str,
+    *,
+    session: str | None = None,
+    valid_time: int | None = None,
+    tx: int | None = None,
+    content: bool = True,
+) -> Call[ObjectGetResult]:
+    """One version of one object, the newest unless two times say otherwise.
+
+    Example: ``(await client.object_get("3f9a01bc", session="s1")).object.payload["content"]``
+    """
+    return Call(
+        "object.get",
+        ObjectGetParams(object=object, session=session, valid_time=valid_time, tx=tx, content=content),
+        ObjectGetResult,
+    )
+
+
+def object_bulk(
+    objects: Sequence[str],
+    *,
+    valid_time: int | None = None,
+    tx: int | None = None,
+    content: bool = False,
+) -> Call[ObjectBulkResult]:
+    """Many objects in one call, without content unless asked for.
+
+    Example: ``(await client.object_bulk(["a" * 64])).missing``
+    """
+    return Call(
+        "object.bulk",
+        ObjectBulkParams(objects=tuple(objects), valid_time=valid_time, tx=tx, content=content),
+        ObjectBulkResult,
+    )
+
+
+def object_history(
+    object: str,
+    *,
+    session: str | None = None,
+    order: Literal["asc", "desc"] = "asc",
+    corrections: bool = False,
+    valid_time: int | None = None,
+    tx: int | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[ObjectHistoryResult]:
+    """One page of an object's versions, oldest first.
+
+    Example: ``(await client.object_history("3f9a01bc", session="s1")).versions``
+    """
+    return Call(
+        "object.history",
+        ObjectHistoryParams(
+            object=object,
+            session=session,
+            order=order,
+            corrections=corrections,
+            valid_time=valid_time,
+            tx=tx,
+            limit=limit,
+            cursor=cursor,
+        ),
+        ObjectHistoryResult,
+    )
+
+
+def object_list(
+    *,
+    session: str | None = None,
+    type: ObjectType | None = None,
+    level: ContextLevel | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[ObjectListResult]:
+    """One page of objects, of one session or of all.
+
+    Example: ``(await client.object_list(session="s1", level="active")).objects``
+    """
+    return Call(
+        "object.list",
+        ObjectListParams(session=session, type=type, level=level, limit=limit, cursor=cursor),
+        ObjectListResult,
+    )
+
+
+def object_sessions(object: str) -> Call[ObjectSessionsResult]:
+    """The sessions whose index holds an object.
+
+    Example: ``(await client.object_sessions("a" * 64)).sessions``
+    """
+    return Call("object.sessions", ObjectSessionsParams(object=object), ObjectSessionsResult)

@@ -1,0 +1,165 @@
+"""What can go wrong with a call, as exceptions: one class for each thing a caller does differently.
+
+Owns the way from a wire code to a class. A program switches on the class, or on ``code`` where it needs to know more;
+the message is for people. The set is closed: every code of ``ctxd_protocol.errors`` has exactly one class.
+"""
+
+from typing import Final
+
+from ctxd_protocol.errors import ErrorObject, Outcome
+
+
+class CallFailed(Exception):
+    """A call that did not do what was asked; every exception of this package is one.
+
+    ``code`` is symbolic, ``hint`` names the remedy. ``retryable``: the same call may succeed later.
+    ``retry_after_ms``: not before that. ``outcome`` says what became of a write, null for a read and where it does
+    not matter; with ``unknown``, send the call again with the same ``op_id``. ``method`` is empty outside a call.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        hint: str = "",
+        retryable: bool = False,
+        retry_after_ms: int | None = None,
+        outcome: Outcome | None = None,
+        method: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.hint = hint
+        self.retryable = retryable
+        self.retry_after_ms = retry_after_ms
+        self.outcome = outcome
+        self.method = method
+
+    def __str__(self) -> str:
+        """Cause and place, then the remedy."""
+        place = f"{self.method}: " if self.method else ""
+        remedy = f" ({self.hint})" if self.hint else ""
+        return f"{place}{self.message} [{self.code}]{remedy}"
+
+
+class NotFound(CallFailed):
+    """What the call names is not there, or not for this caller. Look it up again, or create it."""
+
+
+class Conflict(CallFailed):
+    """The call clashes with what is there. Choose another id, or read what is there first."""
+
+
+class InvalidState(CallFailed):
+    """The session or object does not allow this now. Change its state first: activate, resume, index."""
+
+
+class InvalidCall(CallFailed):
+    """The call itself is wrong, and will be at every attempt. Correct the program."""
+
+
+class TooLarge(InvalidCall):
+    """The call is beyond a bound of the daemon. Send less at once."""
+
+
+class Forbidden(CallFailed):
+    """This connection may not do that. Use a socket with more authority, or a path inside the mounts."""
+
+
+class Unavailable(CallFailed):
+    """The daemon cannot do it now, and may later. Wait ``retry_after_ms`` or some seconds and call again."""
+
+
+class TimedOut(Unavailable):
+    """The call's deadline passed before its answer came. A write may have been applied: ``outcome`` says so."""
+
+
+class ConnectFailed(Unavailable):
+    """No daemon answers at ``path``: it does not run, or it listens elsewhere. Start it, or name its socket."""
+
+    def __init__(self, message: str, *, path: str, hint: str) -> None:
+        super().__init__(message, code="connect_failed", hint=hint, retryable=True, outcome="not_applied")
+        self.path = path
+
+
+class ConnectionLost(Unavailable):
+    """The connection ended before the answer came. ``outcome`` is ``unknown`` for a call that was sent."""
+
+    def __init__(self, message: str, *, outcome: Outcome = "unknown") -> None:
+        super().__init__(message, code="connection_lost", retryable=True, outcome=outcome)
+
+
+class Closed(CallFailed):
+    """This client was closed; a call on it cannot be made."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed", code="client_closed", outcome="not_applied")
+
+
+class DaemonFault(CallFailed):
+    """The daemon failed in a way that calling again does not mend. Read its log; run ``ctx doctor``."""
+
+
+CLASSES: Final[dict[str, type[CallFailed]]] = {
+    "parse_error": InvalidCall,
+    "invalid_request": InvalidCall,
+    "frame_too_large": TooLarge,
+    "duplicate_id": InvalidCall,
+    "batch_too_large": TooLarge,
+    "method_not_found": InvalidCall,
+    "invalid_params": InvalidCall,
+    "internal_error": DaemonFault,
+    "cancelled": Unavailable,
+    "unauthorized": Forbidden,
+    "forbidden": Forbidden,
+    "session_not_found": NotFound,
+    "object_not_found": NotFound,
+    "assembly_not_found": NotFound,
+    "file_not_found": NotFound,
+    "subscription_not_found": NotFound,
+    "session_exists": Conflict,
+    "idempotency_mismatch": Conflict,
+    "toolcall_conflict": Conflict,
+    "ambiguous_id": Conflict,
+    "invalid_path": InvalidCall,
+    "path_escapes_mount": Forbidden,
+    "session_not_active": InvalidState,
+    "session_closed": InvalidState,
+    "not_in_index": InvalidState,
+    "not_in_pool": InvalidState,
+    "not_active": InvalidState,
+    "not_pinned": InvalidState,
+    "infrastructure_object": InvalidState,
+    "content_unavailable": InvalidState,
+    "source_unreachable": Unavailable,
+    "budget_exceeded": InvalidState,
+    "too_large": TooLarge,
+    "unsupported": InvalidCall,
+    "rate_limited": Unavailable,
+    "draining": Unavailable,
+    "store_backlog_full": Unavailable,
+    "disk_full": Unavailable,
+    "corrupt": DaemonFault,
+    "timeout": TimedOut,
+    "data_loss": DaemonFault,
+    "store_failed": Unavailable,
+}
+"""The class of every code that a daemon can send."""
+
+
+def from_wire(error: ErrorObject, method: str) -> CallFailed:
+    """The exception for an error that the daemon answered to ``method``. A code of a newer daemon is a
+    ``DaemonFault``."""
+    data = error.data
+    unknown = Unavailable if data.retryable else DaemonFault
+    return CLASSES.get(data.code, unknown)(
+        error.message,
+        code=data.code,
+        hint=data.hint,
+        retryable=data.retryable,
+        retry_after_ms=data.retry_after_ms,
+        outcome=data.outcome,
+        method=method,
+    )

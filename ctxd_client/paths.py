@@ -1,0 +1,77 @@
+"""Where the daemon's socket is.
+
+The first of: the path that was asked for, ``$CTXD_SOCKET``, ``/run/ctxd/ctxd.sock``,
+``$XDG_RUNTIME_DIR/ctxd/ctxd.sock`` and the state directory's ``ctxd.sock``. The first two are taken as given; of the
+others, the first that exists.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+SYSTEM_SOCKET: Final = "/run/ctxd/ctxd.sock"
+"""The system daemon's socket, and the place where a sandbox has its own mounted."""
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""Bytes of a socket's path: ``sun_path`` holds 108 with the closing NUL. A longer one cannot be bound or connected
+to."""
+
+
+class SocketPlace(NamedTuple):
+    """Where a socket was looked for, and why there: ``argument``, ``CTXD_SOCKET``, ``system``, ``runtime`` or
+    ``state``."""
+
+    path: str
+    origin: str
+
+
+def state_socket(environ: Mapping[str, str]) -> str:
+    """The socket inside the user's state directory, used where there is no runtime directory."""
+    state = environ.get("XDG_STATE_HOME") or os.path.join(
+        environ.get("HOME") or os.path.expanduser("~"), ".local/state"
+    )
+    return os.path.join(state, "ctxd", "ctxd.sock")
+
+
+def socket_places(environ: Mapping[str, str]) -> tuple[SocketPlace, ...]:
+    """The places that are looked at when neither an argument nor ``$CTXD_SOCKET`` names one, in order."""
+    places = [SocketPlace(SYSTEM_SOCKET, "system")]
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        places.append(SocketPlace(os.path.join(runtime, "ctxd", "ctxd.sock"), "runtime"))
+    places.append(SocketPlace(state_socket(environ), "state"))
+    return tuple(places)
+
+
+def find_socket(socket: str | Path | None = None, environ: Mapping[str, str] | None = None) -> SocketPlace:
+    """The socket to connect to. When none exists, the place a daemon of this user would make it at.
+
+    ``environ`` null means the process's environment.
+    """
+    environ = os.environ if environ is None else environ
+    if socket is not None:
+        return SocketPlace(os.fspath(socket), "argument")
+    if named := environ.get("CTXD_SOCKET"):
+        return SocketPlace(named, "CTXD_SOCKET")
+    places = socket_places(environ)
+    existing = next((place for place in places if _exists(place.path)), None)
+    return existing or places[1]
+
+
+def remedy(place: SocketPlace, reason: OSError) -> str:
+    """What to do when connecting to ``place`` failed for ``reason``."""
+    if isinstance(reason, PermissionError):
+        return "the socket belongs to another user or group: run as that user, or join its group"
+    if len(os.fsencode(place.path)) > SOCKET_PATH_BYTES_MAX:
+        return f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes: choose a shorter one"
+    if place.origin in ("argument", "CTXD_SOCKET"):
+        return f"start a daemon there: ctxd run --socket {place.path}"
+    return "start a daemon: ctxd run; or name its socket: --socket PATH or CTXD_SOCKET=PATH"
+
+
+def _exists(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError:
+        return False
+    return True

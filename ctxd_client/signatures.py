@@ -1,0 +1,23 @@
+"""How a client's method shows the signature of the function it is made from."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def shown_as(make: Callable[..., Any], *, bound: int = 0) -> Callable[[F], F]:
+    """Give a method the name, docstring and parameters of ``make``, less the first ``bound``, which the method
+    knows."""
+
+    def dress(method: F) -> F:
+        signature = inspect.signature(make)
+        parameters = list(signature.parameters.values())[bound:]
+        this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        dressed = functools.wraps(make)(method)
+        dressed.__signature__ = signature.replace(parameters=[this, *parameters])  # type: ignore[attr-defined]
+        return dressed  # type: ignore[return-value]
+
+    return dress

@@ -1,0 +1,406 @@
+"""The client without a loop: the same methods, results, errors and repeats as ``Client``, over a blocking socket.
+
+Owns one connection, used by one thread at a time: calls of other threads wait their turn under their own deadline.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from ctxd_client import retry as retries
+from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sessions
+from ctxd_client.calls.handle import ToolRecorded
+from ctxd_client.calls.sessions import COLLAPSE
+from ctxd_client.channel import Channel
+from ctxd_client.cursor import Cursor
+from ctxd_client.errors import CallFailed, Closed, Conflict, ConnectionLost, InvalidCall, Unavailable
+from ctxd_client.failures import late, unreachable
+from ctxd_client.paths import SocketPlace, find_socket
+from ctxd_client.retry import Retry
+from ctxd_client.signatures import shown_as
+from ctxd_client.wire import EMPTY, Call
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods import HelloResult
+from ctxd_protocol.objects import Receipt
+from ctxd_protocol.sessions import Collapse, Mount, Notice
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextmanager
+def connect_sync(
+    socket: str | Path | None = None,
+    *,
+    deadline_s: float | None = 30.0,
+    wait_s: float = 0.0,
+    client: str = "ctxd_client",
+    version: str = "",
+) -> Iterator["SyncClient"]:
+    """A client of the daemon at ``socket``, or at the first place where one is found; see ``connect``.
+
+    Raises: ``ConnectFailed``, which names the path and the remedy.
+
+    Example::
+
+        with connect_sync() as client:
+            print(client.daemon_status().sessions_live)
+    """
+    link = _Link(find_socket(socket), (client, version))
+    try:
+        link.greet(wait_s)
+        yield SyncClient(link, Retry(deadline_s))
+    finally:
+        link.close()
+
+
+class _Link:
+    """The way to the daemon that outlives connections, as ``ctxd_client.link.Link`` is."""
+
+    def __init__(self, place: SocketPlace, client: tuple[str, str]) -> None:
+        self.place = place
+        self.client = client
+        self.hello: HelloResult | None = None
+        self.last_receipt: Receipt | None = None
+        self._turn = threading.Lock()  # held over a whole call: the channel carries one at a time
+        self._channel: Channel | None = None
+        self._closed = False
+
+    def call(self, call: Call[R], retry: Retry) -> R:
+        """The result of ``call``, made again as often as is safe and ``retry`` allows."""
+        call = call.with_op_id()
+        deadline = None if retry.deadline_s is None else time.monotonic() + retry.deadline_s
+        unknown = False
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return self._attempt(call, deadline)
+            except TimeoutError:
+                raise late(self.place, call, retry) from None
+            except CallFailed as error:
+                failure = error
+            unknown = unknown or (call.method.writes and failure.outcome == "unknown")
+            pause = retries.pause_s(failure, attempt, retry)
+            left = pause if deadline is None else deadline - time.monotonic()
+            if not retries.may_repeat(failure, call.method) or pause > left:
+                raise retries.settled(failure, unknown=unknown)
+            time.sleep(pause)
+
+    def greet(self, wait_s: float) -> None:
+        """Connect, waiting up to ``wait_s`` seconds for a daemon that does not answer yet."""
+        last_try = time.monotonic() + wait_s
+        limit = Retry(max(wait_s, retries.GREET_S_MAX))
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                with self._turn:
+                    self.open(time.monotonic() + retries.GREET_S_MAX)
+                return
+            except TimeoutError:
+                raise late(self.place, daemon.hello(), limit) from None
+            except Unavailable as error:
+                pause = retries.pause_s(error, attempt, limit)
+                if time.monotonic() + pause > last_try:
+                    raise
+            time.sleep(pause)
+
+    def open(self, deadline: float | None) -> Channel:
+        """The channel in use, or a new one after hello. Only for whoever has the turn."""
+        if self._closed:
+            raise Closed
+        if self._channel is None:
+            try:
+                channel = Channel(
+                    self.place.path, None if deadline is None else max(0.001, deadline - time.monotonic())
+                )
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise unreachable(self.place, error) from error
+            try:
+                self._greet(channel, deadline)
+            except BaseException:
+                channel.close()
+                raise
+            self._channel = channel
+        return self._channel
+
+    def close(self) -> None:
+        """End the connection; no call can be made any more."""
+        self._closed = True
+        self._drop()
+
+    def _attempt(self, call: Call[R], deadline: float | None) -> R:
+        if not self._turn.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        try:
+            result = self.open(deadline).call(call, deadline)
+        except CallFailed as error:
+            if isinstance(error, ConnectionLost) or error.code in ("draining", "protocol_mismatch"):
+                self._drop()
+            raise
+        except BaseException:
+            self._drop()  # half a line may have gone out, or half an answer been read
+            raise
+        finally:
+            self._turn.release()
+        receipt = getattr(result, "receipt", None)
+        if receipt is not None and (self.last_receipt is None or receipt.seq > self.last_receipt.seq):
+            self.last_receipt = receipt
+        return result
+
+    def _greet(self, channel: Channel, deadline: float | None) -> None:
+        name, version = self.client
+        try:
+            self.hello = channel.call(
+                daemon.hello(client=name, version=version, last_receipt=self.last_receipt), deadline
+            )
+        except InvalidCall as error:
+            if error.code != "method_not_found":
+                raise
+            return  # hello is optional on both sides
+        channel.limits = self.hello.limits
+
+    def _drop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+def _blocking(make: Callable[P, Call[R]]) -> "Callable[Concatenate[SyncClient, P], R]":
+    @shown_as(make)
+    def method(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.call(make(*args, **kwargs))
+
+    return method
+
+
+def _of_session(make: Callable[Concatenate[str, P], Call[R]]) -> "Callable[Concatenate[SyncSession, P], R]":
+    @shown_as(make, bound=1)
+    def method(self: "SyncSession", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.client.call(make(self.id, *args, **kwargs))
+
+    return method
+
+
+class SyncClient:
+    """Calls to one daemon. Comes from ``connect_sync``; threads may share it, and take turns.
+
+    Every method raises ``CallFailed`` as one of its kinds. A write is applied once, however often it had to be sent.
+    """
+
+    def __init__(self, link: _Link, retry: Retry) -> None:
+        self._link = link
+        self._retry = retry
+
+    @property
+    def socket(self) -> str:
+        """The path of the daemon's socket."""
+        return self._link.place.path
+
+    @property
+    def server(self) -> HelloResult | None:
+        """What the daemon said of itself when it was last connected to; null if it knows no ``hello``."""
+        return self._link.hello
+
+    @property
+    def last_receipt(self) -> Receipt | None:
+        """The newest receipt seen: a later daemon must know it."""
+        return self._link.last_receipt
+
+    def within(self, deadline_s: float | None) -> "SyncClient":
+        """The same client with another deadline for each call, in seconds.
+
+        Example: ``client.within(2).daemon_status()``
+        """
+        return SyncClient(self._link, replace(self._retry, deadline_s=deadline_s))
+
+    def call(self, call: Call[R]) -> R:
+        """Make a call that one of the functions in ``calls/`` built; every other method ends here."""
+        return self._link.call(call, self._retry)
+
+    def follow(self, session: str, *, after: int | None = None) -> Generator[Notice, None, None]:
+        """The notices to ``session`` above journal sequence ``after`` (null: from now on), across reconnects.
+
+        Blocks between notices, on a connection of its own. Close the generator to stop.
+
+        Example: ``for notice in client.follow("s1"): print(notice.path, notice.change)``
+        """
+        link = _Link(self._link.place, self._link.client)
+        own = SyncClient(link, self._retry)
+        cursor = None if after is None else Cursor(after)
+        try:
+            while True:
+                started = own.events_subscribe(session)
+                cursor = cursor or Cursor(started.after)
+                try:
+                    yield from _follow(own, link.open(None), session, cursor)
+                except ConnectionLost:
+                    link.close()
+                    link = _Link(self._link.place, self._link.client)
+                    own = SyncClient(link, self._retry)
+        finally:
+            link.close()
+
+    def session(
+        self,
+        session: str | None = None,
+        *,
+        agent: str | None = None,
+        system_prompt: str = "",
+        workdir: str = "/",
+        mounts: Mapping[str, str] | Sequence[Mount] = (),
+        collapse: Collapse = COLLAPSE,
+        budget_tokens: int | None = None,
+        labels: Mapping[str, str] = EMPTY,
+    ) -> "SyncSession":
+        """A handle on one session: the one named, or with ``agent`` a new one. With both, it is made unless it is
+        there.
+
+        ``mounts`` may be a mapping from the agent's folders to this host's.
+        Raises: ``NotFound`` if a session is named, is not there, and no ``agent`` says how to make it.
+
+        Example: ``s = client.session(agent="demo", mounts={"/workspace": "."})``
+        """
+        if agent is not None:
+            try:
+                made = self.session_create(
+                    agent,
+                    session=session,
+                    system_prompt=system_prompt,
+                    workdir=workdir,
+                    mounts=handle.as_mounts(mounts),
+                    collapse=collapse,
+                    budget_tokens=budget_tokens,
+                    labels=labels,
+                )
+            except Conflict as error:
+                if session is None or error.code != "session_exists":
+                    raise
+            else:
+                return SyncSession(self, made.session.session)
+        if session is None:
+            raise TypeError("name a session, or an agent to make one for")
+        return SyncSession(self, (self.session_get(session)).session.session)
+
+    hello = _blocking(daemon.hello)
+    rpc_discover = _blocking(daemon.rpc_discover)
+    daemon_status = _blocking(daemon.daemon_status)
+    session_create = _blocking(sessions.session_create)
+    session_configure = _blocking(sessions.session_configure)
+    session_list = _blocking(sessions.session_list)
+    session_get = _blocking(sessions.session_get)
+    session_pause = _blocking(sessions.session_pause)
+    session_resume = _blocking(sessions.session_resume)
+    session_close = _blocking(sessions.session_close)
+    session_append = _blocking(sessions.session_append)
+    session_set_system_prompt = _blocking(sessions.session_set_system_prompt)
+    session_chat = _blocking(sessions.session_chat)
+    session_activate = _blocking(membership.session_activate)
+    session_deactivate = _blocking(membership.session_deactivate)
+    session_pin = _blocking(membership.session_pin)
+    session_unpin = _blocking(membership.session_unpin)
+    session_pool_add = _blocking(membership.session_pool_add)
+    session_pool_remove = _blocking(membership.session_pool_remove)
+    session_notices = _blocking(sessions.session_notices)
+    toolcall_record = _blocking(recording.toolcall_record)
+    tool_observe = _blocking(recording.tool_observe)
+    file_index = _blocking(recording.file_index)
+    file_discover = _blocking(recording.file_discover)
+    file_resolve = _blocking(recording.file_resolve)
+    mount_detect = _blocking(recording.mount_detect)
+    object_get = _blocking(objects.object_get)
+    object_bulk = _blocking(objects.object_bulk)
+    object_history = _blocking(objects.object_history)
+    object_list = _blocking(objects.object_list)
+    object_sessions = _blocking(objects.object_sessions)
+    context_current = _blocking(context.context_current)
+    context_assemble = _blocking(context.context_assemble)
+    context_plan = _blocking(context.context_plan)
+    context_show = _blocking(context.context_show)
+    context_list = _blocking(context.context_list)
+    events_subscribe = _blocking(daemon.events_subscribe)
+    events_unsubscribe = _blocking(daemon.events_unsubscribe)
+
+
+class SyncSession:
+    """One session's handle: the calls that concern it, without its id. Comes from ``SyncClient.session``."""
+
+    def __init__(self, client: SyncClient, id: str) -> None:
+        self.client = client
+        self.id = id
+
+    user = _of_session(handle.user)
+    assistant = _of_session(handle.assistant)
+    append = _of_session(sessions.session_append)
+    set_system_prompt = _of_session(sessions.session_set_system_prompt)
+    chat = _of_session(sessions.session_chat)
+    record = _of_session(recording.toolcall_record)
+    observe = _of_session(recording.tool_observe)
+    read = _of_session(handle.read)
+    edited = _of_session(handle.edited)
+    discover = _of_session(recording.file_discover)
+    resolve = _of_session(recording.file_resolve)
+    activate = _of_session(membership.session_activate)
+    deactivate = _of_session(membership.session_deactivate)
+    pin = _of_session(membership.session_pin)
+    unpin = _of_session(membership.session_unpin)
+    pool_add = _of_session(membership.session_pool_add)
+    pool_remove = _of_session(membership.session_pool_remove)
+    assemble = _of_session(context.context_assemble)
+    plan = _of_session(context.context_plan)
+    show = _of_session(context.context_show)
+    assemblies = _of_session(context.context_list)
+    current = _of_session(handle.current)
+    notices = _of_session(sessions.session_notices)
+    view = _of_session(sessions.session_get)
+    configure = _of_session(sessions.session_configure)
+    pause = _of_session(sessions.session_pause)
+    resume = _of_session(sessions.session_resume)
+    close = _of_session(sessions.session_close)
+
+    def tool(
+        self,
+        tool: str,
+        args: Mapping[str, Any] = EMPTY,
+        *,
+        output: str,
+        id: str | None = None,
+        status: Literal["ok", "fail"] = "ok",
+        args_display: str | None = None,
+        file_refs: Sequence[str] | None = None,
+        command: str | None = None,
+        cwd: str | None = None,
+    ) -> ToolRecorded:
+        """Keep a tool call and its output; with ``command``, a shell command line, also find the files it speaks of.
+
+        ``id`` null: the harness has no id for the call, and gets one.
+
+        Example: ``s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
+        """
+        id = id or handle.toolcall_id()
+        record = self.record(id, tool, output, args=args, args_display=args_display, status=status, file_refs=file_refs)
+        observed = self.observe(command, output, cwd=cwd) if command is not None else None
+        return ToolRecorded(record, observed)
+
+
+def _follow(client: SyncClient, channel: Channel, session: str, cursor: Cursor) -> Generator[Notice, None, None]:
+    """What ``follow`` yields while ``channel`` lasts. Raises: ``ConnectionLost`` when it ends."""
+    while True:
+        channel.gap = False
+        more = True
+        while more:
+            page = client.session_notices(session, after=cursor.reread_from, limit=PAGE_ITEMS_MAX)
+            more = cursor.more_behind(page, PAGE_ITEMS_MAX)
+            yield from filter(cursor.fresh, page.notices)
+        while not channel.gap:
+            event = channel.event()
+            channel.gap = channel.gap or event.missed
+            if not event.missed and cursor.fresh(event.notice):
+                yield event.notice

@@ -1,0 +1,187 @@
+"""One call: what goes out, what comes back, and what is raised."""
+
+import sys
+
+import anyio
+import msgspec
+import pytest
+import sniffio
+
+from ctxd_client import (
+    CallFailed,
+    ConnectFailed,
+    DaemonFault,
+    InvalidState,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    connect,
+    connect_sync,
+)
+from ctxd_client.errors import CLASSES
+from ctxd_protocol.errors import ERRORS
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods import SessionResult
+from tests.fakes.daemon import HELLO, HOLD, Refusal
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_each_loop_is_the_one_it_is_called(request):
+    name = request.node.callspec.id
+    loop = sys.modules["asyncio"].get_running_loop() if sniffio.current_async_library() == "asyncio" else None
+    kind = "trio" if loop is None else "uvloop" if type(loop).__module__ == "uvloop" else "asyncio"
+    assert kind == name
+
+
+async def test_a_call_returns_its_typed_result(daemon):
+    async with connect(daemon.path) as client:
+        result = await client.session_create("demo", session="s1", workdir="/w")
+    assert isinstance(result, SessionResult)
+    assert result.session.agent == "demo"
+    (seen,) = daemon.of("session.create")
+    assert seen.params["agent"] == "demo"
+    assert seen.params["workdir"] == "/w"
+
+
+async def test_hello_comes_first_and_its_answer_is_kept(daemon):
+    async with connect(daemon.path, client="harness", version="3") as client:
+        assert client.server is not None
+        assert client.server.protocol == 1
+        assert client.socket == daemon.path
+    assert daemon.seen[0].method == "hello"
+    assert daemon.seen[0].params["client"] == "harness"
+    assert daemon.seen[0].params["version"] == "3"
+
+
+async def test_a_daemon_without_hello_is_served_too(daemon):
+    def no_hello(seen):
+        raise Refusal("method_not_found")
+
+    daemon.script["hello"] = no_hello
+    async with connect(daemon.path) as client:
+        assert client.server is None
+        assert (await client.context_current()).session is None
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("session_not_found", NotFound), ("not_in_index", InvalidState), ("corrupt", DaemonFault)]
+)
+async def test_an_answered_error_is_raised_as_its_kind_with_all_its_data(daemon, code, kind):
+    def refuse(seen):
+        raise Refusal(code, "no such thing", hint="look again", outcome="not_applied")
+
+    daemon.script["session.pause"] = refuse
+    async with connect(daemon.path) as client:
+        with pytest.raises(kind) as caught:
+            await client.session_pause("s1")
+    error = caught.value
+    assert (error.code, error.hint, error.outcome, error.method) == (code, "look again", "not_applied", "session.pause")
+    assert str(error) == f"session.pause: no such thing [{code}] (look again)"
+
+
+def test_every_code_of_the_protocol_has_one_class():
+    assert CLASSES.keys() == ERRORS.keys()
+    for code, kind in ERRORS.items():
+        assert issubclass(CLASSES[code], Unavailable) == kind.retryable, code
+
+
+async def test_an_unknown_code_of_a_newer_daemon_is_still_a_failure_with_its_code(daemon):
+    def refuse(seen):
+        raise Refusal("invented_later")
+
+    daemon.script["daemon.status"] = refuse
+    async with connect(daemon.path) as client:
+        with pytest.raises(DaemonFault, match="invented_later"):
+            await client.daemon_status()
+
+
+async def test_a_call_above_the_announced_limit_is_refused_before_it_is_sent(daemon):
+    async with connect(daemon.path) as client:
+        limit = client.server.limits.frame_bytes
+        with pytest.raises(TooLarge) as caught:
+            await client.session_set_system_prompt("s1", "x" * (limit + 1))
+        assert caught.value.outcome == "not_applied"
+        assert daemon.of("session.set_system_prompt") == []
+        await client.daemon_status()
+
+
+@pytest.mark.parametrize("how", ["missing", "stale"])
+async def test_without_a_daemon_the_error_names_the_path_and_the_remedy(tmp_path, how):
+    path = tmp_path / "none.sock"
+    if how == "stale":
+        import socket
+
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(path))
+    with pytest.raises(ConnectFailed) as caught:
+        async with connect(path):
+            pass
+    assert str(path) in str(caught.value)
+    assert f"ctxd run --socket {path}" in caught.value.hint
+    with pytest.raises(ConnectFailed) as caught_too, connect_sync(path):
+        pass
+    assert str(caught_too.value) == str(caught.value)
+
+
+async def test_many_calls_at_once_each_get_their_own_answer_in_any_order(daemon):
+    held = []
+
+    def backwards(seen):
+        held.append(seen)
+        if len(held) == 20:
+            for each in reversed(held):
+                each.peer.answer(each.id, {"turn": int(each.params["session"][1:]), "receipt": None})
+        return HOLD
+
+    daemon.script["session.append"] = backwards
+    results = {}
+
+    async def append(client, number):
+        results[number] = (await (await client.session(f"s{number}")).user("hi")).turn
+
+    async with connect(daemon.path) as client:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(append, client, number)
+    assert results == {number: number for number in range(20)}
+
+
+async def test_no_more_calls_are_sent_ahead_than_the_daemon_allows(daemon):
+    daemon.script["hello"] = lambda seen: msgspec.structs.replace(HELLO, limits=Limits(in_flight=3))
+    daemon.script["daemon.status"] = lambda seen: HOLD
+    async with connect(daemon.path) as client, anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(client.daemon_status)
+        await anyio.to_thread.run_sync(daemon.wait, "daemon.status", 3)
+        await anyio.wait_all_tasks_blocked()
+        assert len(daemon.of("daemon.status")) == 3
+        group.cancel_scope.cancel()
+
+
+async def test_an_exception_of_the_block_comes_out_as_it_went_in(daemon):
+    error = ValueError("mine")
+    with pytest.raises(ValueError) as caught:
+        async with connect(daemon.path):
+            raise error
+    assert caught.value is error
+
+
+async def test_a_closed_client_says_so(daemon):
+    async with connect(daemon.path) as client:
+        pass
+    with pytest.raises(CallFailed, match="closed"):
+        await client.daemon_status()
+
+
+async def test_garbage_from_the_daemon_ends_the_connection_and_not_the_program(daemon):
+    def garbage(seen):
+        seen.peer.raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        return HOLD
+
+    daemon.script["daemon.status"] = garbage
+    async with connect(daemon.path, deadline_s=5) as client:
+        with pytest.raises(DaemonFault, match="not JSON-RPC"):
+            await client.daemon_status()
+        assert (await client.context_current()).turn == 1

@@ -1,0 +1,217 @@
+"""A daemon that says what a test tells it to: a scripted JSON-RPC peer on a Unix socket, in threads, for client and
+CLI tests.
+
+It answers each method with the smallest value of the method's result type, unless the script says otherwise. It keeps
+no state: what a real daemon does is tested against a real daemon.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from ctxd_protocol.errors import ERRORS
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods import METHODS, HelloResult
+
+WAIT_S = 10.0
+"""Seconds that a test waits for something to arrive before it fails."""
+
+HOLD = object()
+"""What a script returns to leave a request unanswered."""
+
+
+class Refusal(Exception):
+    """What a script raises to answer an error; the members of ``data`` besides the code go in as they are."""
+
+    def __init__(self, code: str, message: str = "refused by the script", **data: Any) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+        self.data = {"code": code, "retryable": ERRORS[code].retryable if code in ERRORS else False, **data}
+
+
+class Seen(NamedTuple):
+    """One line that arrived."""
+
+    peer: "Peer"
+    id: int | None
+    method: str
+    params: dict[str, Any]
+
+
+HELLO = HelloResult(server="ctxd", version="0", protocol=1, capabilities=("host",), limits=Limits(), incarnation=1)
+
+Script = Callable[[Seen], Any]
+
+
+class Peer:
+    """One accepted connection."""
+
+    def __init__(self, sock: socket.socket, number: int) -> None:
+        self.number = number
+        self._socket = sock
+
+    def answer(self, id: int | None, result: Any) -> None:
+        self.send({"jsonrpc": "2.0", "id": id, "result": result})
+
+    def refuse(self, id: int | None, refusal: Refusal) -> None:
+        number = ERRORS[refusal.code].number if refusal.code in ERRORS else -32000
+        error = {"code": number, "message": refusal.message, "data": refusal.data}
+        self.send({"jsonrpc": "2.0", "id": id, "error": error})
+
+    def notice(self, subscription: int, notice: dict[str, Any], **more: Any) -> None:
+        params = {"subscription": subscription, "notice": notice, **more}
+        self.send({"jsonrpc": "2.0", "method": "events.notice", "params": params})
+
+    def send(self, message: Any) -> None:
+        self.raw(msgspec.json.encode(message) + b"\n")
+
+    def raw(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            return  # the client has left
+
+    def drop(self) -> None:
+        """End the connection as a killed daemon does."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the client was first
+
+
+class ScriptedDaemon:
+    """Listens at ``path`` inside ``with``. ``script[method]`` decides what a request gets; ``seen`` holds what came."""
+
+    def __init__(self, path: str | Path, script: dict[str, Script] | None = None) -> None:
+        self.path = str(path)
+        self.script: dict[str, Script] = {"hello": lambda seen: HELLO, **(script or {})}
+        self.seen: list[Seen] = []
+        self.peers: list[Peer] = []
+        self._arrived = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._sockets: list[socket.socket] = []
+        self._listener: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+            assert not thread.is_alive(), "a thread of the scripted daemon hangs"
+        for sock in self._sockets:
+            sock.close()
+
+    def listen(self) -> None:
+        """Start to take connections, first or again."""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sockets.append(self._listener)
+        self._listener.bind(self.path)
+        self._listener.listen(64)
+        self._start(self._accept, self._listener)
+
+    def stop(self) -> None:
+        """Stop listening and end every connection: what a kill looks like from outside."""
+        if self._listener is not None:
+            Path(self.path).unlink(missing_ok=True)
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener = None
+        for peer in self.peers:
+            peer.drop()
+
+    def wait(self, method: str, count: int = 1) -> list[Seen]:
+        """The requests for ``method``, once there are ``count``."""
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: len(self.of(method)) >= count, WAIT_S), (
+                f"{count} x {method} did not come: {[seen.method for seen in self.seen]}"
+            )
+            return self.of(method)
+
+    def of(self, method: str) -> list[Seen]:
+        """The requests for ``method`` so far."""
+        return [seen for seen in self.seen if seen.method == method]
+
+    def _start(self, run: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=run, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            self._sockets.append(sock)
+            peer = Peer(sock, len(self.peers))
+            self.peers.append(peer)
+            self._start(self._serve, peer, sock)
+
+    def _serve(self, peer: Peer, sock: socket.socket) -> None:
+        with sock.makefile("rb") as lines:
+            try:
+                for line in lines:
+                    self._take(peer, json.loads(line))
+            except OSError:
+                return
+
+    def _take(self, peer: Peer, message: dict[str, Any]) -> None:
+        seen = Seen(peer, message.get("id"), message["method"], message.get("params", {}))
+        with self._arrived:
+            self.seen.append(seen)
+            self._arrived.notify_all()
+        try:
+            script = self.script.get(seen.method)
+            if script is not None:
+                result = script(seen)
+            else:
+                result = smallest(METHODS[seen.method].result, **seen.params) if seen.method in METHODS else HOLD
+        except Refusal as refusal:
+            peer.refuse(seen.id, refusal)
+            return
+        if result is not HOLD and seen.id is not None:
+            peer.answer(seen.id, result)
+
+
+def smallest(kind: Any, **known: Any) -> Any:
+    """The smallest value of a type, as JSON has it; members named in ``known`` keep their value if it is text."""
+    return _smallest(msgspec.inspect.type_info(kind), {k: v for k, v in known.items() if isinstance(v, str)})
+
+
+def _smallest(kind: msgspec.inspect.Type, known: dict[str, str]) -> Any:
+    match kind:
+        case msgspec.inspect.StructType(fields=fields, tag=tag, tag_field=tag_field):
+            value = {tag_field: tag} if tag_field else {}
+            for field in fields:
+                text = isinstance(field.type, msgspec.inspect.StrType) and field.name in known
+                value[field.encode_name] = known[field.name] if text else _smallest(field.type, known)
+            return value
+        case msgspec.inspect.UnionType(types=types):
+            none = any(isinstance(each, msgspec.inspect.NoneType) for each in types)
+            return None if none else _smallest(types[0], known)
+        case msgspec.inspect.VarTupleType() | msgspec.inspect.ListType():
+            return []
+        case msgspec.inspect.DictType():
+            return {}
+        case msgspec.inspect.StrType():
+            return "x"
+        case msgspec.inspect.IntType(ge=ge):
+            return ge or 1
+        case msgspec.inspect.FloatType():
+            return 0.5
+        case msgspec.inspect.BoolType():
+            return False
+        case msgspec.inspect.LiteralType(values=values):
+            return values[0]
+        case _:
+            return None
