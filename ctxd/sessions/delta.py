@@ -68,9 +68,9 @@ class Delta(
 ):
     """One write's changes, made in the order of the fields; object ids but for ``snapshot`` and ``messages``.
 
-    ``snapshot``: the sets as they were before this delta. ``called``: tool calls that came in; ``collapsed``: those that
-    left the window then. ``read``: objects whose content was shown to the agent. ``discovered``: objects known by name.
-    ``activated``, ``deactivated``: by request. ``shown``, ``hidden``: in and out of the metadata pool by request.
+    ``snapshot``: the sets as they were before this delta. ``called``: tool calls that came in; ``collapsed``: those
+    that left the window then. ``read``: objects whose content was shown to the agent. ``discovered``: objects known by
+    name. ``activated``, ``deactivated``: by request. ``shown``, ``hidden``: in and out of the metadata pool by request.
     """
 
     snapshot: Snapshot | None = None

@@ -1,0 +1,71 @@
+"""A session's head: the small document that says what the session is set to and how far it has come.
+
+Owns the stored form. It is written when the session is made, when its settings change, at each new turn and with each
+assembly; between those its figures may lag behind the segments.
+"""
+
+from typing import Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.sessions import Collapse, Mount, SessionState
+
+PREVIEW_CHARS: Final = 200
+"""Characters of the newest user message that a listing shows."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a session is set to. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created."""
+
+    agent: str
+    principal: str
+    created_at: int
+    ordinal: int
+    filesystem_id: str
+    state: SessionState = "active"
+    workdir: str = "/"
+    mounts: tuple[Mount, ...] = ()
+    collapse: Collapse = Collapse()
+    budget_tokens: int | None = None
+    labels: dict[str, str] = {}
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The settings, and figures as of the version. ``assembly`` counts the session's assemblies, 0 before the first."""
+
+    settings: Settings
+    turn_count: int = 0
+    index_count: int = 0
+    active_count: int = 0
+    preview: str = ""
+    assembly: int = 0
+    context_id: str | None = None
+
+
+def head_document(session: str, head: Head) -> Document:
+    """The document of ``head``. Raises: CtxdError invalid_params if a label or a prefix has no canonical encoding."""
+    return inner_document(session_object_id(session), "session", msgspec.to_builtins(head))
+
+
+def read_head(stored: Stored) -> Head:
+    """The head that a version holds. Raises: CtxdError corrupt if it is none."""
+    try:
+        return msgspec.convert(stored.document.payload, Head)
+    except msgspec.ValidationError as error:
+        raise CtxdError("corrupt", f"the head {stored.document.id} cannot be read") from error
+
+
+def inner_document(id: str, type: str, payload: dict[str, object]) -> Document:
+    """A document without text of its own: a head or a segment.
+
+    Raises: CtxdError invalid_params if a value in it has no canonical encoding (an integer beyond 2^53-1).
+    """
+    try:
+        hashed = content_hash(payload, None)
+    except ValueError as error:
+        raise CtxdError("invalid_params", str(error)) from error
+    return Document(id=id, type=type, identity_hash=identity_hash(type, None, id), content_hash=hashed, payload=payload)

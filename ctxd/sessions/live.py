@@ -1,0 +1,264 @@
+"""One live session: its state in memory, and the one way in which it is written.
+
+The state is the fold of the session's segments and its head; nothing else that is kept here may influence what a model
+sees, so that a session loaded again is the same session. A write is decided under the lock, handed to the store, and
+applied at once; if it is lost later, this object is dropped whole and loaded anew.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.mounts.mapping import MountTable
+from ctxd.objects.document import Document
+from ctxd.sessions.calls import Call
+from ctxd.sessions.delta import NOTHING, Delta, to_payload
+from ctxd.sessions.head import PREVIEW_CHARS, Head, Settings, head_document, inner_document
+from ctxd.sessions.lock import SessionLock, Ticket
+from ctxd.sessions.state import SessionState, apply, snapshot
+from ctxd.store.answers import Replay
+from ctxd.store.versions import VersionStore
+from ctxd.store.writes import Pending, Write
+from ctxd_protocol.ids import chat_id, system_prompt_id
+from ctxd_protocol.sessions import SessionView
+
+OPS_REMEMBERED_MAX: Final = 256
+"""Operation ids of its newest writes that a session knows: more than one connection may have in flight."""
+
+
+def segment_id(session: str, number: int) -> str:
+    """The id of segment ``number`` of ``session``; ids sort as numbers do."""
+    return f"segment:{session}#{number:010d}"
+
+
+def assembly_id(session: str, number: int) -> str:
+    """The id of the record of assembly ``number`` of ``session``; ids sort as numbers do."""
+    return f"assembly:{session}#{number:010d}"
+
+
+class LiveSession:
+    """``state``, ``settings`` and ``mounts`` are read freely; they change by ``commit`` only, under ``lock``.
+
+    ``seqs``: the journal sequence of each segment. ``updated_at``: valid time of the newest write, in ms. ``assembly``
+    and ``context_id``: the newest recorded assembly, 0 and null before the first. ``lost``: this object is out of date.
+    ``watched``: how many subscriptions need it in memory.
+    """
+
+    def __init__(
+        self,
+        store: VersionStore,
+        session: str,
+        head: Head,
+        state: SessionState,
+        seqs: list[int],
+        *,
+        head_vt: int,
+        updated_at: int,
+        host_filesystem_id: str,
+    ) -> None:
+        self._store = store
+        self.session = session
+        self.state = state
+        self.settings = head.settings
+        self.assembly = head.assembly
+        self.context_id = head.context_id
+        self.preview = head.preview
+        self.seqs = seqs
+        self.updated_at = updated_at
+        self.lock = SessionLock()
+        self.last_pending: Pending | None = None
+        self.lost = False
+        self.watched = 0
+        self._head_vt = head_vt
+        self._host_filesystem_id = host_filesystem_id
+        self._ops: OrderedDict[str, None] = OrderedDict()
+        self.mounts = self._mount_table()
+
+    @property
+    def barrier(self) -> Pending | None:
+        """The newest write that is not durable yet: an answer that shows the state waits for it."""
+        pending = self.last_pending
+        return None if pending is None or pending.done else pending
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, so that it can be loaded again without a difference."""
+        return self.lock.free and self.barrier is None and self.watched == 0
+
+    def view(self) -> SessionView:
+        """The session whole, as it is now. Cost: the size of its sets."""
+        state, settings = self.state, self.settings
+        return SessionView(
+            session=self.session,
+            agent=settings.agent,
+            principal=settings.principal,
+            state=settings.state,
+            created_at=settings.created_at,
+            updated_at=self.updated_at,
+            chat_ref=chat_id(self.session),
+            system_prompt_ref=system_prompt_id(self.session),
+            turn_count=state.turn,
+            workdir=settings.workdir,
+            filesystem_id=settings.filesystem_id,
+            mounts=settings.mounts,
+            collapse=settings.collapse,
+            budget_tokens=settings.budget_tokens,
+            labels=settings.labels,
+            session_index=tuple(state.index),
+            metadata_pool=tuple(state.pool),
+            active_set=tuple(state.active),
+            pinned_set=tuple(state.pinned),
+        )
+
+    def read_seq(self, object_id: str) -> int | None:
+        """The journal sequence of the write that first showed the object's content; null if it never was shown."""
+        number = self.state.read.get(object_id)
+        return None if number is None else self.seqs[number]
+
+    async def admit(
+        self, ticket: Ticket, call: Call, *, heads: Sequence[str] = (), paused: bool = False
+    ) -> Replay | None:
+        """Wait for the turn of ``ticket``, and tell what ``call`` answered if it was made before; if null, make it now.
+
+        ``heads`` are in the store's cache afterwards. ``paused``: the call is fit for a session that is not active.
+        Raises: CtxdError idempotency_mismatch, session_closed, session_not_active, store_failed if a write before this
+        was lost. Cancel: safe.
+        """
+        replay = None
+        if call.op_id is not None:
+            replay = await self._store.replay(call.principal, call.op_id, call.request, heads=heads)
+        elif heads:
+            await self._store.heads(heads)
+        await ticket.reached()
+        if replay is None and call.op_id is not None and call.op_id in self._ops:
+            # The same call was ahead of this one in the queue.
+            replay = await self._store.replay(call.principal, call.op_id, call.request)
+        if replay is None:
+            self.require_current()
+            self._require_writable(paused)
+        return replay
+
+    def commit(
+        self,
+        call: Call,
+        delta: Delta = NOTHING,
+        *,
+        puts: Iterable[Document] = (),
+        result: bytes = b"",
+        settings: Settings | None = None,
+        assembly: tuple[int, str] | None = None,
+        signatures: dict[str, bytes] | None = None,
+        floor_vt: int = 0,
+    ) -> Pending:
+        """Write ``delta``, decided on ``state``, with ``puts``, all or nothing; it shows in ``state`` at once.
+
+        Called under the lock, without an await since the decision. ``floor_vt``: one above the valid time of the newest
+        version of every entity in ``puts``. ``settings`` replaces the session's; ``assembly`` is number and context id
+        of the one in ``puts``.
+        Raises: CtxdError of the store if it takes no writes, invalid_params for a value that cannot be kept; then
+        nothing changed.
+        """
+        self.require_current()
+        documents = list(puts)
+        if delta is not NOTHING and delta != NOTHING:
+            if self.state.snapshot_due:
+                delta = msgspec.structs.replace(delta, snapshot=snapshot(self.state))
+            id = segment_id(self.session, self.state.segments)
+            documents.append(inner_document(id, "segment", to_payload(delta)))
+        head = self._head_after(delta, settings, assembly)
+        if head is not None:
+            documents.append(head_document(self.session, head))
+        write = Write(
+            kind=call.kind,
+            principal=call.principal,
+            session=self.session,
+            op_id=call.op_id,
+            request=call.request,
+            result=result,
+            puts=tuple(documents),
+            knows=self._new_in(delta),
+            signatures=signatures or {},
+            floor_vt=max(floor_vt, self._head_vt + 1) if head is not None else floor_vt,
+        )
+        pending = self._store.submit(write)
+        self._take(call, delta, head, pending)
+        return pending
+
+    def require_current(self) -> None:
+        """Raises: CtxdError store_failed if a write that this state shows was lost, or the session was unloaded."""
+        if self.lost:
+            raise CtxdError(
+                "store_failed",
+                f"session {self.session} was unloaded, or lost a write before this one",
+                hint="Send it again.",
+                outcome="not_applied",
+            )
+
+    def _require_writable(self, paused: bool) -> None:
+        state = self.settings.state
+        if state == "closed":
+            raise CtxdError(
+                "session_closed",
+                f"session {self.session} is closed",
+                hint="Create another session; this one stays readable.",
+                outcome="not_applied",
+            )
+        if state == "paused" and not paused:
+            raise CtxdError(
+                "session_not_active",
+                f"session {self.session} is paused",
+                hint="Call session.resume first.",
+                outcome="not_applied",
+            )
+
+    def _take(self, call: Call, delta: Delta, head: Head | None, pending: Pending) -> None:
+        """Make the accepted write part of this."""
+        if delta != NOTHING:
+            apply(self.state, delta)
+            self.seqs.append(pending.seq)
+        if head is not None:
+            if head.settings is not self.settings:
+                self.settings = head.settings
+                self.mounts = self._mount_table()
+            self.assembly, self.context_id, self.preview = head.assembly, head.context_id, head.preview
+            self._head_vt = pending.vt
+        if call.op_id is not None:
+            self._ops[call.op_id] = None
+            if len(self._ops) > OPS_REMEMBERED_MAX:
+                self._ops.popitem(last=False)
+        self.updated_at = pending.vt
+        self.last_pending = pending
+
+    def _new_in(self, delta: Delta) -> tuple[str, ...]:
+        index = self.state.index
+        entering = (*delta.called, *delta.read, *delta.discovered)
+        return tuple(dict.fromkeys(id for id in entering if id not in index))
+
+    def _head_after(self, delta: Delta, settings: Settings | None, assembly: tuple[int, str] | None) -> Head | None:
+        """The head that is due with this write; null if none is."""
+        said = [message.content for message in delta.messages if message.role == "user"]
+        if not said and settings is None and assembly is None:
+            return None
+        state = self.state
+        number, context_id = assembly or (self.assembly, self.context_id)
+        entering = {id for id in (*delta.called, *delta.read, *delta.activated) if id not in state.active}
+        leaving = {*delta.deactivated, *delta.collapsed, *delta.hidden} & (state.active.keys() | entering)
+        return Head(
+            settings=settings or self.settings,
+            turn_count=state.turn + len(said),
+            index_count=len(state.index) + len(self._new_in(delta)),
+            active_count=len(state.active) + len(entering) - len(leaving),
+            preview=said[-1][:PREVIEW_CHARS] if said else self.preview,
+            assembly=number,
+            context_id=context_id,
+        )
+
+    def _mount_table(self) -> MountTable:
+        return MountTable(
+            self.settings.mounts,
+            filesystem_id=self.settings.filesystem_id,
+            host_filesystem_id=self._host_filesystem_id,
+        )

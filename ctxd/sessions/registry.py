@@ -1,0 +1,242 @@
+"""Which sessions there are and which are live: create, look up, list, unload.
+
+Owns the bound on live sessions and the catalog of all. A session is loaded once, however many ask for it at the same
+time, and unloaded only while nothing of it is under way.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+import msgspec
+
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.mounts.mapping import MountTable, normalise
+from ctxd.objects.next_version import system_prompt
+from ctxd.sessions.calls import Call
+from ctxd.sessions.catalog import Catalog
+from ctxd.sessions.head import Head, Settings, head_document, read_head
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.loading import load
+from ctxd.sessions.lock import SessionLock
+from ctxd.sessions.state import SessionState
+from ctxd.store.answers import Replay
+from ctxd.store.versions import VersionStore
+from ctxd.store.writes import Pending, Write
+from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.objects import Receipt
+from ctxd_protocol.sessions import SessionSummary
+
+LIVE_SESSIONS_MAX: Final = 512
+"""Sessions kept in memory while idle. One of 10,000 objects takes about 10 MiB; fewer make returns wait for a load."""
+
+_HEADS: Final = "session:"
+
+
+class Sessions:
+    """The sessions of one store. ``start`` before anything else."""
+
+    def __init__(
+        self, store: VersionStore, clock: Clock, *, host_filesystem_id: str, live_max: int = LIVE_SESSIONS_MAX
+    ) -> None:
+        self.store = store
+        self.catalog = Catalog()
+        self.host_filesystem_id = host_filesystem_id
+        self._clock = clock
+        self._live_max = live_max
+        self._live: OrderedDict[str, LiveSession] = OrderedDict()
+        self._loading: dict[str, SessionLock] = {}
+        self._creating = SessionLock()
+        self._ordinal = 0
+        self._folding = anyio.CapacityLimiter(1)
+        store.on_lost(self._drop)
+        store.on_durable(self._note)
+
+    async def start(self) -> None:
+        """Know every session there is. Raises: CtxdError corrupt, store_failed."""
+        for stored in await self.store.scan(_HEADS):
+            self.catalog.put(stored.document.id.removeprefix(_HEADS), read_head(stored), stored.valid_time)
+        self._ordinal = self.catalog.newest_ordinal
+
+    @property
+    def live_count(self) -> int:
+        """How many sessions are in memory."""
+        return len(self._live)
+
+    def peek(self, session: str) -> LiveSession | None:
+        """``session`` if it is live."""
+        return self._live.get(session)
+
+    async def live(self, session: str) -> LiveSession:
+        """``session`` in memory, loaded if need be.
+
+        It stays the current one until the next await, and for longer while its lock is queued for or held.
+        Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
+        """
+        if (live := self._live.get(session)) is not None:
+            self._live.move_to_end(session)
+            return live
+        lock = self._loading.setdefault(session, SessionLock())
+        try:
+            async with lock:
+                live = self._live.get(session)
+                if live is None:
+                    loaded = await self.as_of(session)
+                    # It may have been created meanwhile.
+                    live = self._live.get(session)
+                    if live is None:
+                        live = loaded
+                        self._admit(live)
+                return live
+        finally:
+            if lock.free:
+                self._loading.pop(session, None)
+
+    async def as_of(self, session: str, *, tx: int | None = None, valid_time: int | None = None) -> LiveSession:
+        """``session`` as it was, for reading only. Raises and cancel: as ``live``."""
+        found = await load(
+            self.store,
+            session,
+            host_filesystem_id=self.host_filesystem_id,
+            limiter=self._folding,
+            tx=tx,
+            valid_time=valid_time,
+        )
+        if found is None:
+            raise CtxdError("session_not_found", f"there is no session {session}", hint="session.list names them.")
+        return found
+
+    async def create(
+        self, call: Call, session: str, settings: Settings, prompt: str, result: bytes = b""
+    ) -> tuple[LiveSession, Pending] | Replay:
+        """Make ``session``, with ``settings`` but for their time, ordinal and normalised working directory.
+
+        Raises: CtxdError session_exists, invalid_path for a mount or working directory, idempotency_mismatch, and those
+        of the store. Cancel: safe; nothing is made before the store accepts it.
+        """
+        async with self._creating:
+            if call.op_id is not None:
+                replay = await self.store.replay(call.principal, call.op_id, call.request)
+                if replay is not None:
+                    return replay
+            id = session_object_id(session)
+            if (await self.store.heads((id,)))[id] is not None:
+                raise CtxdError(
+                    "session_exists",
+                    f"session {session} exists",
+                    hint="Choose another id, or leave it out.",
+                    outcome="not_applied",
+                )
+            return self._create(call, session, settings, prompt, result)
+
+    def _create(
+        self, call: Call, session: str, settings: Settings, prompt: str, result: bytes
+    ) -> tuple[LiveSession, Pending]:
+        self._ordinal += 1
+        head = Head(
+            settings=Settings(
+                agent=settings.agent,
+                principal=settings.principal,
+                created_at=self._clock.wall_ms(),
+                ordinal=self._ordinal,
+                filesystem_id=settings.filesystem_id,
+                workdir=normalise(settings.workdir),
+                mounts=settings.mounts,
+                collapse=settings.collapse,
+                budget_tokens=settings.budget_tokens,
+                labels=settings.labels,
+            )
+        )
+        self.check_mounts(head.settings)
+        write = Write(
+            kind=call.kind,
+            principal=call.principal,
+            session=session,
+            op_id=call.op_id,
+            request=call.request,
+            result=result,
+            puts=(head_document(session, head), system_prompt(session, prompt)),
+        )
+        pending = self.store.submit(write)
+        live = LiveSession(
+            self.store,
+            session,
+            head,
+            SessionState(),
+            [],
+            head_vt=pending.vt,
+            updated_at=pending.vt,
+            host_filesystem_id=self.host_filesystem_id,
+        )
+        live.last_pending = pending
+        self._admit(live)
+        return live, pending
+
+    def check_mounts(self, settings: Settings) -> None:
+        """Raises: CtxdError invalid_path if the mounts of ``settings`` are none."""
+        MountTable(settings.mounts, filesystem_id=settings.filesystem_id, host_filesystem_id=self.host_filesystem_id)
+
+    def summary(self, session: str) -> tuple[SessionSummary, Pending | None]:
+        """A row of a listing, and the write it has to wait for. Figures of a live session are those of this moment."""
+        row = self.catalog.summary(session)
+        live = self._live.get(session)
+        if live is None:
+            return row, None
+        current = SessionSummary(
+            session=session,
+            agent=row.agent,
+            state=live.settings.state,
+            created_at=row.created_at,
+            updated_at=live.updated_at,
+            turn_count=live.state.turn,
+            index_count=len(live.state.index),
+            active_count=len(live.state.active),
+            preview=live.preview,
+            labels=live.settings.labels,
+        )
+        return current, live.barrier
+
+    def current(self, session: str | None) -> CurrentContext:
+        """The durable context of ``session``; null: of the only session that is not closed.
+
+        Raises: CtxdError session_not_found.
+        """
+        return self.catalog.current(session)
+
+    async def knowing(self, object_id: str) -> list[str]:
+        """The ids of the sessions in whose index the object is, sorted. Cancel: safe."""
+        return await self.store.knowing(object_id)
+
+    def _admit(self, live: LiveSession) -> None:
+        self._live[live.session] = live
+        if len(self._live) <= self._live_max:
+            return
+        for session, other in list(self._live.items()):
+            if other.idle and other is not live:
+                other.lost = True
+                del self._live[session]
+            if len(self._live) <= self._live_max:
+                return
+
+    def _drop(self, sessions: frozenset[str]) -> None:
+        """A commit failed: what is in memory of ``sessions`` shows what never happened."""
+        for session in sessions:
+            live = self._live.pop(session, None)
+            if live is not None:
+                live.lost = True
+
+    def _note(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+        for write, pending in landed:
+            if write.session is None:
+                continue
+            for document in write.puts:
+                if document.type == "session":
+                    self.catalog.put(write.session, msgspec.convert(document.payload, Head), _vt(pending.receipt))
+
+
+def _vt(receipt: Receipt | None) -> int:
+    assert receipt is not None, "a durable write has its receipt"
+    return receipt.vt
