@@ -1,1 +1,1 @@
-"""The edge: bytes on a socket to calls on services. The only package that knows asyncio."""
+"""The edge: bytes on a socket become calls on services, and their results become bytes. The only place with asyncio."""

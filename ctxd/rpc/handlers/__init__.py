@@ -1,1 +1,1 @@
-"""One module a method family: decode is done, call one service, hand back its answer."""
+"""What each family of methods does: decoded parameters in, one call on a service, its result out."""

@@ -1,0 +1,241 @@
+"""The calls of one connection, from their start to their only answer.
+
+Owns which calls are unanswered, their deadlines, and batches that are not complete. Knows no method by name but
+``$/cancelRequest`` and sends nothing: answers that come later are handed to ``deliver``. Promises: a call is answered
+once; a write that was submitted is never undone because its client left.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import Any, Final, cast
+
+import anyio
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ctxd.failpoints import hit
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.dispatch import Entry
+from ctxd.rpc.faults import cancelled_error, draining_error, error_of, timeout_error
+from ctxd.rpc.lane import Lane
+from ctxd.store.writes import Accepted, Pending
+from ctxd_protocol.errors import ErrorObject
+from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, error_object, refuse
+from ctxd_protocol.methods import CancelParams
+
+Answer = Reply | Failure | list[Reply | Failure]
+
+_CANCEL: Final = msgspec.json.Decoder(CancelParams)
+
+
+class BatchAnswer:
+    """Gathers the answers of one batch; ``add`` gives the array once the last member has its own."""
+
+    __slots__ = ("_answers", "_open", "ids")
+
+    def __init__(self, members: int) -> None:
+        self._open = members
+        self._answers: list[Reply | Failure] = []
+        self.ids: set[RequestId] = set()
+
+    def add(self, answer: Reply | Failure | None) -> list[Reply | Failure] | None:
+        """Note a member's answer, null for a notification; the whole array when it was the last and there is one."""
+        if answer is not None:
+            self._answers.append(answer)
+        self._open -= 1
+        return self._answers if self._open == 0 and self._answers else None
+
+
+class Call:
+    """A call whose handler has not answered, or whose write is not durable.
+
+    ``deadline`` is in the loop's seconds. ``ending`` is set when the call is ended before its handler: what was
+    answered.
+    """
+
+    __slots__ = ("batch", "deadline", "done", "ending", "id", "key", "method", "scope", "writes")
+
+    def __init__(self, request: Request, entry: Entry, batch: BatchAnswer | None, deadline: float) -> None:
+        self.id: RequestId | UnsetType = request.id
+        self.key: Any = self if self.id is None or self.id is UNSET else self.id
+        self.method = request.method
+        self.writes = entry.writes
+        self.batch = batch
+        self.deadline = deadline
+        self.scope: anyio.CancelScope | None = None
+        self.ending: ErrorObject | None = None
+        self.done = False
+
+    def end(self, ending: ErrorObject) -> None:
+        """Have the handler stop, if it still runs."""
+        self.ending = ending
+        if self.scope is not None:
+            self.scope.cancel()
+
+
+class Calls:
+    """The unanswered calls of one connection. ``deliver`` is told each answer that comes later, null for none."""
+
+    __slots__ = ("_deliver", "_lane", "_table", "_timer", "caller", "draining", "open")
+
+    def __init__(self, lane: Lane, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
+        self._lane = lane
+        self._table = lane.table
+        self._deliver = deliver
+        self._timer: asyncio.TimerHandle | None = None
+        self.caller = caller
+        self.draining = False
+        self.open: dict[Any, Call] = {}
+
+    def begin(self, request: Request, batch: BatchAnswer | None = None) -> Reply | Failure | None:
+        """Carry out ``request``: its answer, or null if it has none or will have it later."""
+        request_id = request.id
+        entry = self._table.get(request.method)
+        if entry is None or self.draining:
+            return self._decline(request)
+        if request_id in self.open:
+            return refuse(None, error_object("duplicate_id", "an earlier request with this id is not answered yet"))
+        try:
+            hit("rpc.dispatch")
+            result = entry.call(self.caller, entry.params(request.params))
+        except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
+            return self._failure(request_id, request.method, exc)
+        kind = type(result)
+        if kind is Accepted:
+            return self._accepted(request, entry, batch, cast(Accepted, result))
+        if kind is CoroutineType:
+            self._lane.spawn(self._run, self._note(request, entry, batch), result)
+            return None
+        return None if request_id is UNSET else Reply("2.0", request_id, result)
+
+    def begin_member(self, request: Request, batch: BatchAnswer) -> list[Reply | Failure] | None:
+        """Carry out a member of ``batch``; the batch's answer if this completes it."""
+        if request.id is not UNSET and request.id is not None:
+            if request.id in batch.ids:
+                return batch.add(refuse(None, error_object("duplicate_id", "the batch holds this id already")))
+            batch.ids.add(request.id)
+        before = len(self.open)
+        answer = self.begin(request, batch)
+        return None if len(self.open) > before else batch.add(answer)
+
+    def abandon(self) -> None:
+        """The client is gone: stop its reads; its writes go on, unanswered."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._lane.in_flight -= len(self.open)
+        calls = list(self.open.values())
+        self.open.clear()
+        for call in calls:
+            call.done = True
+            if not call.writes:
+                call.end(cancelled_error(writes=False))
+
+    def _note(self, request: Request, entry: Entry, batch: BatchAnswer | None) -> Call:
+        seconds = self._lane.timing.deadline_s
+        call = Call(request, entry, batch, self._lane.loop.time() + seconds)
+        self.open[call.key] = call
+        self._lane.in_flight += 1
+        if self._timer is None:
+            self._timer = self._lane.loop.call_later(seconds, self._expire)
+        return call
+
+    def _accepted(
+        self, request: Request, entry: Entry, batch: BatchAnswer | None, accepted: Accepted
+    ) -> Reply | Failure | None:
+        pending = accepted.pending
+        if pending is None or pending.done:
+            return self._settled(request.id, request.method, accepted)
+        call = self._note(request, entry, batch)
+        pending.on_done(lambda _: self._durable(call, accepted))
+        return None
+
+    def _durable(self, call: Call, accepted: Accepted) -> None:
+        if not call.done:
+            self._finish(call, self._settled(call.id, call.method, accepted))
+
+    def _settled(self, request_id: RequestId | UnsetType, method: str, accepted: Accepted) -> Reply | Failure | None:
+        """The answer of a call whose write is decided."""
+        pending: Pending | None = accepted.pending
+        if pending is not None and pending.error is not None:
+            return self._failure(request_id, method, pending.error)
+        try:
+            result = accepted.result(None if pending is None else pending.receipt)
+        except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
+            return self._failure(request_id, method, exc)
+        return None if request_id is UNSET else Reply("2.0", request_id, result)
+
+    async def _run(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Carry out the rest of a call. Cancel: safe; ended by its own scope, the call was answered already."""
+        if call.ending is not None:
+            coroutine.close()
+            return
+        with anyio.CancelScope() as call.scope:
+            try:
+                self._take(call, await coroutine)
+            except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
+                self._finish(call, self._failure(call.id, call.method, exc))
+        call.scope = None
+
+    def _take(self, call: Call, result: Any) -> None:  # noqa: ANN401 - any method's result
+        """Answer with ``result``, now or once its write is durable."""
+        if type(result) is not Accepted:
+            self._finish(call, None if call.id is UNSET else Reply("2.0", call.id, result))
+        elif result.pending is None:
+            self._durable(call, result)
+        else:
+            result.pending.on_done(lambda _: self._durable(call, result))
+
+    def _finish(self, call: Call, answer: Reply | Failure | None) -> None:
+        if call.done:
+            return
+        call.done = True
+        del self.open[call.key]
+        self._lane.in_flight -= 1
+        self._deliver(answer if call.batch is None else call.batch.add(answer))
+
+    def _failure(self, request_id: RequestId | UnsetType, method: str, exc: BaseException) -> Failure | None:
+        error = error_of(exc, method=method, log=self._lane.log)
+        if request_id is UNSET:
+            return refuse(None, error) if error.data.code == "invalid_request" else None
+        return refuse(request_id, error)
+
+    def _decline(self, request: Request) -> Failure | None:
+        """Answer what is in no table, or comes while the daemon stops."""
+        if request.params is not UNSET and bytes(request.params)[:1] not in (b"{", b"["):
+            error = error_object("invalid_request", "params is an array or an object, or left out")
+            return refuse(None if request.id is UNSET else request.id, error)
+        if request.id is UNSET:
+            if request.method == "$/cancelRequest":
+                self._cancel(request)
+            return None
+        if self.draining and request.method in self._table:
+            return refuse(request.id, draining_error(self._lane.timing.retry_after_ms))
+        hint = "rpc.discover lists the methods."
+        return refuse(request.id, error_object("method_not_found", "there is no such method here", hint=hint))
+
+    def _cancel(self, request: Request) -> None:
+        if request.params is UNSET:
+            return
+        try:
+            named = _CANCEL.decode(request.params).id
+        except msgspec.DecodeError:
+            return
+        call = self.open.get(named)
+        if call is not None:
+            self._end_early(call, cancelled_error(writes=call.writes))
+
+    def _end_early(self, call: Call, ending: ErrorObject) -> None:
+        """Answer ``ending`` now; what still runs of a read is stopped, a submitted write goes on."""
+        call.end(ending)
+        self._finish(call, None if call.id is UNSET else refuse(call.id, ending))
+
+    def _expire(self) -> None:
+        """End the calls whose time is up, and wait for the next one's. Calls stand in the order of their deadlines."""
+        now = self._lane.loop.time()
+        self._timer = None
+        for call in list(self.open.values()):
+            if call.deadline > now:
+                self._timer = self._lane.loop.call_at(call.deadline, self._expire)
+                return
+            self._end_early(call, timeout_error(self._lane.timing.deadline_s, writes=call.writes))

@@ -1,0 +1,16 @@
+"""Which methods a capability reaches.
+
+What is not reached is not in a connection's table, so there is no check to forget.
+"""
+
+from typing import Final
+
+from ctxd_protocol.methods import METHODS, Capability
+
+_LEVEL: Final[dict[Capability, int]] = {"observe": 0, "session": 1, "host": 2}
+
+
+def reachable(capability: Capability) -> frozenset[str]:
+    """The names of the methods that a connection of ``capability`` may call."""
+    level = _LEVEL[capability]
+    return frozenset(name for name, method in METHODS.items() if _LEVEL[method.capability] <= level)

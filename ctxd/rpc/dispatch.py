@@ -1,0 +1,102 @@
+"""Method tables: from a name to what decodes its parameters and what carries it out.
+
+Owns which method a name means on a connection and whether parameters fit it. Knows no connection and sends nothing.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.capability import reachable
+from ctxd.rpc.faults import MalformedParams, params_error
+from ctxd.store.writes import Accepted
+from ctxd_protocol.methods import METHODS, Capability, Method
+
+Answer = msgspec.Struct | Accepted | dict[str, Any] | Raw
+Handler = Callable[[Caller, Any], Answer | Coroutine[Any, Any, Answer]]
+"""A sync handler is answered in line; a coroutine runs under the deadline of its call."""
+
+_ITEMS: Final = msgspec.json.Decoder(list[Raw])
+
+
+class Entry:
+    """One method as one kind of connection may call it. ``decode`` turns params bytes into the method's struct."""
+
+    __slots__ = ("call", "decode", "default", "method", "writes")
+
+    def __init__(self, method: Method, handler: Handler) -> None:
+        self.method = method
+        self.writes = method.writes
+        self.call = handler
+        self.decode: Callable[[Any], Any] = msgspec.json.Decoder(method.params).decode
+        self.default = _default(method)
+
+    def params(self, raw: Raw | UnsetType) -> Any:  # noqa: ANN401 - the method's own struct
+        """The params ``raw`` as the method's struct, however they were passed: by name, by position, or not at all.
+
+        Raises: CtxdError ``invalid_params`` if they do not fit, MalformedParams if they are neither array nor object.
+        """
+        if raw is UNSET:
+            if self.default is None:
+                raise CtxdError("invalid_params", f"{self.method.name} needs params", hint=_HINT)
+            return self.default
+        try:
+            return self.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            first = bytes(raw)[:1]
+            if first == b"[":
+                return self._by_position(raw)
+            if first != b"{":
+                raise MalformedParams from exc
+            raise params_error(exc) from exc
+
+    def _by_position(self, raw: Raw) -> Any:  # noqa: ANN401 - the method's own struct
+        names = self.method.params.__struct_encode_fields__
+        items = _ITEMS.decode(raw)
+        if len(items) > len(names):
+            raise CtxdError("invalid_params", f"{self.method.name} takes at most {len(names)} params", hint=_HINT)
+        try:
+            return self.decode(msgspec.json.encode(dict(zip(names, items, strict=False))))
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise params_error(exc) from exc
+
+
+_HINT: Final = "rpc.discover describes every method's parameters."
+
+Table = Mapping[str, Entry]
+"""What one kind of connection may call."""
+
+
+def build_table(handlers: Mapping[str, Handler], capability: Capability) -> dict[str, Entry]:
+    """The table of connections of ``capability`` over ``handlers``, by method name. What is beyond it is left out.
+
+    A connection that is bound to a session reaches that session only: another is as if it did not exist.
+    """
+    names = reachable(capability) & handlers.keys()
+    bound = capability != "host"
+    return {name: Entry(METHODS[name], _scoped(METHODS[name], handlers[name], bound)) for name in names}
+
+
+def _default(method: Method) -> Any | None:  # noqa: ANN401 - the method's own struct
+    try:
+        return method.params()
+    except TypeError:
+        return None
+
+
+def _scoped(method: Method, handler: Handler, bound: bool) -> Handler:
+    if not bound or "session" not in get_type_hints(method.params):
+        return handler
+
+    def within(caller: Caller, params: Any) -> Answer | Coroutine[Any, Any, Answer]:  # noqa: ANN401 - method's struct
+        if caller.session is not None and params.session != caller.session:
+            if params.session is not None:
+                raise CtxdError("session_not_found", "there is no such session")
+            params = msgspec.structs.replace(params, session=caller.session)
+        return handler(caller, params)
+
+    return within

@@ -1,0 +1,62 @@
+"""The only place where exceptions become wire errors.
+
+The peer gets a code and a safe sentence, the log gets the rest.
+"""
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from ctxd.errors import CtxdError
+from ctxd_protocol.errors import ERRORS, ErrorData, ErrorObject, Outcome
+from ctxd_protocol.jsonrpc import error_object
+
+
+class MalformedParams(Exception):
+    """The params are no array and no object: the request itself is at fault, not the parameters."""
+
+
+def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> ErrorObject:
+    """What the peer is told about ``exc``, raised by a call of ``method``; what is unexpected is logged whole."""
+    if isinstance(exc, CtxdError):
+        kind = ERRORS[exc.code]
+        data = ErrorData(
+            code=exc.code,
+            hint=exc.hint,
+            retryable=kind.retryable,
+            retry_after_ms=exc.retry_after_ms,
+            outcome=exc.outcome,
+        )
+        return ErrorObject(code=kind.number, message=exc.message, data=data)
+    if isinstance(exc, MalformedParams):
+        return error_object("invalid_request", "params is an array or an object, or left out")
+    log.error("rpc.internal_error", method=method, exc_info=exc)
+    hint = "The daemon's log has the details."
+    return error_object("internal_error", "the daemon failed to carry out the call", hint=hint)
+
+
+def params_error(exc: msgspec.DecodeError | UnicodeDecodeError | TypeError) -> CtxdError:
+    """The error of params that do not fit the method."""
+    return CtxdError("invalid_params", str(exc), hint="rpc.discover describes every method's parameters.")
+
+
+def timeout_error(seconds: float, *, writes: bool) -> ErrorObject:
+    """The error of a call that was not answered in time."""
+    outcome: Outcome | None = "unknown" if writes else None
+    hint = "Send it again with the same op_id." if writes else "Send it again."
+    return error_object("timeout", f"no answer within {seconds:g} s", hint=hint, outcome=outcome)
+
+
+def cancelled_error(*, writes: bool) -> ErrorObject:
+    """The error of a call that its client cancelled."""
+    return error_object("cancelled", "the client cancelled the call", outcome="unknown" if writes else None)
+
+
+def draining_error(retry_after_ms: int) -> ErrorObject:
+    """The error of a call that came while the daemon stops."""
+    return error_object(
+        "draining",
+        "the daemon is stopping",
+        hint="Connect again when it is back.",
+        retry_after_ms=retry_after_ms,
+        outcome="not_applied",
+    )

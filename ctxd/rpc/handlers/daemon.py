@@ -1,0 +1,52 @@
+"""Methods about the daemon itself: who it is, what it speaks, how it is."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from ctxd import __version__
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.capability import reachable
+from ctxd.rpc.dispatch import Handler
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods import HelloParams, HelloResult, Nothing
+from ctxd_protocol.objects import Receipt
+from ctxd_protocol.openrpc import document
+from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.version import PROTOCOL_VERSIONS, SERVER_NAME
+
+
+def handlers(
+    *,
+    incarnation: int,
+    limits: Limits,
+    status: Callable[[], DaemonStatus],
+    check_witness: Callable[[Receipt], None],
+) -> dict[str, Handler]:
+    """The daemon's methods. ``check_witness`` raises CtxdError ``data_loss`` for an unknown receipt."""
+    discovered = msgspec.Raw(msgspec.json.encode(document()))
+
+    def hello(caller: Caller, params: HelloParams) -> HelloResult:
+        common = set(params.protocol) & set(PROTOCOL_VERSIONS)
+        if not common:
+            message = f"the client speaks protocol {list(params.protocol)}, the daemon {list(PROTOCOL_VERSIONS)}"
+            raise CtxdError("unsupported", message, hint="Update the older of the two.")
+        if params.last_receipt is not None:
+            check_witness(params.last_receipt)
+        return HelloResult(
+            server=SERVER_NAME,
+            version=__version__,
+            protocol=max(common),
+            capabilities=tuple(sorted(reachable(caller.capability))),
+            limits=limits,
+            incarnation=incarnation,
+        )
+
+    def discover(caller: Caller, params: Nothing) -> msgspec.Raw:
+        return discovered
+
+    def daemon_status(caller: Caller, params: Nothing) -> DaemonStatus:
+        return status()
+
+    return {"hello": hello, "rpc.discover": discover, "daemon.status": daemon_status}

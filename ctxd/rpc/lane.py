@@ -1,0 +1,107 @@
+"""What all connections of one listener share: whom it lets in, what they may call, within which bounds.
+
+Owns the set of open connections and their counts. The listener decides capability and session, not the message.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from ctxd.rpc.dispatch import Table
+from ctxd.rpc.peer import may_enter, peer_of
+from ctxd_protocol.errors import ErrorObject
+from ctxd_protocol.jsonrpc import error_object
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods import Capability
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a connection waits, in seconds, and how much it holds for a slow reader.
+
+    ``frame_s``: from the first byte of a frame to its last; longer is a peer that holds memory for nothing.
+    ``stall_s``: how long a full write buffer may stay full. ``deadline_s``: until a call is answered with ``timeout``.
+    ``drain_s``: what calls in flight get when the daemon stops. ``write_buffer_bytes``: above it no call is started.
+    ``notices``: notifications that wait for a slow reader before they are dropped and counted as missed.
+    """
+
+    frame_s: float = 10.0
+    stall_s: float = 10.0
+    deadline_s: float = 60.0
+    drain_s: float = 5.0
+    retry_after_ms: int = 1000
+    write_buffer_bytes: int = 1024 * 1024
+    notices: int = 256
+
+
+class Guest(Protocol):
+    """A connection as its lane sees it."""
+
+    def drain(self) -> None:
+        """Refuse new calls, answer those in flight, then close."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class Lane:
+    """One listener's connections. ``table`` is what they may call; ``spawn`` starts a task of the server."""
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        capability: Capability,
+        session: str | None,
+        connections_max: int,
+        owner_uid: int,
+        owner_only: bool,
+        limits: Limits,
+        timing: Timing,
+        log: FilteringBoundLogger,
+        loop: asyncio.AbstractEventLoop,
+        spawn: Callable[..., Any],
+    ) -> None:
+        self.table = table
+        self.capability = capability
+        self.session = session
+        self.limits = limits
+        self.timing = timing
+        self.log = log
+        self.loop = loop
+        self.spawn = spawn
+        self.guests: set[Guest] = set()
+        self.requests = 0
+        self.in_flight = 0
+        self.strays = 0
+        self.emptied: Callable[[], None] | None = None
+        self._connections_max = connections_max
+        self._owner_uid = owner_uid
+        self._owner_only = owner_only
+        self._last = 0
+
+    def admit(self, guest: Guest, fd: int) -> tuple[str, int] | ErrorObject:
+        """Let the peer behind ``fd`` in: its principal and the connection's number; or what to refuse it with.
+
+        Raises: OSError if the kernel cannot say who it is.
+        """
+        peer = peer_of(fd)
+        if not may_enter(peer, owner_uid=self._owner_uid, owner_only=self._owner_only):
+            self.log.warning("rpc.foreign_peer", uid=peer.uid, pid=peer.pid)
+            return error_object("unauthorized", "this socket belongs to another user")
+        if len(self.guests) >= self._connections_max:
+            message = f"there are {self._connections_max} connections already"
+            hint = "Close idle connections, or connect again later."
+            retry = self.timing.retry_after_ms
+            return error_object("rate_limited", message, hint=hint, retry_after_ms=retry)
+        self.guests.add(guest)
+        self._last += 1
+        return f"uid:{peer.uid}", self._last
+
+    def leave(self, guest: Guest) -> None:
+        """Forget ``guest``, whose connection is gone."""
+        self.guests.discard(guest)
+        if not self.guests and self.emptied is not None:
+            self.emptied()

@@ -1,0 +1,148 @@
+"""The listener: accepts connections on a Unix socket until it is told to stop.
+
+Owns the socket, the task group in which calls run, and the way to an orderly end. Promise: ``run`` leaves no task, no
+socket and no open connection behind, however it ends.
+"""
+
+import asyncio
+import resource
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from structlog.typing import FilteringBoundLogger
+
+from ctxd.failpoints import hit
+from ctxd.rpc.binding import bind_socket, inode_of, remove_socket
+from ctxd.rpc.connection import Connection
+from ctxd.rpc.dispatch import Handler, build_table
+from ctxd.rpc.lane import Lane, Timing
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods import Capability
+
+CONNECTIONS_MAX: Final = 4096
+"""Connections of one listener at once. More are refused politely; each costs a descriptor and some 10 KB."""
+
+DESCRIPTORS_RESERVED: Final = 128
+"""File descriptors kept free of connections, for databases, artifacts and the files being indexed."""
+
+
+class Server:
+    """A host listener at ``path``. ``handlers`` are by method name, complete or not; what is missing does not exist."""
+
+    def __init__(
+        self,
+        path: Path,
+        handlers: Mapping[str, Handler],
+        *,
+        log: FilteringBoundLogger,
+        gid: int | None = None,
+        capability: Capability = "host",
+        session: str | None = None,
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._path = path
+        self._table = build_table(handlers, capability)
+        self._log = log
+        self._gid = gid
+        self._capability: Capability = capability
+        self._session = session
+        self._limits = limits or Limits()
+        self._timing = timing or Timing()
+        self._connections_max = connections_max
+        self._lane: Lane | None = None
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return 0 if self._lane is None else len(self._lane.guests)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are not answered."""
+        return 0 if self._lane is None else self._lane.in_flight
+
+    @property
+    def requests(self) -> int:
+        """Calls and notifications since the start, refused ones included."""
+        return 0 if self._lane is None else self._lane.requests
+
+    def bind(self) -> socket.socket:
+        """The listening socket, bound before anything else is started.
+
+        Raises: StateDirError if it cannot be had.
+        """
+        return bind_socket(self._path, gid=self._gid)
+
+    async def run(
+        self, bound: socket.socket | None = None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until cancelled; started once connections are accepted. Cancel: safe; every connection is closed at
+        once.
+
+        Raises: StateDirError if the socket cannot be had.
+        """
+        bound = self.bind() if bound is None else bound
+        inode = inode_of(self._path)
+        try:
+            async with anyio.create_task_group() as group:
+                lane = self._lane = self._make_lane(group)
+                loop: Any = asyncio.get_running_loop()
+                self._listener = await loop.create_unix_server(lambda: Connection(lane), sock=bound, backlog=1024)
+                task_status.started()
+                await anyio.sleep_forever()
+        finally:
+            self._end()
+            remove_socket(self._path, inode)
+            bound.close()
+
+    async def drain(self) -> None:
+        """Accept nothing more, refuse new calls, give those in flight ``drain_s``, then close every connection.
+
+        Cancel: safe; connections that are left are closed when ``run`` ends.
+        """
+        hit("drain.start")
+        if self._listener is not None:
+            self._listener.close()
+        lane = self._lane
+        if lane is None:
+            return
+        emptied = anyio.Event()
+        lane.emptied = emptied.set
+        for guest in list(lane.guests):
+            guest.drain()
+        if lane.guests:
+            with anyio.move_on_after(self._timing.drain_s):
+                await emptied.wait()
+        for guest in list(lane.guests):
+            guest.abort()
+
+    def _end(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._lane is not None:
+            for guest in list(self._lane.guests):
+                guest.abort()
+
+    def _make_lane(self, group: TaskGroup) -> Lane:
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        spawn: Callable[..., Any] = group.start_soon
+        return Lane(
+            table=self._table,
+            capability=self._capability,
+            session=self._session,
+            connections_max=max(1, min(self._connections_max, descriptors - DESCRIPTORS_RESERVED)),
+            owner_uid=self._path.stat().st_uid,
+            owner_only=self._gid is None,
+            limits=self._limits,
+            timing=self._timing,
+            log=self._log,
+            loop=asyncio.get_running_loop(),
+            spawn=spawn,
+        )
