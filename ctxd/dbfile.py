@@ -55,7 +55,10 @@ def faults() -> Iterator[None]:
 
 
 def open_writer(path: Path) -> Connection:
-    """The connection that writes and checkpoints; the file is made if missing. There must be only one."""
+    """The connection that writes and checkpoints; the file is made if missing. There must be only one.
+
+    Closing it does not checkpoint: after a failed disk that would write on.
+    """
     connection = Connection(str(path))
     connection.set_busy_timeout(10_000)
     # Page size holds only before the first table is made; the mode is kept in the file.
@@ -68,6 +71,7 @@ def open_writer(path: Path) -> Connection:
         "temp_store=MEMORY",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.wal_autocheckpoint(0)
     return connection
 

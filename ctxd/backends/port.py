@@ -14,6 +14,10 @@ LATEST: Final = 2**63 - 1
 """The upper bound of both times: no version is later."""
 
 
+class DamagedVersion(Exception):
+    """A row is not what was written: it must not be served."""
+
+
 class Version(msgspec.Struct, frozen=True, gc=False):
     """One row: what entity ``id`` is from ``valid_time`` on, as write ``tx`` said it at ``tx_time`` (ms since 1970).
 

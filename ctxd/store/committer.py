@@ -118,13 +118,19 @@ class Committer:
             return f"row {witnessed.seq} of the journal is not the one that was acknowledged"
         return ""
 
-    def close(self) -> None:
-        """Empty the write-ahead log, write the witness, close."""
+    def close(self, *, tidy: bool) -> None:
+        """Close; with ``tidy`` empty the write-ahead log and write the witness before.
+
+        Without it nothing is written: after a failed disk that would make it worse, after a loss it would cover it up.
+        Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``; it is closed all the same.
+        """
         try:
-            with dbfile.faults():
-                self.checkpoint(truncate=True)
+            if tidy:
+                with dbfile.faults():
+                    self.checkpoint(truncate=True)
         finally:
             self._connection.close()
+            self._witness.close()
 
     # --- write ---
 
@@ -216,12 +222,13 @@ class Committer:
         return 0
 
     def _afterwards(self) -> None:
+        # Every commit, though only now and then on the disk: it costs two microseconds, and a kill then loses nothing.
+        self._witness.write(self.head, sync=False)
         now = self._clock.monotonic()
         if self._wal_pages * 4096 >= limits.CHECKPOINT_BYTES:
             self.checkpoint(truncate=False)
         if now - self._looked >= limits.WITNESS_S:
             self._looked = now
-            self._witness.write(self.head, sync=False)
             self.low_space = not self.enough_space()
 
     def checkpoint(self, *, truncate: bool) -> None:

@@ -1,16 +1,16 @@
 """Lookups of heads and operation ids, gathered: what one tick asks for is read in one go on a thread."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import anyio
 from anyio.to_thread import run_sync
 
-from ctxd import dbfile
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.store import journal
 from ctxd.store.cache import Heads
 from ctxd.store.journal import Body
-from ctxd.store.reads import Reader
+from ctxd.store.reads import Reader, answering
 from ctxd_protocol.objects import Receipt
 
 Operation = tuple[str, str]
@@ -25,21 +25,24 @@ class Batch:
         self.keys: set[Operation] = set()
         self.heads: dict[str, Stored | None] = {}
         self.operations: dict[Operation, tuple[Body, Receipt]] = {}
+        self.claims: list[tuple[Receipt, Callable[[str], None]]] = []
+        self.refuted: list[tuple[str, Callable[[str], None]]] = []
         self.error: CtxdError | None = None
         self.done = anyio.Event()
 
     def read(self, reader: Reader) -> None:
         """Find everything; blocks."""
         try:
-            with dbfile.faults():
+            with answering():
                 self.heads = reader.heads(self.ids)
                 self.operations = reader.operations(self.keys)
+                for receipt, refute in self.claims:
+                    chain = journal.chain_at(reader.connection, receipt.seq)
+                    if chain is None or chain.hex() != receipt.chain:
+                        message = f"row {receipt.seq} is not the one that a client holds a receipt for"
+                        self.refuted.append((message, refute))
         except CtxdError as error:
             self.error = error
-        except (dbfile.FileDamaged, ValueError) as error:
-            self.error = CtxdError("corrupt", f"the database is damaged: {error}")
-        except (dbfile.DiskFailed, dbfile.DiskFull) as error:
-            self.error = CtxdError("store_failed", f"the database cannot be read: {error}")
 
 
 class Loads:
@@ -56,6 +59,11 @@ class Loads:
         """Say that newer heads of ``ids`` were accepted, so that one being read is not taken for the newest."""
         if self._reading is not None:
             self._written.update(ids)
+
+    def compare(self, receipt: Receipt, refute: Callable[[str], None]) -> None:
+        """Have ``refute`` called, soon, if the journal does not hold the row of ``receipt``."""
+        self._next.claims.append((receipt, refute))
+        self._wake.set()
 
     async def find(self, ids: Iterable[str], key: Operation | None = None) -> Batch:
         """Read the heads of ``ids`` and the write under ``key``. The heads are in the cache afterwards.
@@ -86,4 +94,6 @@ class Loads:
                 if id not in self._written:
                     self._heads.put(id, head)
             self._written.clear()
+            for message, refute in batch.refuted:
+                refute(message)
             batch.done.set()

@@ -1,7 +1,8 @@
 """Reads of what is durable: plain blocking functions on a read-only connection, run on a thread by the store."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from blake3 import blake3
@@ -9,13 +10,25 @@ from blake3 import blake3
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends import documents
-from ctxd.backends.port import Version
+from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite.backend import SqliteBackend
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.store import journal
 from ctxd.store.answers import Change
 from ctxd_protocol.objects import Receipt
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn what a damaged or failing disk raises inside into ``CtxdError`` ``corrupt`` and ``store_failed``."""
+    try:
+        with dbfile.faults():
+            yield
+    except (dbfile.FileDamaged, DamagedVersion, ValueError, TypeError) as error:
+        raise CtxdError("corrupt", f"the database is damaged: {error}") from error
+    except (dbfile.DiskFailed, dbfile.DiskFull) as error:
+        raise CtxdError("store_failed", f"the database cannot be read: {error}") from error
 
 
 def to_stored(version: Version) -> Stored | None:
@@ -60,13 +73,21 @@ class Reader:
     def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[journal.Body, Receipt]]:
         """The finished writes under ``(principal, op_id)``: what each said, and its receipt."""
         found = {}
-        query = "SELECT seq, vt, body, chain FROM journal WHERE op_id=? AND principal=?"
+        query = "SELECT seq FROM journal WHERE op_id=? AND principal=?"
         for principal, op_id in keys:
-            row = self.connection.execute(query, (op_id, principal)).fetchone()
-            if row is not None:
-                seq, vt, body, chain = row
-                found[principal, op_id] = (journal.decode_body(body), Receipt(seq, chain.hex(), vt))
+            place = self.connection.execute(query, (op_id, principal)).fetchone()
+            if place is not None:
+                (row,) = self._rows(place[0] - 1, 1)
+                found[principal, op_id] = (journal.decode_body(row.body), Receipt(row.seq, row.chain.hex(), row.vt))
         return found
+
+    def _rows(self, after: int, limit: int) -> list[journal.Row]:
+        chain = journal.chain_at(self.connection, after)
+        rows = list(journal.read_rows(self.connection, after=after, limit=limit))
+        fault = journal.first_fault(iter(rows), after=after, chain=chain or b"") if rows else None
+        if fault is not None:
+            raise CtxdError("corrupt", fault)
+        return rows
 
     def contents(self, refs: Iterable[str]) -> dict[str, str]:
         """Text by hash.
@@ -107,5 +128,5 @@ class Reader:
                 row.vt,
                 tuple((put.id, row.vt) for put in journal.decode_body(row.body).puts),
             )
-            for row in journal.read_rows(self.connection, after=after, limit=limit)
+            for row in self._rows(after, limit)
         ]

@@ -13,11 +13,17 @@ class Health:
         self.reason = ""
         self._code = ""
         self._draining = False
+        self._closed = False
 
     @property
     def full(self) -> bool:
         """Whether writes are refused until the disk has room."""
         return self._code == "disk_full"
+
+    @property
+    def lost(self) -> bool:
+        """Whether acknowledged data is missing."""
+        return self._code == "data_loss"
 
     def fill(self, reason: str) -> None:
         """The disk is full."""
@@ -42,6 +48,10 @@ class Health:
         """No further writes."""
         self._draining = True
 
+    def close(self) -> None:
+        """No further reads either."""
+        self._draining = self._closed = True
+
     def require_writable(self) -> None:
         """Raises: CtxdError ``disk_full``, ``data_loss``, ``store_failed`` or ``draining`` unless writes are taken."""
         if self._code:
@@ -52,6 +62,8 @@ class Health:
             raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000, outcome="not_applied")
 
     def require_readable(self) -> None:
-        """Raises: CtxdError ``store_failed`` after a failure of the disk."""
+        """Raises: CtxdError ``store_failed`` after a failure of the disk, ``draining`` after the end."""
         if self.state == "failed":
             raise CtxdError("store_failed", self.reason, retry_after_ms=1_000)
+        if self._closed:
+            raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000)

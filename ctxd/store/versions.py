@@ -9,7 +9,7 @@ nothing of them remains. Reads of anything but a head wait until what was accept
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import anyio
 import msgspec
@@ -20,16 +20,16 @@ from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import LATEST
 from ctxd.clock import Clock
-from ctxd.errors import CtxdError
-from ctxd.failpoints import hit
+from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
 from ctxd.store import statedir
 from ctxd.store.answers import Change, Missing, Replay, StoreFailed
 from ctxd.store.cache import Heads, Texts
 from ctxd.store.committer import Committer
+from ctxd.store.group_commit import GroupCommit
 from ctxd.store.loads import Loads
-from ctxd.store.queue import Entry, Prepared, Queue
-from ctxd.store.reads import Reader, to_stored
+from ctxd.store.queue import Entry, Prepared
+from ctxd.store.reads import Reader, answering, to_stored
 from ctxd.store.state import Health
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.witness import WitnessFile
@@ -38,6 +38,7 @@ from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import StoreStatus
 
 T = TypeVar("T")
+_EXIT_IO: Final = 74
 
 
 class VersionStore:
@@ -48,22 +49,18 @@ class VersionStore:
         self._root = root
         self._clock = clock
         self._health = Health()
-        self._queue = Queue()
+        self._commits = GroupCommit(self._health, self._note_landed, self._note_lost)
         self._heads = Heads(limits.HEADS_CACHED_MAX)
         self._texts = Texts(limits.CONTENT_CACHE_BYTES)
         self._loads = Loads(self._heads)
         self._times = ValidTimes()
         self._in_flight: dict[tuple[str, str], Entry] = {}
         self._finished: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._flushing: list[Entry] = []
-        self._last: Pending | None = None
         self._next_seq = 1
         self._durable: Receipt | None = None
-        self._wake = anyio.Event()
-        self._lost: list[Callable[[frozenset[str]], None]] = []
-        self._landed: list[Callable[[Sequence[tuple[Write, Pending]]], None]] = []
+        self._on_lost: list[Callable[[frozenset[str]], None]] = []
+        self._on_durable: list[Callable[[Sequence[tuple[Write, Pending]]], None]] = []
         self._reading = anyio.CapacityLimiter(1)
-        self._writing = anyio.CapacityLimiter(1)
         self.incarnation = 0
 
     # --- life ---
@@ -87,9 +84,10 @@ class VersionStore:
         self._committer = committer
         try:
             damage = await run_sync(committer.open)
-        except dbfile.FileDamaged as error:
-            raise StoreFailed(str(error)) from error
-        await run_sync(artifacts.create)
+            await run_sync(artifacts.create)
+        except (dbfile.FileDamaged, dbfile.DiskFailed, dbfile.DiskFull, OSError) as error:
+            message = f"{directory.database} cannot be opened: {error}"
+            raise StateDirError(message, exit_code=_EXIT_IO) from error
         self._begin(damage)
         self._reader = Reader(directory.database, artifacts)
         loader = Reader(directory.database, artifacts)
@@ -98,7 +96,7 @@ class VersionStore:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._loads.run, loader)
                 task_status.started()
-                failure = await self._commit_all()
+                failure = await self._commits.run(committer)
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
@@ -116,73 +114,41 @@ class VersionStore:
             self._health.lose(damage)
 
     async def _end(self, failure: Exception | None, loader: Reader) -> None:
-        self._health.drain()
-        self._fail(self._queue.clear(), "draining", "the daemon is going down", "not_applied")
+        self._health.close()
         await run_sync(self._reader.close, limiter=self._reading)
         await run_sync(loader.close)
-        if failure is None:
-            await run_sync(self._committer.close, limiter=self._writing)
+        await run_sync(self._close_committer, failure)
+
+    def _close_committer(self, failure: Exception | None) -> None:
+        try:
+            self._committer.close(tidy=failure is None and not self._health.lost)
+        except (dbfile.DiskFull, dbfile.DiskFailed) as error:
+            # The write-ahead log holds everything: the next start reads it from there.
+            if isinstance(error, dbfile.DiskFailed):
+                self._health.fail(str(error))
 
     async def drain(self) -> None:
         """Refuse further writes, and return once every accepted one is durable or has failed. Cancel: safe."""
         self._health.drain()
-        await self._settle()
+        await self._commits.settle()
 
-    async def _commit_all(self) -> Exception:
-        """Commit batch after batch. Returns why the disk failed."""
-        while True:
-            if not len(self._queue):
-                await self._rest()
-                continue
-            batch = self._flushing = self._queue.take()
-            try:
-                chains = await run_sync(self._committer.commit, batch, limiter=self._writing)
-            except dbfile.DiskFull as error:
-                self._health.fill(str(error))
-                self._fail([*batch, *self._queue.clear()], "disk_full", str(error), "not_applied")
-            except (dbfile.DiskFailed, dbfile.FileDamaged) as error:
-                self._health.fail(str(error))
-                self._fail(batch, "store_failed", str(error), "unknown")
-                self._fail(self._queue.clear(), "store_failed", str(error), "not_applied")
-                return error
-            except anyio.get_cancelled_exc_class():
-                self._fail(batch, "draining", "the daemon is going down", "not_applied")
-                raise
-            else:
-                self._land(batch, chains)
-            finally:
-                self._flushing = []
-
-    async def _rest(self) -> None:
-        """Wait for a write; tidy up, or look whether a full disk has room again, meanwhile."""
-        idle = True
-        while not len(self._queue):
-            self._wake = anyio.Event()
-            with anyio.move_on_after(
-                limits.PROBE_S if self._health.full else limits.CHECKPOINT_IDLE_S if idle else None
-            ):
-                await self._wake.wait()
-                return
-            if self._health.full:
-                if await run_sync(self._committer.probe, limiter=self._writing):
-                    self._health.resume()
-            elif idle:
-                await run_sync(self._committer.tidy, limiter=self._writing)
-                idle = False
-
-    def _land(self, batch: Sequence[Entry], chains: Sequence[bytes]) -> None:
-        hit("journal.ack")
-        for entry, chain in zip(batch, chains, strict=True):
-            pending = entry.pending
-            receipt = self._durable = Receipt(pending.seq, chain.hex(), pending.vt)
+    def _note_landed(self, batch: Sequence[Entry]) -> None:
+        for entry in batch:
             self._release(entry, finished=True)
-            pending.resolve(receipt)
+        self._durable = batch[-1].pending.receipt
         self._heads.trim(batch[-1].pending.seq)
-        if self._committer.low_space:
-            self._health.fill("the filesystem of the state directory is nearly full")
         landed = [(entry.write, entry.pending) for entry in batch]
-        for callback in self._landed:
+        for callback in self._on_durable:
             callback(landed)
+
+    def _note_lost(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._heads.forget(entry.ids)
+            self._release(entry, finished=False)
+        self._next_seq = entries[0].pending.seq
+        sessions = frozenset(entry.write.session for entry in entries if entry.write.session is not None)
+        for callback in self._on_lost:
+            callback(sessions)
 
     def _release(self, entry: Entry, *, finished: bool) -> None:
         if entry.write.op_id is None:
@@ -194,21 +160,6 @@ class VersionStore:
             if len(self._finished) > limits.OPS_CACHED_MAX:
                 self._finished.popitem(last=False)
 
-    def _fail(
-        self, entries: Sequence[Entry], code: str, message: str, outcome: Literal["not_applied", "unknown"]
-    ) -> None:
-        if not entries:
-            return
-        for entry in entries:
-            self._heads.forget(entry.ids)
-            self._release(entry, finished=False)
-        self._next_seq = entries[0].pending.seq
-        sessions = frozenset(entry.write.session for entry in entries if entry.write.session is not None)
-        for callback in self._lost:
-            callback(sessions)
-        for entry in entries:
-            entry.pending.resolve(None, CtxdError(code, message, outcome=outcome))
-
     # --- write ---
 
     def submit(self, write: Write) -> Pending:
@@ -218,7 +169,7 @@ class VersionStore:
         if its ``op_id`` was submitted before, which ``replay`` tells.
         """
         self._health.require_writable()
-        if self._queue.full:
+        if self._commits.full:
             raise CtxdError(
                 "store_backlog_full", "too many writes wait for the disk", retry_after_ms=100, outcome="not_applied"
             )
@@ -228,14 +179,13 @@ class VersionStore:
         prepared = Prepared(write)
         wall = self._clock.wall_ms()
         vt = self._times.next(wall, write.floor_vt, (put.id for put in prepared.puts))
-        pending = self._last = Pending(self._next_seq, vt)
+        pending = Pending(self._next_seq, vt)
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)
         if key is not None:
             self._in_flight[key] = entry
         self._show(entry)
-        self._queue.put(entry)
-        self._wake.set()
+        self._commits.put(entry)
         return pending
 
     def _show(self, entry: Entry) -> None:
@@ -272,29 +222,20 @@ class VersionStore:
 
     def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Have ``callback`` told the sessions whose accepted writes were lost, before their callers are told."""
-        self._lost.append(callback)
+        self._on_lost.append(callback)
 
     def on_durable(self, callback: Callable[[Sequence[tuple[Write, Pending]]], None]) -> None:
         """Have ``callback`` told every write that became durable, in order, after each commit."""
-        self._landed.append(callback)
-
-    async def _settle(self) -> None:
-        """Return once everything accepted before is durable or has failed."""
-        last = self._last
-        if last is None or last.done:
-            return
-        done = anyio.Event()
-        last.on_done(lambda _: done.set())
-        await done.wait()
+        self._on_durable.append(callback)
 
     # --- read ---
 
     async def _read(self, function: Callable[[], T]) -> T:
         """Call ``function`` on the reader's thread, over everything accepted so far."""
         self._health.require_readable()
-        await self._settle()
+        await self._commits.settle()
         self._health.require_readable()
-        return await run_sync(_translated, function, limiter=self._reading)
+        return await run_sync(_answered, function, limiter=self._reading)
 
     def peek(self, id: str) -> Stored | None | Missing:
         """The newest accepted version of ``id`` without waiting; ``MISSING`` when only a reading would tell."""
@@ -438,10 +379,16 @@ class VersionStore:
         return self._durable
 
     def check_witness(self, receipt: Receipt) -> None:
-        """Compare the journal with a receipt that somebody kept. If the journal is behind it, no more writes are taken."""
+        """Compare the journal with a receipt that somebody kept.
+
+        If the journal is behind it, or has another row in its place (found a moment later), no more writes are taken: call
+        this only for those who may stop the daemon.
+        """
         durable = 0 if self._durable is None else self._durable.seq
         if receipt.seq > durable:
             self._health.lose(f"the journal ends at row {durable}, but a client holds a receipt for row {receipt.seq}")
+        else:
+            self._loads.compare(receipt, self._health.lose)
 
     def status(self) -> StoreStatus:
         """The figures of ``daemon.status``."""
@@ -453,7 +400,7 @@ class VersionStore:
             reason=self._health.reason or late,
             head_seq=0 if self._durable is None else self._durable.seq,
             head_chain="" if self._durable is None else self._durable.chain,
-            pending_writes=len(self._queue) + len(self._flushing),
+            pending_writes=self._commits.waiting,
             commits=self._committer.commits,
             rows=self._committer.head.seq,
             flush_ms_p50=flushes[len(flushes) // 2] * 1000,
@@ -475,11 +422,6 @@ def _basis(valid_time: int | None, tx: int | None) -> tuple[int, int]:
     return LATEST if valid_time is None else valid_time, LATEST if tx is None else tx
 
 
-def _translated(function: Callable[[], T]) -> T:
-    try:
-        with dbfile.faults():
-            return function()
-    except dbfile.FileDamaged as error:
-        raise CtxdError("corrupt", f"the database is damaged: {error}") from error
-    except (dbfile.DiskFailed, dbfile.DiskFull) as error:
-        raise CtxdError("store_failed", f"the database cannot be read: {error}") from error
+def _answered(function: Callable[[], T]) -> T:
+    with answering():
+        return function()

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 _SLOT: Final = struct.Struct(">8sQ32sI")
+_CHECK: Final = struct.Struct(">I")
 _SLOT_STRIDE: Final = 512
 """Bytes from slot to slot: a sector each, so that a torn write hits one."""
 _MAGIC: Final = b"ctxdhd1\0"
@@ -30,7 +31,8 @@ class WitnessFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._written = 0
+        self._descriptor = -1
+        self._slot = 0
 
     def read(self) -> Head | None:
         """The farthest head that was ever written; null if none is readable."""
@@ -39,22 +41,30 @@ class WitnessFile:
         except FileNotFoundError:
             return None
         heads = []
-        for offset in (0, _SLOT_STRIDE):
-            slot = data[offset : offset + _SLOT.size]
-            if len(slot) == _SLOT.size:
-                magic, seq, chain, check = _SLOT.unpack(slot)
-                if magic == _MAGIC and check == zlib.crc32(slot[:-4]):
-                    heads.append(Head(seq, chain))
-        return max(heads, key=lambda head: head.seq, default=None)
+        for slot in (0, 1):
+            packed = data[slot * _SLOT_STRIDE :][: _SLOT.size]
+            if len(packed) == _SLOT.size:
+                magic, seq, chain, check = _SLOT.unpack(packed)
+                if magic == _MAGIC and check == zlib.crc32(packed[:-4]):
+                    heads.append((Head(seq, chain), slot))
+        if not heads:
+            return None
+        farthest, slot = max(heads, key=lambda found: found[0].seq)
+        self._slot = 1 - slot
+        return farthest
 
     def write(self, head: Head, *, sync: bool) -> None:
         """Remember ``head``; with ``sync`` on the disk, else as soon as the system likes."""
-        slot = _SLOT.pack(_MAGIC, head.seq, head.chain, 0)[:-4]
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(descriptor, slot + struct.pack(">I", zlib.crc32(slot)), self._written % 2 * _SLOT_STRIDE)
-            if sync:
-                os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
-        self._written += 1
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        packed = _SLOT.pack(_MAGIC, head.seq, head.chain, 0)[:-4]
+        os.pwrite(self._descriptor, packed + _CHECK.pack(zlib.crc32(packed)), self._slot * _SLOT_STRIDE)
+        self._slot = 1 - self._slot
+        if sync:
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

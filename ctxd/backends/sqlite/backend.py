@@ -44,7 +44,7 @@ class SqliteBackend:
         self._write(versions)
 
     def _write(self, versions: Iterable[Version]) -> None:
-        head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content)"
+        head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content, crc)"
         dbfile.insert_rows(self._connection, head, rows.ROW, [rows.of_version(version) for version in versions])
 
     def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
