@@ -1,0 +1,224 @@
+"""A context as pieces that are kept from one assembly to the next, and its text, blocks and figures made of them.
+
+``Rendering`` is what is kept of a session: it renders again only what changed. ``Composition`` is one context,
+immutable. The promise: whatever was kept, the text is what rendering everything from scratch gives.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.budget import Candidate, plan
+from ctxd.assembly.measure import size_bytes, tokens_of
+from ctxd.assembly.pieces import Display, Piece, active_piece, chat_piece, prompt_piece, why_active
+from ctxd.assembly.pool import Head, PoolText
+from ctxd.assembly.render import POOL_HEADER, SEPARATOR
+from ctxd.objects.document import Stored
+from ctxd.sessions.state import SessionState, is_file_id
+from ctxd_protocol.context import Block, BudgetPlan, Section, SectionSize
+from ctxd_protocol.sessions import Message
+
+SECTIONS: Final[tuple[Section, ...]] = ("system_prompt", "metadata_pool", "chat", "active_content")
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a context is made of: a session's sets and chat, the versions of its objects, and their text.
+
+    ``head`` and ``content`` do not wait; what they raise ends ``compose``, which may then be called again.
+    """
+
+    state: SessionState
+    prompt: Stored | None
+    head: Head
+    content: Callable[[str], str]
+    display: Display
+    budget_tokens: int | None = None
+    calibration: float = 1.0
+
+
+class Composition(msgspec.Struct, frozen=True, kw_only=True):
+    """One context. ``fragments`` make up the text; ``plan`` says what was left out of it."""
+
+    pieces: tuple[Piece, ...]
+    fragments: tuple[str, ...]
+    pool_lines: int
+    plan: BudgetPlan
+    calibration: float
+
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self.fragments)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the text."""
+        return _joined_size([piece.size for piece in self.pieces])
+
+    @property
+    def tokens(self) -> int:
+        """Estimated tokens of the text."""
+        return tokens_of(self.size, self.calibration)
+
+    def same_text(self, other: "Composition") -> bool:
+        """Whether both have the same text. Cost: the number of fragments when little changed."""
+        return self.fragments == other.fragments
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The pieces with their places in the text."""
+        return tuple(self._blocks())
+
+    def _blocks(self) -> Iterator[Block]:
+        offset = 0
+        for piece in self.pieces:
+            yield Block(
+                section=piece.section,
+                text=piece.text,
+                offset=offset,
+                tokens=tokens_of(piece.size, self.calibration),
+                reason=piece.reason,
+                object=piece.object,
+                valid_time=piece.valid_time,
+                tx=piece.tx,
+            )
+            offset += piece.size + len(SEPARATOR)
+
+    def sections(self) -> tuple[SectionSize, ...]:
+        """All four sections with their sizes, separators between blocks not counted."""
+        sizes: dict[Section, list[int]] = {section: [] for section in SECTIONS}
+        for piece in self.pieces:
+            sizes[piece.section].append(piece.size)
+        return tuple(
+            SectionSize(
+                section=section,
+                bytes=sum(found),
+                tokens=tokens_of(sum(found), self.calibration),
+                entries=self.pool_lines if section == "metadata_pool" else len(found),
+            )
+            for section, found in sizes.items()
+        )
+
+
+def sha256(text: str) -> str:
+    """The hash of a text's UTF-8, 64 hex digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Rendering:
+    """What is kept of one session between two assemblies. Not for another mount table: make a new one."""
+
+    __slots__ = ("_active", "_chat", "_chat_at", "_pool", "_pool_piece", "_prompt")
+
+    def __init__(self) -> None:
+        self._prompt: Piece | None = None
+        self._pool = PoolText()
+        self._pool_piece: tuple[tuple[str, ...], Piece] | None = None
+        self._chat: list[Piece] = []
+        self._chat_at = (0, 0)
+        self._active: dict[str, Piece] = {}
+
+    def compose(self, view: View, *, heads_moved: bool = True) -> Composition:
+        """The context of ``view``; ``heads_moved`` false if no version changed since the last one.
+
+        Raises: CtxdError corrupt if an object has no version, and what the view raises. Call it again then.
+        """
+        prompt = self._compose_prompt(view)
+        self._pool.update(view.state.pool, view.head, view.display, heads_moved=heads_moved)
+        self._compose_chat(view)
+        self._compose_active(view)
+        return self._whole(view, prompt)
+
+    def lacks_content(self, stored: Stored) -> bool:
+        """Whether the text of the active ``stored`` has to be at hand for the next ``compose``."""
+        kept = self._active.get(stored.document.id)
+        return stored.content_ref is not None and (kept is None or kept.tx != stored.tx)
+
+    def lacks_prompt(self, stored: Stored) -> bool:
+        """Whether the text of the system prompt has to be at hand for the next ``compose``."""
+        return stored.content_ref is not None and (self._prompt is None or self._prompt.tx != stored.tx)
+
+    def _compose_prompt(self, view: View) -> Piece | None:
+        stored = view.prompt
+        if stored is None or stored.content_ref is None:
+            return None
+        if self._prompt is None or self._prompt.tx != stored.tx:
+            self._prompt = prompt_piece(stored, view.content(stored.content_ref))
+        return self._prompt if self._prompt.size else None
+
+    def _compose_chat(self, view: View) -> None:
+        turns = view.state.turns
+        turn, at = self._chat_at
+        for number in range(turn, len(turns)):
+            messages = turns[number]
+            self._chat += [_chat_piece(message, view) for message in messages[at if number == turn else 0 :]]
+            self._chat_at = (number, len(messages))
+
+    def _compose_active(self, view: View) -> None:
+        active: dict[str, Piece] = {}
+        for id in view.state.active:
+            stored = view.head(id)
+            if stored is None or stored.content_ref is None:
+                continue
+            reason = why_active(view.state, id)
+            piece = self._active.get(id)
+            if piece is None or piece.tx != stored.tx:
+                piece = active_piece(stored, view.content(stored.content_ref), reason)
+            elif piece.reason != reason:
+                piece = msgspec.structs.replace(piece, reason=reason)
+            active[id] = piece
+        self._active = active
+
+    def _whole(self, view: View, prompt: Piece | None) -> Composition:
+        top = [] if prompt is None else [prompt]
+        if len(self._pool):
+            top.append(self._pool_block())
+        stable = [*top, *self._chat]
+        active = list(self._active.values())
+        made = plan(
+            [_candidate(view.state, piece) for piece in active],
+            total_bytes=_joined_size([piece.size for piece in (*stable, *active)]),
+            budget_tokens=view.budget_tokens,
+            calibration=view.calibration,
+        )
+        gone = {dropped.object for dropped in made.dropped}
+        pieces = (*stable, *(piece for piece in active if piece.object not in gone))
+        return Composition(
+            pieces=pieces,
+            fragments=tuple(self._fragments(pieces)),
+            pool_lines=len(self._pool),
+            plan=made,
+            calibration=view.calibration,
+        )
+
+    def _pool_block(self) -> Piece:
+        chunks = tuple(self._pool.chunks)
+        if self._pool_piece is None or self._pool_piece[0] != chunks:
+            text = "".join((POOL_HEADER, *chunks))
+            piece = Piece(section="metadata_pool", text=text, size=size_bytes(text), reason="metadata pool")
+            self._pool_piece = (chunks, piece)
+        return self._pool_piece[1]
+
+    def _fragments(self, pieces: Sequence[Piece]) -> Iterator[str]:
+        for number, piece in enumerate(pieces):
+            if number:
+                yield SEPARATOR
+            if piece.section == "metadata_pool":
+                yield POOL_HEADER
+                yield from self._pool.chunks
+            else:
+                yield piece.text
+
+
+def _chat_piece(message: Message, view: View) -> Piece:
+    return chat_piece(message, None if message.toolcall is None else view.head(message.toolcall))
+
+
+def _candidate(state: SessionState, piece: Piece) -> Candidate:
+    id = piece.object
+    assert id is not None, "an active block shows an object"
+    return Candidate(id=id, size=piece.size, is_toolcall=not is_file_id(id), is_pinned=id in state.pinned)
+
+
+def _joined_size(sizes: Sequence[int]) -> int:
+    return sum(sizes) + max(0, len(sizes) - 1) * len(SEPARATOR)

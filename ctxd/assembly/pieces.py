@@ -1,0 +1,114 @@
+"""From versions to rendered pieces: which values a stored version shows, as what, and why it is there.
+
+Pure. Owns the closed set of reasons; how values become text is ``render``'s.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from ctxd.assembly import render
+from ctxd.assembly.measure import size_bytes
+from ctxd.assembly.values import ActiveContent, ChatText, FileLine, PoolLine, ToolcallLine, ToolcallRef
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored
+from ctxd.objects.kinds import state_of
+from ctxd.sessions.state import SessionState, is_file_id
+from ctxd_protocol.context import Section
+from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.sessions import Message
+
+Reason = Literal["system prompt", "metadata pool", "chat", "pinned", "activated explicitly", "recent tool call", "read"]
+"""Why a block is in the context."""
+
+Display = Callable[[FilesystemSource], str]
+"""What the agent calls a file."""
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """One rendered block, ``size`` bytes of UTF-8, and the version that it shows."""
+
+    section: Section
+    text: str
+    size: int
+    reason: Reason
+    object: str | None = None
+    valid_time: int | None = None
+    tx: int | None = None
+
+
+def pool_line(id: str, stored: Stored | None, display: Display) -> PoolLine:
+    """The values of an object's metadata line.
+
+    Raises: CtxdError corrupt if the object has no version, or a file no source.
+    """
+    document = _present(id, stored).document
+    payload = document.payload
+    if document.type == "toolcall":
+        return ToolcallLine(id=id, tool=payload["tool"], status=payload["status"])
+    if document.source is None:
+        raise CtxdError("corrupt", f"the file {id} has no source")
+    state = state_of(document)
+    assert state != "orphaned", "a version does not know that its source is out of reach"
+    return FileLine(
+        id=id,
+        path=display(document.source),
+        file_type=payload["file_type"],
+        char_count=payload["char_count"],
+        state=state,
+    )
+
+
+def prompt_piece(stored: Stored, content: str) -> Piece:
+    """The system prompt's block."""
+    return _piece("system_prompt", render.render_system_prompt(content), "system prompt", stored)
+
+
+def chat_piece(message: Message, stored: Stored | None) -> Piece:
+    """The block of a chat message. ``stored`` is the tool call's version, if the message stands for its result.
+
+    Raises: CtxdError corrupt if that tool call has no version.
+    """
+    if message.role != "toolcall":
+        text = render.render_chat_entry(ChatText(role=message.role, text=message.content))
+        return _piece("chat", text, "chat", None)
+    assert message.toolcall is not None, "a tool result names its tool call"
+    payload = _present(message.toolcall, stored).document.payload
+    ref = ToolcallRef(id=message.toolcall, tool=payload["tool"], status=payload["status"])
+    return _piece("chat", render.render_chat_entry(ref), "chat", stored)
+
+
+def active_piece(stored: Stored, content: str, reason: Reason) -> Piece:
+    """The block of an active object."""
+    text = render.render_active(ActiveContent(id=stored.document.id, content=content))
+    return _piece("active_content", text, reason, stored)
+
+
+def why_active(state: SessionState, id: str) -> Reason:
+    """Why the active object ``id`` is in the window: the strongest of its reasons."""
+    if id in state.pinned:
+        return "pinned"
+    if id in state.chosen:
+        return "activated explicitly"
+    return "read" if is_file_id(id) else "recent tool call"
+
+
+def _present(id: str, stored: Stored | None) -> Stored:
+    if stored is None:
+        raise CtxdError("corrupt", f"{id} is in the session but has no version", hint="Run `ctxd verify`.")
+    return stored
+
+
+def _piece(section: Section, text: str, reason: Reason, stored: Stored | None) -> Piece:
+    if stored is None:
+        return Piece(section=section, text=text, size=size_bytes(text), reason=reason)
+    return Piece(
+        section=section,
+        text=text,
+        size=size_bytes(text),
+        reason=reason,
+        object=stored.document.id,
+        valid_time=stored.valid_time,
+        tx=stored.tx,
+    )
