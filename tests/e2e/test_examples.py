@@ -1,0 +1,54 @@
+"""The examples are programs that people run first: they work, say what happened, and leave nothing behind."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.crash.daemon import DaemonProcess, daemon_process
+
+DEMO_S_MAX = 60.0
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with daemon_process(tmp_path) as process:
+        yield process
+
+
+async def run(module: str, tmp_path: Path, **env: str) -> tuple[int, str, str]:
+    """Exit code and output of a module run as a program, with ``tmp_path`` for its temporary files."""
+    with anyio.fail_after(DEMO_S_MAX):
+        env = {**os.environ, "TMPDIR": str(tmp_path), **env}
+        done = await anyio.run_process([sys.executable, "-m", module], check=False, env=env)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+async def test_the_demo_shows_that_the_context_is_byte_equal_after_kill_9(tmp_path: Path) -> None:
+    code, said, errors = await run("ctxd.examples.demo", tmp_path)
+    assert (code, errors) == (0, ""), said
+    assert " ok  the context is byte-equal" in said
+    assert "FAIL" not in said
+    assert "\x1b" not in said, "a pipe gets plain text"
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_loop_mends_a_project_with_the_daemon_it_finds(daemon: DaemonProcess, tmp_path: Path) -> None:
+    await daemon.start()
+    place = tmp_path / "files"
+    place.mkdir()
+    code, said, _ = await run("ctxd.examples.agent_loop", place, CTXD_SOCKET=str(daemon.socket))
+    assert code == 0
+    assert "CHAT_MESSAGE role=user\nMend it." in said
+    assert "\nOK" in said
+
+
+async def test_the_loop_without_a_daemon_names_the_remedy(tmp_path: Path) -> None:
+    code, said, errors = await run("ctxd.examples.agent_loop", tmp_path, CTXD_SOCKET=str(tmp_path / "none.sock"))
+    assert (code, said) == (1, "")
+    assert "ctxd run" in errors

@@ -1,0 +1,380 @@
+"""What the daemon does when the disk, a signal or a client does its worst: it refuses, says so, and others do not
+notice.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pytest
+
+from tests.crash.daemon import DaemonProcess, daemon_process
+from tests.crash.load import read_list
+from tests.crash.storm import Storm
+from tests.crash.wire import Gone, Refused, Wire
+from tests.e2e.probe import latencies, p99
+
+DISK_MIB = 96
+RESUMES_S_MAX = 10.0
+NOISE_S = 0.030
+"""What a busy machine with two cores adds to a percentile by itself."""
+
+SETTLES_S_MAX = 20.0
+RSS_MIB_MAX = 24.0
+"""Memory that may stay after abuse: caches and arenas, not what the abusers sent."""
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with daemon_process(tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of its own with ``DISK_MIB`` of room."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "ctxd-test", str(place)]
+    made = subprocess.run(command, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"mounting a small filesystem is not permitted here: {made.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+async def record(wire: Wire, number: int, size: int = 1500) -> str:
+    """Keep a tool call in session ``s``; its id."""
+    id = f"call-{number}"
+    await wire.call("toolcall.record", session="s", id=id, tool="bash", content=f"{number} " + "x" * size)
+    return id
+
+
+async def until_refused(wire: Wire, kept: list[str]) -> Refused:
+    """Write until a write is refused; what was acknowledged before goes to ``kept``."""
+    for _ in range(20_000):
+        try:
+            kept.append(await record(wire, len(kept)))
+        except Refused as refusal:
+            return refusal
+    raise AssertionError("no write was refused")
+
+
+async def until_kept(wire: Wire, kept: list[str]) -> None:
+    """Write until a write is taken again."""
+    with anyio.fail_after(RESUMES_S_MAX):
+        while True:
+            try:
+                kept.append(await record(wire, len(kept)))
+                return
+            except Refused as refusal:
+                assert refusal.code == "disk_full", refusal
+                await anyio.sleep(0.05)
+
+
+def fill(place: Path) -> Path:
+    """Take every free byte of the filesystem at ``place``."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (2**20, 2**12):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue
+    return ballast
+
+
+@pytest.mark.anyio
+async def test_a_full_disk_refuses_writes_answers_reads_and_takes_writes_again_by_itself(small_disk: Path) -> None:
+    with daemon_process(small_disk) as daemon:
+        await daemon.start()
+        async with await Wire.open(daemon.socket) as wire:
+            await wire.call("session.create", agent="a", session="s")
+            kept = [await record(wire, 0)]
+            ballast = await anyio.to_thread.run_sync(fill, small_disk)
+            refusal = await until_refused(wire, kept)
+            assert (refusal.code, refusal.outcome, refusal.retryable) == ("disk_full", "not_applied", True)
+            assert (await wire.call("daemon.status"))["store"]["state"] == "read_only"
+            assert await read_list(wire, "s", "index") == tuple(kept)
+            assert (await wire.call("object.get", object=kept[0]))["object"]["payload"]["content"].startswith("0 x")
+            ballast.unlink()
+            await until_kept(wire, kept)
+            assert (await wire.call("daemon.status"))["store"]["state"] == "ok"
+            assert await read_list(wire, "s", "index") == tuple(kept)
+        assert await daemon.stop() == 0
+        assert (await daemon.verify())[0] == 0
+
+
+@pytest.mark.anyio
+async def test_a_commit_that_finds_no_room_is_refused_and_the_daemon_goes_on(daemon: DaemonProcess) -> None:
+    await daemon.start(failpoints="journal.commit=error:ENOSPC*2@5")
+    async with await Wire.open(daemon.socket) as wire:
+        await wire.call("session.create", agent="a", session="s")
+        kept: list[str] = []
+        refusal = await until_refused(wire, kept)
+        assert (refusal.code, refusal.outcome) == ("disk_full", "not_applied")
+        assert await read_list(wire, "s", "index") == tuple(kept)
+        await until_kept(wire, kept)
+        assert await read_list(wire, "s", "index") == tuple(kept)
+
+
+@pytest.mark.anyio
+async def test_a_failed_flush_ends_the_daemon_and_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
+    with daemon_process(tmp_path) as daemon:
+        storm = Storm(daemon)
+
+        async def nemesis() -> None:
+            for number in (1, 3, 20):
+                storm.recorder.daemon_is_down()
+                assert await daemon.stop() == 0
+                daemon.launch(failpoints=f"journal.flush=error:EIO@{number}")
+                storm.recorder.daemon_is_up()
+                assert await daemon.ended() == os.EX_IOERR, daemon.said()
+                storm.recorder.daemon_is_down()
+                await storm.start()
+                await anyio.sleep(0.1)
+
+        await storm.under_load(nemesis)
+        await storm.judge()
+
+
+@pytest.mark.anyio
+async def test_nothing_is_acknowledged_once_a_flush_has_failed(daemon: DaemonProcess) -> None:
+    await daemon.start()
+    async with await Wire.open(daemon.socket) as wire:
+        await wire.call("session.create", agent="a", session="s")
+    await daemon.stop()
+    await daemon.start(failpoints="journal.flush=error:EIO@2")
+    acknowledged: list[str] = []
+    async with await Wire.open(daemon.socket) as wire:
+        lines = [
+            {
+                "jsonrpc": "2.0",
+                "id": n,
+                "method": "toolcall.record",
+                "params": {"session": "s", "id": f"c{n}", "tool": "t", "content": ""},
+            }
+            for n in range(30)
+        ]
+        await wire.send(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        try:
+            while True:
+                reply = msgspec.json.decode(await wire.line())
+                assert "result" in reply or reply["error"]["data"]["outcome"] in ("unknown", "not_applied"), reply
+                if "result" in reply:
+                    acknowledged.append(reply["result"]["object"])
+        except Gone:
+            pass
+    assert await daemon.ended() == os.EX_IOERR
+    await daemon.start()
+    async with await Wire.open(daemon.socket) as wire:
+        there = await read_list(wire, "s", "index")
+    assert set(acknowledged) <= set(there)
+    assert len(acknowledged) < 30
+
+
+@pytest.mark.anyio
+async def test_a_second_daemon_on_the_same_state_ends_and_names_the_first(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    await daemon.start()
+    command = [sys.executable, "-m", "ctxd", "run", "--state-dir", str(daemon.state_dir)]
+    for place in (tmp_path / "other.sock", daemon.socket):
+        done = await anyio.run_process([*command, "--socket", str(place)], check=False)
+        assert done.returncode == os.EX_TEMPFAIL
+        assert str(daemon.pid) in (done.stdout + done.stderr).decode()
+    async with await Wire.open(daemon.socket) as wire:
+        assert (await wire.call("daemon.status"))["pid"] == daemon.pid
+
+
+@pytest.mark.anyio
+async def test_a_daemon_that_is_asked_to_end_under_load_ends_in_order_and_loses_nothing(tmp_path: Path) -> None:
+    with daemon_process(tmp_path) as daemon:
+        storm = Storm(daemon)
+
+        async def nemesis() -> None:
+            for _ in range(5):
+                await anyio.sleep(0.1)
+                daemon.send(signal.SIGTERM)
+                code = await daemon.ended()
+                storm.recorder.daemon_is_down()
+                assert code == 0, daemon.said()
+                await storm.start()
+
+        await storm.under_load(nemesis)
+        await storm.judge()
+
+
+# --- bad clients ---
+
+MALFORMED = {
+    "no JSON": b"{]\n",
+    "not UTF-8": b'{"jsonrpc":"2.0","id":1,"method":"\xff\xfe"}\n',
+    "no envelope": b"42\n",
+    "empty batch": b"[]\n",
+    "batch bomb": b"[" + b",".join([b'{"jsonrpc":"2.0","id":1,"method":"hello"}'] * 500) + b"]\n",
+    "deep nesting": b"[" * 100_000 + b"\n",
+    "unknown method": b'{"jsonrpc":"2.0","id":1,"method":"no.such"}\n',
+    "wrong parameters": b'{"jsonrpc":"2.0","id":1,"method":"session.get","params":{"sesion":"s"}}\n',
+    "huge number": b'{"jsonrpc":"2.0","id":1,"method":"session.chat","params":{"session":"s","first_turn":1e400}}\n',
+    "duplicate key": b'{"jsonrpc":"2.0","id":1,"id":2,"method":"hello"}\n',
+    "a line without end": b'{"jsonrpc":"2.0","id":1,"method":"' + b"x" * 17 * 2**20,
+    "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nabcd\n",
+}
+
+
+def connected(path: Path) -> socket.socket:
+    """A plain socket with little room for what it does not read."""
+    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.settimeout(5)
+    plain.connect(str(path))
+    return plain
+
+
+def vanish_in_mid_frame(path: Path, stop: Callable[[], bool]) -> int:
+    """Connect, send a part of a call or a whole one, and go away without a word."""
+    count = 0
+    line = b'{"jsonrpc":"2.0","id":1,"method":"session.append","params":{"session":"s","messages":[]}}\n'
+    while not stop():
+        with connected(path) as plain:
+            plain.sendall(line[: count * 7 % (len(line) + 1)])
+        count += 1
+    return count
+
+
+def send_nonsense(path: Path, stop: Callable[[], bool]) -> int:
+    """Send every malformed frame, read what comes, connect anew."""
+    count = 0
+    while not stop():
+        for frame in MALFORMED.values():
+            try:
+                with connected(path) as plain:
+                    plain.sendall(frame)
+                    plain.shutdown(socket.SHUT_WR)
+                    while plain.recv(65536):
+                        pass
+            except OSError:
+                pass  # the daemon may close on such a peer at any moment
+            count += 1
+            if stop():
+                break
+    return count
+
+
+def read_a_byte_a_second(path: Path, stop: Callable[[], bool]) -> int:
+    """Ask for much and take a byte a second."""
+    count = 0
+    request = b'{"jsonrpc":"2.0","id":%d,"method":"object.get","params":{"object":"large"}}\n'
+    with connected(path) as plain:
+        plain.setblocking(False)
+        pace = 0.0
+        while not stop():
+            try:
+                plain.send(request % count)
+                count += 1
+            except BlockingIOError:
+                time.sleep(0.01)
+            except OSError:
+                break
+            if time.monotonic() - pace > 1:
+                pace = time.monotonic()
+                try:
+                    plain.recv(1)
+                except OSError:
+                    pass
+    return count
+
+
+def flood(path: Path, stop: Callable[[], bool]) -> int:
+    """Send calls as fast as a process of its own can, on four connections, without waiting for answers."""
+    command = [sys.executable, "-m", "tests.e2e.flooder", str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+        while not stop() and process.poll() is None:
+            time.sleep(0.01)
+        alive = process.poll() is None
+        process.kill()
+    return int(alive)
+
+
+ABUSES = {
+    "clients that vanish in mid-frame": vanish_in_mid_frame,
+    "malformed frames": send_nonsense,
+    "a reader of one byte a second": read_a_byte_a_second,
+    "a flooder": flood,
+}
+
+
+async def status(daemon: DaemonProcess) -> Any:
+    async with await Wire.open(daemon.socket) as wire:
+        return await wire.call("daemon.status")
+
+
+async def settled(daemon: DaemonProcess, fds: int) -> None:
+    """Wait until nobody is connected and no file is open that was not before."""
+    with anyio.fail_after(SETTLES_S_MAX):
+        while (await status(daemon))["connections"] > 1 or daemon.fd_count() > fds:
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("abuse", ABUSES)
+async def test_others_do_not_notice_a_bad_client_and_nothing_of_it_stays(daemon: DaemonProcess, abuse: str) -> None:
+    await daemon.start()
+    async with await Wire.open(daemon.socket) as wire:
+        await wire.call("session.create", agent="a", session="s")
+        await wire.call("session.create", agent="a", session="quiet")
+        await wire.call("toolcall.record", session="s", id="large", tool="t", content="y" * 500_000)
+    await latencies(daemon.socket, "quiet", 0.5)
+    await settled(daemon, sys.maxsize)
+    fds, rss = daemon.fd_count(), daemon.rss_mib()
+    quiet = p99(await latencies(daemon.socket, "quiet", 1.5))
+    over = False
+    counts: list[int] = []
+
+    async def abuser() -> None:
+        counts.append(await anyio.to_thread.run_sync(ABUSES[abuse], daemon.socket, lambda: over))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(abuser)
+        await anyio.sleep(0.2)
+        disturbed = p99(await latencies(daemon.socket, "quiet", 2.5))
+        over = True
+    assert counts[0] > 0, "the abuser did nothing"
+    print(f"{abuse}: p99 {quiet * 1e3:.1f} ms quiet, {disturbed * 1e3:.1f} ms disturbed, {counts[0]} times")
+    assert disturbed <= 2 * quiet + NOISE_S
+    await settled(daemon, fds)
+    after = await status(daemon)
+    assert after["in_flight"] <= 1
+    assert daemon.rss_mib() <= rss + RSS_MIB_MAX
+    assert await daemon.stop() == 0
+
+
+@pytest.mark.anyio
+async def test_a_client_that_does_not_read_is_let_go(daemon: DaemonProcess) -> None:
+    await daemon.start()
+    async with await Wire.open(daemon.socket) as wire:
+        await wire.call("session.create", agent="a", session="s")
+        await wire.call("toolcall.record", session="s", id="large", tool="t", content="y" * 500_000)
+        fds = daemon.fd_count()
+        request = b'{"jsonrpc":"2.0","id":%d,"method":"object.get","params":{"object":"large"}}\n'
+        with connected(daemon.socket) as plain:
+            plain.sendall(b"".join(request % number for number in range(20)))
+            with anyio.fail_after(SETTLES_S_MAX):
+                while (await wire.call("daemon.status"))["connections"] > 1:
+                    await anyio.sleep(0.1)
+        assert daemon.fd_count() <= fds
