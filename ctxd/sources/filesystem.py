@@ -1,0 +1,198 @@
+"""The host's files as a source.
+
+No path can make the daemon wait: a path is first opened for its inode only (``O_PATH``), and only a regular file is
+then opened for reading, through that same inode, so nothing can be swapped in between. A file is taken only if its
+stamp is the same before and after the reading; a change within one tick of the kernel's file clock escapes that, but
+leaves the stamp unsettled, so that the next look reads again. Nothing is mapped into memory: a truncation would kill the process.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from ctxd.clock import Clock
+from ctxd.objects.hashing import source_hash
+from ctxd.sources.port import (
+    Look,
+    Missing,
+    Present,
+    Reading,
+    Regular,
+    Special,
+    SpecialKind,
+    Stamp,
+    TooLarge,
+    Unreadable,
+    signature,
+)
+from ctxd_protocol.limits import FILE_BYTES_MAX
+
+THREADS: Final = 4
+"""Threads that read at once. A hanging network mount then costs four threads, not all of them."""
+
+TORN_RETRIES: Final = 3
+"""Readings of a file that changes meanwhile, before it is reported as busy."""
+
+RACY_NS: Final = 2_000_000_000
+"""How long ago a change must be for a stamp to be trusted: the coarsest file time still in use (FAT) is two seconds."""
+
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+_SPECIAL: Final[dict[int, SpecialKind]] = {
+    stat.S_IFDIR: "directory",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character_device",
+    stat.S_IFBLK: "block_device",
+}
+
+T = TypeVar("T")
+
+
+class HostFiles:
+    """See ``ctxd.sources.port.Source``. Reads with the daemon's own rights."""
+
+    def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX) -> None:
+        self._clock = clock
+        self._bytes_max = bytes_max
+        self._limiter = anyio.CapacityLimiter(THREADS)
+
+    async def read(self, path: str | bytes) -> Reading:
+        """See ``Source.read``."""
+        return await self._in_thread(lambda: self._read(path))
+
+    async def read_many(self, paths: list[str]) -> list[Reading]:
+        """See ``Source.read_many``."""
+        return await self._in_thread(lambda: [self._read(path) for path in paths])
+
+    async def look_many(self, paths: list[str]) -> list[Look]:
+        """See ``Source.look_many``."""
+        return await self._in_thread(lambda: [self._look(path) for path in paths])
+
+    async def stat_many(self, paths: list[str]) -> list[bytes | None]:
+        """See ``Source.stat_many``."""
+        return await self._in_thread(lambda: [_signature_at(path) for path in paths])
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        # Reading changes nothing, so a caller that gives up need not wait for a mount that hangs.
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+
+    def _read(self, path: str | bytes) -> Reading:
+        try:
+            for _ in range(1 + TORN_RETRIES):
+                reading = self._read_once(path)
+                if reading is not None:
+                    return reading
+        except (OSError, ValueError) as error:
+            return _failed(path, error)
+        return Unreadable(errno.EAGAIN)
+
+    def _read_once(self, path: str | bytes) -> Reading | None:
+        """The file, or null if it changed under the reading."""
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            found = os.fstat(place)
+            special = _special(found)
+            if special is not None:
+                return special
+            if found.st_size > self._bytes_max:
+                return TooLarge(found.st_size, self._stamp(found, path))
+            file = os.open(f"/proc/self/fd/{place}", _OPEN_FLAGS)
+        finally:
+            os.close(place)
+        try:
+            raw = _read_up_to(file, self._bytes_max + 1, found.st_size)
+            after = os.fstat(file)
+        finally:
+            os.close(file)
+        if len(raw) > self._bytes_max:
+            return TooLarge(max(after.st_size, len(raw)), self._stamp(after, path))
+        if _signature(after) != _signature(found):
+            return None
+        return Present(raw, source_hash(raw), _decoded(raw), self._stamp(found, path))
+
+    def _look(self, path: str) -> Look:
+        try:
+            found = os.stat(path)
+        except (OSError, ValueError) as error:
+            return _failed(path, error)
+        return _special(found) or Regular(self._stamp(found))
+
+    def _stamp(self, found: os.stat_result, read_from: str | bytes | None = None) -> Stamp:
+        # ctime cannot be set by hand, so it also tells of a change whose mtime was put back.
+        changed = max(found.st_mtime_ns, found.st_ctime_ns)
+        settled = changed + RACY_NS <= self._clock.wall_ms() * 1_000_000
+        device = os.stat(os.path.dirname(read_from)).st_dev if read_from is not None else None
+        return Stamp(_signature(found), settled, device)
+
+
+def _signature(found: os.stat_result) -> bytes:
+    return signature(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _signature_at(path: str) -> bytes | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return _signature(found) if stat.S_ISREG(found.st_mode) else None
+
+
+def _special(found: os.stat_result) -> Special | None:
+    if stat.S_ISREG(found.st_mode):
+        return None
+    return Special(_SPECIAL.get(stat.S_IFMT(found.st_mode), "other"))
+
+
+def _read_up_to(file: int, bytes_max: int, size_hint: int) -> bytes:
+    """The file from its start, at most ``bytes_max``. Files of /proc have size 0 and content all the same."""
+    # One byte more than the size: a file that did not grow ends within the first call.
+    first = os.read(file, min(bytes_max, max(size_hint + 1, 4096)))
+    chunks = [first]
+    left = bytes_max - len(first)
+    while left > 0:
+        chunk = os.read(file, min(left, 65536))
+        if not chunk:
+            break
+        chunks.append(chunk)
+        left -= len(chunk)
+    return first if len(chunks) == 1 else b"".join(chunks)
+
+
+def _decoded(raw: bytes) -> str | None:
+    if b"\0" in raw:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _failed(path: str | bytes, error: OSError | ValueError) -> Missing | Unreadable:
+    """What an error on the way to ``path`` says. Only a name that is missing from a directory that is there is gone."""
+    if not isinstance(error, OSError):
+        return Unreadable(errno.EINVAL)
+    if error.errno == errno.ENOTDIR:
+        return Missing(False)
+    if error.errno != errno.ENOENT:
+        return Unreadable(error.errno or errno.EIO)
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except OSError as blocked:
+        return Unreadable(blocked.errno or errno.EIO)
+    else:
+        return Missing(False)
+    try:
+        parent = os.stat(os.path.dirname(path))
+    except FileNotFoundError:
+        return Missing(False)
+    except OSError as blocked:
+        return Unreadable(blocked.errno or errno.EIO)
+    return Missing(stat.S_ISDIR(parent.st_mode), parent.st_dev)

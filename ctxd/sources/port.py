@@ -1,0 +1,108 @@
+"""What sourced objects are bound to, as the daemon can look at it: files of the host, by canonical path.
+
+A reading is a value whatever is found: only a broken daemon raises. ``bytes`` paths are for names that are not UTF-8.
+"""
+
+import struct
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+_SIGNATURE: Final = struct.Struct("<QQQqq")
+
+SpecialKind = Literal["directory", "fifo", "socket", "character_device", "block_device", "other"]
+
+
+def signature(device: int, inode: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> bytes:
+    """A stat result in 40 bytes, to be kept and compared."""
+    return _SIGNATURE.pack(device, inode, size_bytes, mtime_ns, ctime_ns)
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """What ``stat`` tells of a file at one moment: equal stamps mean an unchanged file, if the first was ``settled``.
+
+    ``signature`` is of the function of that name. ``settled`` false: the file changed so
+    shortly before that a second change could leave the same times behind. ``directory_device`` is the ``st_dev`` of the
+    directory it was read from; null if the file was not read.
+    """
+
+    signature: bytes
+    settled: bool
+    directory_device: int | None = None
+
+
+class Present(msgspec.Struct, frozen=True, tag=True):
+    """A regular file, read whole between two equal stamps.
+
+    ``source_hash`` is the hash of ``raw``. ``text`` is ``raw`` decoded, null if that holds a NUL or is not UTF-8.
+    """
+
+    raw: bytes
+    source_hash: str
+    text: str | None
+    stamp: Stamp
+
+    @property
+    def kind(self) -> Literal["text", "binary"]:
+        """Whether the bytes are text."""
+        return "binary" if self.text is None else "text"
+
+
+class TooLarge(msgspec.Struct, frozen=True, tag=True):
+    """A regular file beyond ``FILE_BYTES_MAX``. Nothing of it was kept."""
+
+    size_bytes: int
+    stamp: Stamp
+
+
+class Unreadable(msgspec.Struct, frozen=True, tag=True):
+    """Something is there, or may be, and cannot be read. EAGAIN: the file changed during each of several readings."""
+
+    errno: int
+
+
+class Special(msgspec.Struct, frozen=True, tag=True):
+    """Something that is no regular file. It was not opened."""
+
+    kind: SpecialKind
+
+
+class Missing(msgspec.Struct, frozen=True, tag=True):
+    """Nothing of that name. ``parent_exists`` makes it a deletion; a symlink that leads nowhere is none.
+
+    ``parent_device`` is the ``st_dev`` of the parent: another one than when the file was read (``directory_device``)
+    means that a disk is not mounted. The file's own device is no measure: on an overlay it is not its directory's.
+    """
+
+    parent_exists: bool
+    parent_device: int | None = None
+
+
+Reading = Present | TooLarge | Unreadable | Special | Missing
+"""What was found at a path."""
+
+
+class Regular(msgspec.Struct, frozen=True, tag=True):
+    """A regular file that was looked at, not read."""
+
+    stamp: Stamp
+
+
+Look = Regular | Unreadable | Special | Missing
+"""What a path is, without reading it."""
+
+
+class Source(Protocol):
+    """Files by canonical absolute path. Symlinks are followed. Nothing here blocks the loop; cancel: safe anywhere."""
+
+    async def read(self, path: str | bytes) -> Reading:
+        """The file whole, as it is now."""
+
+    async def read_many(self, paths: list[str]) -> list[Reading]:
+        """The same of each path, in one hop to a thread. The caller bounds how many bytes it asks for."""
+
+    async def look_many(self, paths: list[str]) -> list[Look]:
+        """What each path is, in one hop to a thread and one stat each."""
+
+    async def stat_many(self, paths: list[str]) -> list[bytes | None]:
+        """The signature of each regular file, null for anything else: the cheapest way to see that nothing changed."""

@@ -1,0 +1,136 @@
+"""A source whose files are in memory. Passes the source suite."""
+
+import errno
+import posixpath
+
+from ctxd.objects.hashing import source_hash
+from ctxd.sources.port import (
+    Look,
+    Missing,
+    Present,
+    Reading,
+    Regular,
+    Special,
+    SpecialKind,
+    Stamp,
+    TooLarge,
+    Unreadable,
+    signature,
+)
+from ctxd_protocol.limits import FILE_BYTES_MAX
+
+DEVICE = 7
+
+
+class FakeFiles:
+    """See ``ctxd.sources.port.Source``. ``settled`` is what stamps say; ``reads`` and ``stats`` count files looked at.
+
+    ``before_read`` is called with each path about to be read, so that a test can change the world in between.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[bytes, int]] = {}
+        self._sizes: dict[str, int] = {}
+        self._special: dict[str, SpecialKind] = {"/": "directory"}
+        self._denied: dict[str, int] = {}
+        self._devices: dict[str, int] = {}
+        self._ticks = 0
+        self.settled = True
+        self.reads = 0
+        self.stats = 0
+        self.before_read = self._nothing
+
+    def _nothing(self, path: str) -> None:
+        """Leave the world as it is."""
+
+    def write(self, path: str, raw: bytes) -> None:
+        """Make or replace a file, and the directories above it."""
+        self.mkdir(posixpath.dirname(path))
+        self._ticks += 1
+        self._files[path] = (raw, self._ticks)
+        self._sizes.pop(path, None)
+
+    def write_sparse(self, path: str, size_bytes: int) -> None:
+        """Make a file that is said to be so large."""
+        self.write(path, b"")
+        self._sizes[path] = size_bytes
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory, and those above it."""
+        while path not in self._special:
+            self._special[path] = "directory"
+            path = posixpath.dirname(path)
+
+    def special(self, path: str, kind: SpecialKind) -> None:
+        """Put something there that is no regular file."""
+        self._special[path] = kind
+
+    def deny(self, path: str, number: int = errno.EACCES) -> None:
+        """Have everything about ``path`` fail with that errno."""
+        self._denied[path] = number
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it."""
+        for known in (self._files, self._special):
+            for name in [name for name in known if name == path or name.startswith(path + "/")]:
+                del known[name]
+
+    def remount(self, directory: str, device: int) -> None:
+        """Have ``directory`` lie on another device from now on."""
+        self._devices[directory] = device
+
+    async def read(self, path: str | bytes) -> Reading:
+        name = path.decode("utf-8", "surrogateescape") if isinstance(path, bytes) else path
+        self.before_read(name)
+        return self._read(name)
+
+    async def read_many(self, paths: list[str]) -> list[Reading]:
+        for path in paths:
+            self.before_read(path)
+        return [self._read(path) for path in paths]
+
+    async def look_many(self, paths: list[str]) -> list[Look]:
+        return [self._look(path) for path in paths]
+
+    async def stat_many(self, paths: list[str]) -> list[bytes | None]:
+        looks = [self._look(path) for path in paths]
+        return [look.stamp.signature if isinstance(look, Regular) else None for look in looks]
+
+    def _read(self, path: str) -> Reading:
+        self.reads += 1
+        found = self._found(path)
+        if isinstance(found, Stamp):
+            raw, _ = self._files[path]
+            size = self._sizes.get(path, len(raw))
+            if size > FILE_BYTES_MAX:
+                return TooLarge(size, found)
+            try:
+                text = None if b"\0" in raw else raw.decode()
+            except UnicodeDecodeError:
+                text = None
+            return Present(raw, source_hash(raw), text, found)
+        return found
+
+    def _look(self, path: str) -> Look:
+        self.stats += 1
+        found = self._found(path)
+        return Regular(found) if isinstance(found, Stamp) else found
+
+    def _found(self, path: str) -> Stamp | Unreadable | Special | Missing:
+        parent = posixpath.dirname(path)
+        device = self._devices.get(parent, DEVICE)
+        if len(posixpath.basename(path)) > 255:
+            return Unreadable(errno.ENAMETOOLONG)
+        if "\0" in path:
+            return Unreadable(errno.EINVAL)
+        if path in self._denied:
+            return Unreadable(self._denied[path])
+        if path in self._special:
+            return Special(self._special[path])
+        if path in self._files:
+            raw, tick = self._files[path]
+            size = self._sizes.get(path, len(raw))
+            return Stamp(signature(device, 1, size, tick, tick), self.settled, device)
+        if self._special.get(parent) == "directory":
+            return Missing(True, device)
+        return Missing(False)

@@ -1,0 +1,150 @@
+"""What every source promises. A subclass gives ``tree``: the source, and hands to make the world it looks at."""
+
+from typing import Protocol
+
+import pytest
+
+from ctxd.objects.hashing import source_hash
+from ctxd.sources.port import Missing, Present, Regular, Source, Special, TooLarge, Unreadable
+from ctxd_protocol.limits import FILE_BYTES_MAX
+
+
+class Tree(Protocol):
+    """A directory of files. Names are relative to it."""
+
+    source: Source
+
+    def path(self, name: str) -> str: ...
+    def write(self, name: str, raw: bytes) -> None: ...
+    def write_sparse(self, name: str, size_bytes: int) -> None: ...
+    def mkdir(self, name: str) -> None: ...
+    def fifo(self, name: str) -> None: ...
+    def remove(self, name: str) -> None: ...
+
+
+class SourceSuite:
+    """Run by every implementation of ``ctxd.sources.port.Source``."""
+
+    @pytest.mark.anyio
+    async def test_a_text_is_read_whole_with_the_hash_of_its_bytes(self, tree: Tree) -> None:
+        tree.write("a.txt", "héllo\r\n".encode())
+        reading = await tree.source.read(tree.path("a.txt"))
+        assert isinstance(reading, Present)
+        assert (reading.kind, reading.text, reading.raw) == ("text", "héllo\r\n", "héllo\r\n".encode())
+        assert reading.source_hash == source_hash(reading.raw)
+
+    @pytest.mark.anyio
+    async def test_an_empty_file_is_a_text(self, tree: Tree) -> None:
+        tree.write("empty", b"")
+        reading = await tree.source.read(tree.path("empty"))
+        assert isinstance(reading, Present)
+        assert reading.text == ""
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("FS-7")
+    @pytest.mark.parametrize("raw", [b"a\0b", b"\xff\xfe", "é".encode("latin-1"), b"\xed\xa0\x80"])
+    async def test_bytes_that_are_no_text_are_binary_and_hashed_all_the_same(self, tree: Tree, raw: bytes) -> None:
+        tree.write("a.bin", raw)
+        reading = await tree.source.read(tree.path("a.bin"))
+        assert isinstance(reading, Present)
+        assert (reading.kind, reading.text, reading.source_hash) == ("binary", None, source_hash(raw))
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("FS-7")
+    async def test_a_huge_file_is_known_by_its_size(self, tree: Tree) -> None:
+        tree.write_sparse("huge", 5_000_000_000)
+        reading = await tree.source.read(tree.path("huge"))
+        assert isinstance(reading, TooLarge)
+        assert reading.size_bytes == 5_000_000_000
+
+    @pytest.mark.anyio
+    async def test_the_bound_itself_is_still_read(self, tree: Tree) -> None:
+        tree.write("max", b"x" * FILE_BYTES_MAX)
+        tree.write("more", b"x" * (FILE_BYTES_MAX + 1))
+        largest, larger = await tree.source.read_many([tree.path("max"), tree.path("more")])
+        assert isinstance(largest, Present)
+        assert len(largest.raw) == FILE_BYTES_MAX
+        assert isinstance(larger, TooLarge)
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("FS-7")
+    async def test_what_is_no_regular_file_is_not_opened(self, tree: Tree) -> None:
+        tree.mkdir("dir")
+        tree.fifo("pipe")
+        assert await tree.source.read(tree.path("dir")) == Special("directory")
+        assert await tree.source.read(tree.path("pipe")) == Special("fifo")
+        assert await tree.source.look_many([tree.path("dir"), tree.path("pipe")]) == [
+            Special("directory"),
+            Special("fifo"),
+        ]
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("IDX-7")
+    async def test_a_file_missing_from_a_directory_that_is_there_is_told_apart(self, tree: Tree) -> None:
+        tree.write("dir/a", b"")
+        present = await tree.source.read(tree.path("dir/a"))
+        tree.remove("dir/a")
+        gone = await tree.source.read(tree.path("dir/a"))
+        assert isinstance(gone, Missing)
+        assert gone.parent_exists
+        assert isinstance(present, Present)
+        assert gone.parent_device == present.stamp.directory_device
+        tree.remove("dir")
+        unreachable = await tree.source.read(tree.path("dir/a"))
+        assert isinstance(unreachable, Missing)
+        assert not unreachable.parent_exists
+
+    @pytest.mark.anyio
+    async def test_a_path_through_a_file_is_no_deletion(self, tree: Tree) -> None:
+        tree.write("a", b"")
+        for found in (await tree.source.read(tree.path("a/b")), *await tree.source.look_many([tree.path("a/b")])):
+            assert isinstance(found, Missing)
+            assert not found.parent_exists
+
+    @pytest.mark.anyio
+    async def test_many_are_answered_in_the_order_they_were_asked_for(self, tree: Tree) -> None:
+        tree.write("one", b"1")
+        tree.write("two", b"2")
+        paths = [tree.path("two"), tree.path("none"), tree.path("one")]
+        readings = await tree.source.read_many(paths)
+        assert [reading.raw if isinstance(reading, Present) else None for reading in readings] == [b"2", None, b"1"]
+        looks = await tree.source.look_many(paths)
+        assert [isinstance(look, Regular) for look in looks] == [True, False, True]
+        signatures = await tree.source.stat_many(paths)
+        assert [signature is None for signature in signatures] == [False, True, False]
+
+    @pytest.mark.anyio
+    async def test_nothing_is_asked_for_and_nothing_answered(self, tree: Tree) -> None:
+        assert await tree.source.read_many([]) == []
+        assert await tree.source.stat_many([]) == []
+
+    @pytest.mark.anyio
+    async def test_reading_looking_and_stating_give_one_signature(self, tree: Tree) -> None:
+        tree.write("a", b"text")
+        path = tree.path("a")
+        reading = await tree.source.read(path)
+        (look,) = await tree.source.look_many([path])
+        assert isinstance(reading, Present)
+        assert isinstance(look, Regular)
+        assert [reading.stamp.signature] == [look.stamp.signature] == await tree.source.stat_many([path])
+
+    @pytest.mark.anyio
+    async def test_another_content_of_another_size_has_another_signature(self, tree: Tree) -> None:
+        tree.write("a", b"text")
+        before = await tree.source.stat_many([tree.path("a")])
+        tree.write("a", b"another")
+        assert await tree.source.stat_many([tree.path("a")]) != before
+
+    @pytest.mark.anyio
+    async def test_only_regular_files_have_a_signature(self, tree: Tree) -> None:
+        tree.mkdir("dir")
+        tree.fifo("pipe")
+        assert await tree.source.stat_many([tree.path("dir"), tree.path("pipe"), tree.path("none")]) == [None] * 3
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("FS-7")
+    async def test_a_name_that_no_file_can_have_is_unreadable(self, tree: Tree) -> None:
+        for found in await tree.source.read_many([tree.path("x" * 256), tree.path("a\0b")]):
+            assert isinstance(found, Unreadable)
+        for look in await tree.source.look_many([tree.path("x" * 256), tree.path("a\0b")]):
+            assert isinstance(look, Unreadable)

@@ -1,0 +1,41 @@
+"""The fake source keeps the promises of a source."""
+
+import pytest
+
+from ctxd.sources.port import Source
+from tests.fakes.source import FakeFiles
+from tests.suites.source import SourceSuite
+
+
+class FakeTree:
+    def __init__(self) -> None:
+        self.files = FakeFiles()
+        self.source: Source = self.files
+        self.files.mkdir("/tree")
+
+    def path(self, name: str) -> str:
+        return f"/tree/{name}"
+
+    def write(self, name: str, raw: bytes) -> None:
+        self.files.write(self.path(name), raw)
+
+    def write_sparse(self, name: str, size_bytes: int) -> None:
+        self.files.write_sparse(self.path(name), size_bytes)
+
+    def mkdir(self, name: str) -> None:
+        self.files.mkdir(self.path(name))
+
+    def fifo(self, name: str) -> None:
+        self.files.special(self.path(name), "fifo")
+
+    def remove(self, name: str) -> None:
+        self.files.remove(self.path(name))
+
+
+@pytest.fixture
+def tree() -> FakeTree:
+    return FakeTree()
+
+
+class TestFakeFiles(SourceSuite):
+    """The suite, over files in memory."""
