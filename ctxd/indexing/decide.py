@@ -1,0 +1,77 @@
+"""What indexing a file comes to: the version that is stored and the state of the source, to an outcome. Pure.
+
+The compare-and-set is here: an observation is judged against the newest accepted version, and one whose time has passed
+(somebody else's version came in while the source was being read) is found out, so that it is made again.
+"""
+
+from typing import Literal, assert_never
+
+import msgspec
+
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.kinds import is_deleted
+from ctxd_protocol.methods import FileOutcome
+
+
+class Held(msgspec.Struct, frozen=True, tag=True):
+    """The source was read: ``source_hash`` is of its bytes. ``text`` is null for a binary file."""
+
+    source_hash: str
+    text: str | None
+
+
+class Oversized(msgspec.Struct, frozen=True, tag=True):
+    """The source is beyond the bound up to which it is read."""
+
+    size_bytes: int
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """The source is confirmed deleted."""
+
+
+class OutOfReach(msgspec.Struct, frozen=True, tag=True):
+    """Whether the source is there, or what it holds, cannot be told now; ``why`` is for a person."""
+
+    kind: Literal["unreadable", "special", "missing"]
+    why: str = ""
+
+
+SourceState = Held | Oversized | Gone | OutOfReach
+
+
+def decide(head: Document | None, state: SourceState) -> FileOutcome:
+    """What ``state`` makes of the object whose newest version is ``head`` (null: there is none).
+
+    A version is due for ``created``, ``updated`` and ``deleted`` only. An object that is not there cannot be deleted:
+    that is ``orphaned``; one that is deleted already stays ``unchanged``.
+    """
+    match state:
+        case Held():
+            if head is None:
+                return "created"
+            return "unchanged" if head.source_hash == state.source_hash else "updated"
+        case Oversized():
+            if head is None:
+                return "created"
+            return "unchanged" if head.payload.get("size_bytes") == state.size_bytes else "updated"
+        case Gone():
+            if head is None:
+                return "orphaned"
+            return "unchanged" if is_deleted(head) else "deleted"
+        case OutOfReach():
+            return "orphaned"
+        case _:
+            assert_never(state)
+
+
+def is_due(outcome: FileOutcome) -> bool:
+    """Whether a version is to be written for ``outcome``."""
+    return outcome in ("created", "updated", "deleted")
+
+
+def is_overtaken(before: Stored | None, newest: Stored | None) -> bool:
+    """Whether a version came in since ``before`` was the newest, so that what was read in between may be older."""
+    if before is None or newest is None:
+        return before is not newest
+    return (before.tx, before.valid_time) != (newest.tx, newest.valid_time)

@@ -1,0 +1,165 @@
+"""Freshness: which of many files changed since they were read, and what to write for those.
+
+A watcher may miss an event; a stat does not. All files cost one stat each, in one hop to a thread; only those whose
+signature is not the one of their mark are read again. Used before every assembly and at resume.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from ctxd.indexing.decide import decide, is_due, is_overtaken
+from ctxd.indexing.seen import Seen, build, built, seen_at
+from ctxd.indexing.stamps import Marks, decoded
+from ctxd.indexing.versions import Versions
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.kinds import is_deleted, is_unread
+from ctxd.sources.port import Source
+from ctxd.store.answers import Missing as Unknown
+from ctxd_protocol.objects import FilesystemSource
+
+READ_BATCH: Final = 64
+"""Files that are read in one hop. Bounds what is held undecoded, and how long a thread is kept from other sessions."""
+
+OVERTAKEN_RETRIES: Final = 3
+"""Readings made again because another version came in meanwhile; after that the newest version stands as it is."""
+
+
+class Freshened(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of many files.
+
+    ``documents`` are to be put, with a valid time of at least ``floor_vt`` (ms) and ``signatures`` in the same write.
+    ``updated`` and ``deleted`` name their objects, ``orphaned`` those whose source cannot be reached now. ``unread``
+    counts stubs, which stay as they are, ``unchanged`` the rest.
+    """
+
+    documents: tuple[Document, ...] = ()
+    signatures: dict[str, bytes] = {}
+    floor_vt: int = 0
+    updated: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    orphaned: tuple[str, ...] = ()
+    unchanged: int = 0
+    unread: int = 0
+
+
+async def freshen(
+    versions: Versions, source: Source, host_filesystem: str, marks: Marks, ids: Iterable[str]
+) -> Freshened:
+    """Compare the files among ``ids`` with their sources. Objects of other types are passed over.
+
+    Decided on the newest versions, without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
+    """
+    heads = await versions.heads(ids)
+    files = {id: head for id, head in heads.items() if head is not None and head.document.type == "file"}
+    unread = sum(is_unread(head.document) for head in files.values())
+    files = {id: head for id, head in files.items() if not is_unread(head.document)}
+    away = tuple(id for id, head in files.items() if not _lies_on(head, host_filesystem))
+    near = {id: head for id, head in files.items() if _lies_on(head, host_filesystem)}
+    before = await _changed(versions, source, marks, near)
+    seen: dict[str, _Seen] = {}
+    due, newest = before, before
+    for _ in range(1 + OVERTAKEN_RETRIES):
+        seen |= await _read(source, marks, due)
+        newest = {id: _newest(versions, id, head) for id, head in before.items()}
+        due = {id: head for id, head in newest.items() if is_overtaken(before[id], head)}
+        if not due:
+            break
+        before = before | due
+    # From here to the return nothing awaits. What was overtaken to the last is left to the next call.
+    seen = {id: one for id, one in seen.items() if id not in due}
+    return _judged(seen, newest, marks, away=away, unread=unread, unchanged=len(near) - len(seen))
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What was seen of a file, and its document if one seemed due then."""
+
+    seen: Seen
+    early: Document | None
+
+
+async def _changed(versions: Versions, source: Source, marks: Marks, files: dict[str, Stored]) -> dict[str, Stored]:
+    """Those of ``files`` that no mark vouches for."""
+    cold = [id for id in files if marks.get(id) is None]
+    if cold:
+        for id, stored in (await versions.signatures(cold)).items():
+            marks.learn(id, decoded(stored))
+    signatures = await source.stat_many([_path(head) for head in files.values()]) if files else []
+    changed: dict[str, Stored] = {}
+    for (id, head), signature in zip(files.items(), signatures, strict=True):
+        mark = marks.get(id)
+        if signature is None and is_deleted(head.document):
+            continue
+        if mark is None or mark.signature != signature or not mark.speaks_for(head.document):
+            changed[id] = head
+    return changed
+
+
+async def _read(source: Source, marks: Marks, files: dict[str, Stored]) -> dict[str, _Seen]:
+    seen: dict[str, _Seen] = {}
+    items = list(files.items())
+    for start in range(0, len(items), READ_BATCH):
+        batch = items[start : start + READ_BATCH]
+        readings = await source.read_many([_path(head) for _, head in batch])
+        for (id, head), reading in zip(batch, readings, strict=True):
+            mark = marks.get(id)
+            one = seen_at(reading, device=mark.device if mark else None)
+            early = await built(id, _source(head), one) if is_due(decide(head.document, one.state)) else None
+            seen[id] = _Seen(one, early)
+    return seen
+
+
+def _judged(
+    seen: dict[str, _Seen],
+    newest: dict[str, Stored],
+    marks: Marks,
+    *,
+    away: tuple[str, ...],
+    unread: int,
+    unchanged: int,
+) -> Freshened:
+    outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": list(away)}
+    documents: list[Document] = []
+    signatures: dict[str, bytes] = {}
+    floor_vt = 0
+    for id, one in seen.items():
+        head = newest[id]
+        outcome = decide(head.document, one.seen.state)
+        outcomes[outcome].append(id)
+        document = (one.early or build(id, _source(head), one.seen.state)) if is_due(outcome) else None
+        mark = None if outcome == "orphaned" else marks.note(id, one.seen.stamp, document or head.document)
+        if document is not None:
+            documents.append(document)
+            floor_vt = max(floor_vt, head.valid_time + 1)
+            if mark is not None:
+                signatures[id] = mark
+    return Freshened(
+        documents=tuple(documents),
+        signatures=signatures,
+        floor_vt=floor_vt,
+        updated=tuple(outcomes["updated"]),
+        deleted=tuple(outcomes["deleted"]),
+        orphaned=tuple(outcomes["orphaned"]),
+        unchanged=unchanged + len(outcomes["unchanged"]),
+        unread=unread,
+    )
+
+
+def _newest(versions: Versions, id: str, known: Stored) -> Stored:
+    head = versions.peek(id)
+    # A version is never taken away, so the cache answers null only for an entity whose write was lost: ask again later.
+    return known if isinstance(head, Unknown) or head is None else head
+
+
+def _lies_on(head: Stored, filesystem: str) -> bool:
+    return _source(head).filesystem_id == filesystem
+
+
+def _source(head: Stored) -> FilesystemSource:
+    assert head.document.source is not None, "a file has a source"
+    return head.document.source
+
+
+def _path(head: Stored) -> str:
+    return _source(head).path

@@ -1,0 +1,187 @@
+"""The indexing protocol (spec 1 §5.6): bring a file's object up to date, and say what to write for it.
+
+Knows no session and writes nothing: every answer names the documents to put, or none, and the caller commits them
+together with what it changes in its session.
+
+The promise to that caller: an answer is decided on the newest accepted versions, and no await lies between looking at
+those and returning. A caller that submits the documents *before it awaits anything else* cannot be overtaken: of two
+sessions that index one change at once, one writes it and the other is told ``unchanged``.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
+from ctxd.indexing.discover import Found, discover
+from ctxd.indexing.freshen import Freshened, freshen
+from ctxd.indexing.seen import Seen, build, built, kind_of, seen_at, seen_in
+from ctxd.indexing.stamps import Marks, decoded
+from ctxd.indexing.versions import Versions, newest
+from ctxd.mounts.mapping import MountTable, normalise
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.identity import file_id
+from ctxd.sources.port import Missing, Source
+from ctxd_protocol.methods import FileKind, FileOutcome
+from ctxd_protocol.objects import FilesystemSource
+
+Cause = Literal["read", "edit", "check"]
+"""``read`` and ``edit``: an agent saw or made the content, so a missing file is an error. ``check``: nobody did."""
+
+OVERTAKEN_RETRIES: Final = 3
+"""Readings that are made again because another version came in meanwhile; the last one is then taken as it is."""
+
+
+class Indexed(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one file.
+
+    ``document`` is to be put, null if nothing is; ``floor_vt`` is the least valid time for it, in ms. ``signature``
+    goes into ``Write.signatures`` with it, null if there is none. ``source_hash`` and ``char_count`` are those of the
+    newest version, the document included.
+    """
+
+    object: str
+    outcome: FileOutcome
+    kind: FileKind
+    source: FilesystemSource
+    source_hash: str | None
+    char_count: int
+    document: Document | None = None
+    signature: bytes | None = None
+    floor_vt: int = 0
+
+    @property
+    def puts(self) -> tuple[Document, ...]:
+        """``document`` as ``Write.puts`` takes it."""
+        return () if self.document is None else (self.document,)
+
+    @property
+    def signatures(self) -> dict[str, bytes]:
+        """``signature`` as ``Write.signatures`` takes it: empty unless there is a document too."""
+        return {} if self.document is None or self.signature is None else {self.object: self.signature}
+
+
+class Indexer:
+    """Indexes files of the host by reading them, and of any filesystem by content that a caller sends."""
+
+    def __init__(self, versions: Versions, source: Source, host_filesystem: str) -> None:
+        self._versions = versions
+        self._source = source
+        self._host = host_filesystem
+        self._marks = Marks()
+
+    def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
+        """The object that the agent's ``path`` is, whether or not it exists, and where it lies.
+
+        Raises: CtxdError invalid_path.
+        """
+        source = mounts.forward(path, workdir)
+        return file_id(source), source
+
+    async def index(
+        self, mounts: MountTable, workdir: str, path: str, *, content: bytes | None = None, cause: Cause = "read"
+    ) -> Indexed:
+        """Index the file that the agent calls ``path``, by ``content`` or, where that is null, by reading it.
+
+        Unchanged: one hash and one look-up. Only a ``check`` finds ``deleted`` and ``orphaned``, and only of an object
+        that exists. Raises: CtxdError invalid_path, file_not_found, source_unreachable, unsupported (a directory, a
+        device). Cancel: safe; nothing is written here.
+        """
+        id, source = self.resolve(mounts, workdir, path)
+        if content is None:
+            return await self._index_source(id, source, normalise(path, workdir), cause)
+        seen = await seen_in(content)
+        document = await self._built_early(id, source, seen, await newest(self._versions, id))
+        head = await newest(self._versions, id)
+        return self._concluded(id, source, seen, head, document)
+
+    async def index_object(self, id: str, *, cause: Cause = "check") -> Indexed:
+        """Index the file of which ``id`` is the object: how an unread one is read when it is activated.
+
+        Raises: CtxdError object_not_found, content_unavailable (it is no file), and as ``index`` does.
+        """
+        head = await newest(self._versions, id)
+        if head is None:
+            raise CtxdError("object_not_found", f"no object id={id}")
+        source = head.document.source
+        if source is None:
+            raise CtxdError("content_unavailable", f"object id={id} has no source to read")
+        return await self._index_source(id, source, source.path, cause)
+
+    async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[Found, ...]:
+        """See ``ctxd.indexing.discover.discover``."""
+        return await discover(self._versions, self._source, self._host, mounts, workdir, paths)
+
+    async def freshen(self, ids: Iterable[str]) -> Freshened:
+        """See ``ctxd.indexing.freshen.freshen``."""
+        return await freshen(self._versions, self._source, self._host, self._marks, ids)
+
+    async def _index_source(self, id: str, source: FilesystemSource, shown: str, cause: Cause) -> Indexed:
+        seen, head, document = await self._read(id, source)
+        if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
+            if head is None or cause != "check":
+                raise _failure(seen, shown)
+        return self._concluded(id, source, seen, head, document)
+
+    async def _read(self, id: str, source: FilesystemSource) -> tuple[Seen, Stored | None, Document | None]:
+        """What the source holds, and the newest version at this very moment."""
+        if source.filesystem_id != self._host:
+            why = f"it lies on filesystem {source.filesystem_id[:12]}, which only its own agent can read"
+            return Seen(OutOfReach("unreadable", why)), await newest(self._versions, id), None
+        for attempt in range(1 + OVERTAKEN_RETRIES):
+            before = await newest(self._versions, id)
+            reading = await self._source.read(source.path)
+            device = await self._directory_device(id) if isinstance(reading, Missing) else None
+            seen = seen_at(reading, device=device)
+            document = await self._built_early(id, source, seen, before)
+            head = await newest(self._versions, id)
+            if attempt == OVERTAKEN_RETRIES or not is_overtaken(before, head):
+                break
+        return seen, head, document
+
+    async def _built_early(self, id: str, source: FilesystemSource, seen: Seen, head: Stored | None) -> Document | None:
+        """The document of what was seen if one seems due, so that large text is encoded before the last look."""
+        if is_due(decide(head.document if head else None, seen.state)):
+            return await built(id, source, seen)
+        return None
+
+    def _concluded(
+        self, id: str, source: FilesystemSource, seen: Seen, head: Stored | None, early: Document | None
+    ) -> Indexed:
+        """Decide on ``head``, the newest version now. Does not await: see the promise at the top."""
+        outcome = decide(head.document if head else None, seen.state)
+        document = (early or build(id, source, seen.state)) if is_due(outcome) else None
+        current = document or (head.document if head else None)
+        assert current is not None, "an object that is not there was refused before"
+        signature = None if outcome == "orphaned" else self._marks.note(id, seen.stamp, current)
+        return Indexed(
+            object=id,
+            outcome=outcome,
+            kind=kind_of(seen.state),
+            source=source,
+            source_hash=current.source_hash,
+            char_count=current.payload["char_count"],
+            document=document,
+            signature=signature,
+            floor_vt=head.valid_time + 1 if head else 0,
+        )
+
+    async def _directory_device(self, id: str) -> int | None:
+        mark = self._marks.get(id)
+        if mark is None:
+            stored = (await self._versions.signatures([id])).get(id)
+            mark = decoded(stored) if stored else None
+        return mark.device if mark else None
+
+
+def _failure(seen: Seen, shown: str) -> CtxdError:
+    match seen.state:
+        case OutOfReach(kind="special", why=why):
+            return CtxdError("unsupported", f"read failed path={shown}: {why}", hint="Only regular files are indexed.")
+        case OutOfReach(kind="unreadable", why=why):
+            hint = "Send the file's content with the call."
+            return CtxdError("source_unreachable", f"read failed unreadable file path={shown}: {why}", hint=hint)
+        case _:
+            return CtxdError("file_not_found", f"read failed missing file path={shown}")

@@ -1,0 +1,116 @@
+"""What was seen of a source: bytes or a reading, to the state that is decided on and the document that would tell it.
+
+Hashing and encoding text beyond a bound takes long enough to hold up every other session, so it is done in a thread.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar, assert_never
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from ctxd.indexing.decide import Gone, Held, OutOfReach, Oversized, SourceState
+from ctxd.objects.document import Document
+from ctxd.objects.hashing import source_hash
+from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
+from ctxd.sources.port import Missing, Present, Reading, Special, Stamp, TooLarge, Unreadable
+from ctxd_protocol.limits import FILE_BYTES_MAX
+from ctxd_protocol.methods import FileKind
+from ctxd_protocol.objects import FilesystemSource
+
+INLINE_BYTES_MAX: Final = 256 * 1024
+"""Bytes of text that are hashed on the loop: about a millisecond. Moving them to a thread costs a tenth of that."""
+
+_THREADS: Final = anyio.CapacityLimiter(2)
+
+T = TypeVar("T")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """``stamp`` is null for bytes that a caller sent; ``size`` counts bytes of text, 0 for anything else."""
+
+    state: SourceState
+    stamp: Stamp | None = None
+    size: int = 0
+
+
+async def seen_in(content: bytes) -> Seen:
+    """What a caller saw: the bytes it sent."""
+    if len(content) > FILE_BYTES_MAX:
+        return Seen(Oversized(len(content)))
+    return await _by_size(len(content), lambda: _held(content))
+
+
+def seen_at(reading: Reading, *, device: int | None) -> Seen:
+    """What the daemon saw. ``device``: that of the file's directory when it was last read, null if not known."""
+    match reading:
+        case Present():
+            return Seen(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
+        case TooLarge():
+            return Seen(Oversized(reading.size_bytes), reading.stamp)
+        case Special():
+            return Seen(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))
+        case Unreadable():
+            return Seen(OutOfReach("unreadable", os.strerror(reading.errno)))
+        case Missing():
+            same_disk = device is None or device == reading.parent_device
+            if reading.parent_exists and same_disk:
+                return Seen(Gone())
+            return Seen(OutOfReach("missing", "its directory is not there" if same_disk else "its disk is not mounted"))
+        case _:
+            assert_never(reading)
+
+
+async def built(id: str, source: FilesystemSource, seen: Seen) -> Document:
+    """The document that tells what was seen; not for what is out of reach."""
+    return await _by_size(seen.size, lambda: build(id, source, seen.state))
+
+
+def build(id: str, source: FilesystemSource, state: SourceState) -> Document:
+    """The same, at once."""
+    match state:
+        case Held():
+            if state.text is None:
+                return file_binary(id, source, state.source_hash)
+            return file_text(id, source, state.text, state.source_hash)
+        case Oversized():
+            return file_too_large(id, source, state.size_bytes)
+        case Gone():
+            return file_tombstone(id, source)
+        case OutOfReach():
+            raise AssertionError("nothing was seen that a version could tell")
+        case _:
+            assert_never(state)
+
+
+def kind_of(state: SourceState) -> FileKind:
+    """What the source is, as clients are told."""
+    match state:
+        case Held():
+            return "binary" if state.text is None else "text"
+        case Oversized():
+            return "too_large"
+        case Gone():
+            return "missing"
+        case OutOfReach():
+            return state.kind
+        case _:
+            assert_never(state)
+
+
+def _held(content: bytes) -> Seen:
+    text: str | None = None
+    if b"\0" not in content:
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            text = None
+    return Seen(Held(source_hash(content), text), None, len(content))
+
+
+async def _by_size(size: int, work: Callable[[], T]) -> T:
+    if size <= INLINE_BYTES_MAX:
+        return work()
+    return await anyio.to_thread.run_sync(work, limiter=_THREADS)
