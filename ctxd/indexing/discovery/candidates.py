@@ -9,6 +9,7 @@ one output; known text between them (``echo "---"``) cuts it, and where several 
 one of them strictly.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 from ctxd.indexing.discovery.emission import Form, Lines, Marker, Prose, Silent
@@ -19,6 +20,8 @@ from ctxd.indexing.discovery.walk import Printed, Walk
 
 COMMAND_CHARS_MAX = 1 << 20
 """Characters of a command that are parsed. A longer one carries data, and its files stand at its start."""
+
+_BLANK = re.compile(r"\s")
 
 _MIXED_MAX = 16
 """Forms that are tried on each line of a shared output; bounds the work per line."""
@@ -92,12 +95,25 @@ def _read_piece(piece: list[Printed], lines: list[str], findings: Findings) -> N
         if isinstance(only, Form):
             findings.add(only.command, only.cwd, only.whole(lines))
         return
+    lines, piece = _read_edges(piece, lines, findings)
     forms = [part.emission for part in piece if isinstance(part.emission, Form)]
     if not forms:
         return
     if len(forms) == len(piece) and _read_runs(forms, lines, findings):
         return
     _read_mixed(forms[:_MIXED_MAX], lines, findings)
+
+
+def _read_edges(piece: list[Printed], lines: list[str], findings: Findings) -> tuple[list[str], list[Printed]]:
+    """An ``ls`` that ran last printed the block of blank-free lines at the end. What is left for the others."""
+    last = piece[-1].emission if piece else None
+    if not isinstance(last, Form) or not last.bare:
+        return lines, piece
+    at = len(lines)
+    while at and lines[at - 1] and not _BLANK.search(lines[at - 1]):
+        at -= 1
+    findings.add(last.command, last.cwd, last.whole(lines[at:]))
+    return lines[:at], piece[:-1]
 
 
 def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:

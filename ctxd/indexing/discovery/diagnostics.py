@@ -13,20 +13,29 @@ _PLACE = re.compile(
 )
 _ABSOLUTE_PLACE = re.compile(r"(?:^|(?<=[\s(\"'`\[]))(/[\w@.+/-]{1,1000}\.[A-Za-z][A-Za-z0-9]{0,9}):\d{1,7}")
 _TRACEBACK = re.compile(r'\s{0,40}File "([^"<>\n]{1,1024})", line \d')
-_STARTED = re.compile(r"\s{0,20}(?:✓|✗|✘|×|❯|PASS|FAIL|RUNS?|ERROR|FAILED|PASSED)\s{1,4}(\S{1,1024}?)(?:::\S{0,400})?(?=\s|$)")
+_STARTED = re.compile(
+    r"\s{0,20}(?:✓|✗|✘|×|❯|PASS|FAIL|RUNS?|ERROR|FAILED|PASSED)\s{1,4}(\S{1,1024}?)(?:::\S{0,400})?(?=\s|$)"
+)
 _PYTEST = re.compile(r"(\S{1,1024}?\.py)(?:::\S{0,400})?(?= [.sFExXP]| {1,4}(?:PASSED|FAILED|ERROR|SKIPPED))")
+_TABLE_ROW = re.compile(r"\s{0,20}(\S{1,1024}?)\s{1,200}\|\s{1,20}\d{1,3}(?:\.\d{1,3})?%? {1,20}\|")
+_FILE_URL = re.compile(r"file://(/[^\s?#\"'<>)]{1,1024})")
 _INTERESTING = re.compile(r"\.[A-Za-z]")
 
 
-def form(cwd: str | None, *, bare_names: bool = True) -> Form:
-    """The places a tool's output reports. ``bare_names``: also names without a directory, which ``go test`` shortens."""
+def form(cwd: str | None, *, bare_names: str | None = "") -> Form:
+    """The places a tool's output reports. ``bare_names``: what goes before names without a directory; None drops those.
+
+    ``go test`` shortens names to their last component, so only the package it tests tells where they are.
+    """
 
     def whole(lines: Sequence[str]) -> Iterator[str]:
         for line in lines:
             if len(line) <= _LINE_CHARS_MAX and _INTERESTING.search(line):
                 for name in _places(line):
-                    if bare_names or "/" in name:
+                    if "/" in name:
                         yield name
+                    elif bare_names is not None:
+                        yield bare_names + name
 
     def line(text: str) -> str | None:
         return next(iter(whole((text,))), None)
@@ -49,7 +58,9 @@ def _places(line: str) -> Iterator[str]:
             for place in _ABSOLUTE_PLACE.finditer(line):
                 if surely_file(place.group(1)):
                     yield place.group(1)
-    started = _STARTED.match(line) or _PYTEST.match(line)
+    if "file:///" in line:
+        yield from (name for name in _FILE_URL.findall(line) if surely_file(name))
+    started = _STARTED.match(line) or _PYTEST.match(line) or (_TABLE_ROW.match(line) if "|" in line else None)
     if started is not None and "/" in started.group(1) and surely_file(started.group(1)):
         yield started.group(1)
     elif "/" in line and " " not in line.strip() and surely_file(line.strip()) and "(" not in line:

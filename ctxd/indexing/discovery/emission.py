@@ -14,6 +14,7 @@ class Form:
     ``whole`` reads an output that is this command's alone. ``line`` reads one line of an output that several commands
     share: it answers None unless the line can hardly be anything else. Both answer names relative to ``cwd``.
     ``cwd`` is None when nobody knows where the command ran. ``begins`` tells lines that start the output of one run.
+    ``bare``: lines are names and nothing else, so that nothing but their place tells them from other text.
     """
 
     command: str
@@ -21,6 +22,7 @@ class Form:
     whole: Callable[[Sequence[str]], Iterable[str]]
     line: Callable[[str], str | None]
     begins: Callable[[str], bool] | None = None
+    bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,20 @@ def open_envelope(output: str) -> list[str]:
     return lines
 
 
-_WORDS = ("truncated", "omitted", "output", "Output", "xit", "aborted", "timed out", "rerun: ", "<", "Showing", "cwd was reset", "[stderr]")
+_WORDS = (
+    "truncated",
+    "omitted",
+    "output",
+    "Output",
+    "xit",
+    "aborted",
+    "timed out",
+    "rerun: ",
+    "<",
+    "Showing",
+    "cwd was reset",
+    "[stderr]",
+)
 
 
 def _noted(output: str) -> bool:

@@ -7,7 +7,9 @@ from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form
 from ctxd.indexing.discovery.invocation import Arg, Invocation, split
 from ctxd.indexing.discovery.paths import looks_like_file
 
-_FD_VALUES = frozenset("-e -E -d -t -x -X -c -j -S -o --extension --exclude --max-depth --min-depth --type --exec --color".split())
+_FD_VALUES = frozenset(
+    "-e -E -d -t -x -X -c -j -S -o --extension --exclude --max-depth --min-depth --type --exec --color".split()
+)
 
 
 def starts(args: Sequence[Arg]) -> tuple[list[Arg], Sequence[Arg]]:
@@ -45,7 +47,9 @@ def fd_emission(invocation: Invocation, cwd: str | None) -> Emission:
         return PROSE
     kind = values.get("-t") or values.get("--type")
     prefixes = tuple(_prefix(root) for root in operands[1:]) or ("",)
-    search = _Search(prefixes, kind is not None and kind.text in ("f", "file"), kind is not None and kind.text in ("d", "directory"))
+    search = _Search(
+        prefixes, kind is not None and kind.text in ("f", "file"), kind is not None and kind.text in ("d", "directory")
+    )
     return Form("find", cwd, search.whole, search.line)
 
 
@@ -58,9 +62,9 @@ def _prefix(root: Arg) -> str:
 
 
 def _only_files(words: Sequence[str]) -> bool:
-    return any(word == "-type" and following.startswith("f") for word, following in zip(words, words[1:], strict=False)) and (
-        "-o" not in words and "-or" not in words
-    )
+    return any(
+        word == "-type" and following.startswith("f") for word, following in zip(words, words[1:], strict=False)
+    ) and ("-o" not in words and "-or" not in words)
 
 
 def _only_directories(words: Sequence[str]) -> bool:
@@ -71,6 +75,10 @@ def _only_directories(words: Sequence[str]) -> bool:
 def _executed(words: Sequence[str], search: "_Search", cwd: str | None) -> Emission:
     """``-exec``: names come only from commands that print them, and from ``-print``."""
     at = next(index for index, word in enumerate(words) if word in ("-exec", "-execdir", "-ok"))
+    if words[at + 1 : at + 2] == ["echo"] and any("{}" in word for word in words[at + 2 : at + 3]):
+        before, _, behind = words[at + 2].partition("{}")
+        headed = _Headed(search, before, behind)
+        return Form("find", cwd, headed.whole, headed.line)
     run = words[at + 1 : at + 3]
     prints_names = bool(run) and (
         (run[0].endswith("grep") and any(word.startswith("-") and "l" in word for word in run[1:])) or "-print" in words
@@ -110,5 +118,27 @@ class _Search:
         return None if " " in line or ":" in line else line
 
 
+@dataclass(frozen=True, slots=True)
+class _Headed:
+    """Paths that ``-exec echo "== {} =="`` frames."""
+
+    search: _Search
+    before: str
+    behind: str
+
+    def whole(self, lines: Sequence[str]) -> Iterator[str]:
+        for line in lines:
+            name = self.line(line)
+            if name is not None:
+                yield name
+
+    def line(self, line: str) -> str | None:
+        if not line.startswith(self.before) or not line.endswith(self.behind):
+            return None
+        return self.search.line(line[len(self.before) : len(line) - len(self.behind) or None])
+
+
 def _is_complaint(line: str) -> bool:
-    return line.endswith(("Permission denied", "No such file or directory", "Operation not permitted", "Not a directory"))
+    return line.endswith(
+        ("Permission denied", "No such file or directory", "Operation not permitted", "Not a directory")
+    )

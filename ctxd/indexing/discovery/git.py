@@ -33,7 +33,9 @@ _OPERAND_SUBCOMMANDS = frozenset(
 )
 _QUIET = frozenset(("add", "config", "init", "switch", "restore", "update-index", "gc", "mv"))
 
-_STAT = re.compile(r" (\S[^|\n]{0,512}?) {1,400}\| {1,12}(?:\d{1,9}(?: [+-]{1,400})?|Bin \d{1,12} -> \d{1,12} bytes|Bin|Unmerged)$")
+_STAT = re.compile(
+    r" (\S[^|\n]{0,512}?) {1,400}\| {1,12}(?:\d{1,9}(?: [+-]{1,400})?|Bin \d{1,12} -> \d{1,12} bytes|Bin|Unmerged)$"
+)
 _SHORT = re.compile(r"(?:[MADRCUT?! ]{2}|\d [MADRCUT.]{2} \S{1,10}.*) (\S.*)$")
 _LONG_STATUS = re.compile(
     r"\t(?:(?:modified|new file|deleted|renamed|copied|typechange|both modified|both added|deleted by us|deleted by them|"
@@ -48,7 +50,9 @@ _NUMSTAT = re.compile(r"(?:\d{1,9}|-)\t(?:\d{1,9}|-)\t(.+)$")
 _HEADER = re.compile(r'(?:---|\+\+\+) (?:"?[ab]/)(.+?)"?\t?$')
 _RENAMED_HEADER = re.compile(r"(?:rename|copy) (?:from|to) (.+)$")
 _DIFF_GIT = re.compile(r'diff --git "?a/(.{1,512}?)"? "?b/(.{1,512}?)"?$')
-_CONFLICT = re.compile(r"(?:CONFLICT \([^)]{1,40}\): Merge conflict in |Auto-merging |\tneeds merge |Would remove |Removing )(\S.*)$")
+_CONFLICT = re.compile(
+    r"(?:CONFLICT \([^)]{1,40}\): Merge conflict in |Auto-merging |\tneeds merge |Would remove |Removing )(\S.*)$"
+)
 _REMOVED = re.compile(r"rm '(.{1,512})'$")
 _IGNORED = re.compile(r"([^:\s]{1,512}):\d{1,6}:[^\t]{1,200}\t(.+)$")
 _BRACED_RENAME = re.compile(r"\{([^{}]{0,512}?) => ([^{}]{0,512}?)\}")
@@ -77,7 +81,9 @@ def operand_files(invocation: Invocation, cwd: str | None) -> tuple[str | None, 
     subcommand, args, cwd = locate(invocation, cwd)
     if subcommand == "grep":
         return cwd, [
-            arg.text for arg in _grep(args).targets if arg.known and not arg.glob and looks_like_file(arg.text) and "/" in arg.text
+            arg.text
+            for arg in _grep(args).targets
+            if arg.known and not arg.glob and looks_like_file(arg.text) and "/" in arg.text
         ]
     if subcommand not in _OPERAND_SUBCOMMANDS:
         return cwd, []
@@ -98,7 +104,12 @@ def operand_files(invocation: Invocation, cwd: str | None) -> tuple[str | None, 
 
 
 def _is_revision(text: str) -> bool:
-    return ".." in text.strip("./") and "../" not in text or text.startswith(("origin/", "refs/", "HEAD", "upstream/")) or "@{" in text
+    return (
+        ".." in text.strip("./")
+        and "../" not in text
+        or text.startswith(("origin/", "refs/", "HEAD", "upstream/"))
+        or "@{" in text
+    )
 
 
 def emission(invocation: Invocation, cwd: str | None) -> Emission:
@@ -116,7 +127,11 @@ def emission(invocation: Invocation, cwd: str | None) -> Emission:
         return PROSE
     whole, sure = readings
     return Form(
-        "git", cwd, lambda lines: _read(lines, whole), lambda line: next(iter(_read([line], sure)), None), _begins(subcommand)
+        "git",
+        cwd,
+        lambda lines: _read(lines, whole),
+        lambda line: next(iter(_read([line], sure)), None),
+        _begins(subcommand),
     )
 
 
@@ -130,7 +145,9 @@ def _grep(args: tuple[Arg, ...]) -> grep.Search:
     options, values, operands = split(args, grep.GREP_VALUES)
     has_pattern = bool({"-e", "-f"} & set(values))
     targets = tuple(operands if has_pattern else operands[1:])
-    return grep.Search(frozenset(options), tuple(arg for arg in targets if "/" in arg.text or "." in arg.text), True, False, False)
+    return grep.Search(
+        frozenset(options), tuple(arg for arg in targets if "/" in arg.text or "." in arg.text), True, False, False
+    )
 
 
 _Reading = Callable[[str], Iterator[str]]
@@ -154,7 +171,19 @@ def _readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> tuple[
         if "--name-status" in given:
             return [_name_status], [_name_status]
         return [*patch, _numstat, _raw], [*patch, _numstat, _raw]
-    if subcommand in ("commit", "merge", "pull", "rebase", "cherry-pick", "revert", "am", "apply", "reset", "checkout", "clean"):
+    if subcommand in (
+        "commit",
+        "merge",
+        "pull",
+        "rebase",
+        "cherry-pick",
+        "revert",
+        "am",
+        "apply",
+        "reset",
+        "checkout",
+        "clean",
+    ):
         return ([*patch, _conflict, _name_status], [*patch, _conflict])
     if subcommand == "rm":
         return [_removed], [_removed]

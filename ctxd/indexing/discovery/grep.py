@@ -23,7 +23,9 @@ RIPGREPS = frozenset(("rg", "ag", "ack", "ugrep"))
 _NUMBERED = re.compile(r"([^\0\t:]{1,512}):\d{1,9}:")
 _NUMBERED_CONTEXT = re.compile(r"([^\0\t:]{1,512}?)-\d{1,9}-")
 _COUNT = re.compile(r"([^\0\t:]{1,512}):\d{1,9}$")
-_BINARY = re.compile(r"(?:grep: |rg: )?(?:Binary file )?([^\0\t]{1,512}?)(?:: binary file)? matches(?: \(found .{1,60}\))?$")
+_BINARY = re.compile(
+    r"(?:grep: |rg: )?(?:Binary file )?([^\0\t]{1,512}?)(?:: binary file)? matches(?: \(found .{1,60}\))?$"
+)
 _ONLY_NUMBER = re.compile(r"\d{1,9}[:-]")
 _CONTEXT_OPTIONS = frozenset(("-A", "-B", "-C", "--context", "--after-context", "--before-context"))
 
@@ -41,7 +43,9 @@ class Search:
     @property
     def lists_names(self) -> bool:
         """``-l``, ``--files`` and their kin."""
-        return bool(self.options & {"-l", "-L", "--files-with-matches", "--files-without-match", "--files", "--name-only"})
+        return bool(
+            self.options & {"-l", "-L", "--files-with-matches", "--files-without-match", "--files", "--name-only"}
+        )
 
     @property
     def names_shown(self) -> bool:
@@ -74,9 +78,26 @@ def search(invocation: Invocation) -> Search:
 def is_filter(invocation: Invocation) -> bool:
     """A ``grep`` that reads its input and passes lines on unchanged or numbered."""
     found = search(invocation)
-    if invocation.program not in GREPS | RIPGREPS or found.targets or found.fed or found.options & {"-r", "-R", "--files"}:
+    if (
+        invocation.program not in GREPS | RIPGREPS
+        or found.targets
+        or found.fed
+        or found.options & {"-r", "-R", "--files"}
+    ):
         return False
-    return not found.options & {"-o", "-c", "-l", "-q", "-L", "--count", "--only-matching", "--quiet", "-b", "-r", "--replace"}
+    return not found.options & {
+        "-o",
+        "-c",
+        "-l",
+        "-q",
+        "-L",
+        "--count",
+        "--only-matching",
+        "--quiet",
+        "-b",
+        "-r",
+        "--replace",
+    }
 
 
 def target_files(invocation: Invocation) -> Iterator[str]:
@@ -104,7 +125,8 @@ def search_emission(found: Search, cwd: str | None, command: str) -> Emission:
         names=found.names_shown,
         lists=found.lists_names,
         counts=bool(options & {"-c", "--count", "--count-matches"}),
-        numbered=bool(options & {"-n", "--line-number", "--vimgrep", "--column"}) or (found.ripgrep and "-N" not in options),
+        numbered=bool(options & {"-n", "--line-number", "--vimgrep", "--column"})
+        or (found.ripgrep and "-N" not in options),
         only_matching=bool(options & {"-o", "--only-matching"}),
         headings=found.ripgrep,
     )
@@ -120,7 +142,9 @@ def _prefixes(found: Search) -> tuple[str, ...] | None:
     prefixes: list[str] = []
     for arg in found.targets:
         text = arg.text
-        cut = min((text.find(char) for char in "*?[{$\0" if char in text), default=len(text)) if arg.glob or not arg.known else len(text)
+        if not arg.known:
+            return None
+        cut = min((text.find(char) for char in "*?[{" if char in text), default=len(text)) if arg.glob else len(text)
         if not cut:
             return None
         prefixes.append(text[:cut])

@@ -91,7 +91,9 @@ _RUNNERS: Mapping[str, frozenset[str]] = {
     "mise": frozenset(("exec", "x")),
     "direnv": frozenset(("exec",)),
 }
-_RUNNER_VALUES = "-n --name -p --python --with --package --project --directory --filter -F --env-file --extra --group".split()
+_RUNNER_VALUES = (
+    "-n --name -p --python --with --package --project --directory --filter -F --env-file --extra --group".split()
+)
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 
@@ -137,10 +139,13 @@ def _after_options(args: tuple[Arg, ...], with_value: Container[str]) -> tuple[A
     return args[index:]
 
 
-def split(args: Iterable[Arg], with_value: Container[str] = ()) -> tuple[list[str], dict[str, Arg], list[Arg]]:
+def split(
+    args: Iterable[Arg], with_value: Container[str] = (), *, bundles: bool = True
+) -> tuple[list[str], dict[str, Arg], list[Arg]]:
     """Arguments apart: the options in order, the values of those named in ``with_value``, and the operands.
 
     Short options in a bundle (``-la``) come one by one; a one-letter option of ``with_value`` takes the rest of its bundle.
+    ``bundles`` False: ``-count`` is one option, as ``go`` and ``ffmpeg`` have them.
     """
     options: list[str] = []
     values: dict[str, Arg] = {}
@@ -156,7 +161,7 @@ def split(args: Iterable[Arg], with_value: Container[str] = ()) -> tuple[list[st
             operands.append(arg)
         elif text == "--":
             plain = True
-        elif text.startswith("--"):
+        elif text.startswith("--") or not bundles:
             name, equals, value = text.partition("=")
             options.append(name)
             if equals:

@@ -12,7 +12,7 @@ LONG = re.compile(
     r"([-dlbcpsD])[-rwxsStTl]{9}[@+.]?\s{1,20}\d{1,10}\s{1,40}"  # mode, links
     r"(?:[^\s:]{1,64}\s{1,40}){1,3}?"  # owner, group
     r"(?:\d[\d.,]{0,20}[KMGTPB]?)(?:,\s{1,10}\d{1,10})?\s{1,20}"  # size, or device numbers
-    r"(?:(?:[A-Z][a-z]{2}\s{1,3}\d{1,2}|\d{1,2}\s{1,3}[A-Z][a-z]{2}\.?|\d{1,2}\s{1,3}\d{1,2})\s{1,3}(?:\d{1,2}:\d\d(?::\d\d \d{4})?|\d{4})"
+    r"(?:(?:[^\W\d_]{1,9}\.?\s{1,3}\d{1,2}|\d{1,2}\.?\s{1,3}[^\W\d_]{1,9}\.?|\d{1,2}\s{1,3}\d{1,2})\s{1,3}(?:\d{1,2}:\d\d(?::\d\d \d{4})?|\d{4})"
     r"|\d{4}-\d\d-\d\d\s\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:\s[+-]\d{4})?|\d\d-\d\d\s\d\d:\d\d)\s"
     r"(.+)"
 )
@@ -24,7 +24,12 @@ def emission(invocation: Invocation, cwd: str | None) -> Emission:
     """The form of this ``ls``."""
     options, _, operands = split(invocation.args, _WITH_VALUE)
     listing = _Listing(options, operands, fed=invocation.fed)
-    return Form("ls", cwd, listing.whole, listing.line, listing.begins if "-l" in options else None) if listing.readable else PROSE
+    long = "-l" in options
+    return (
+        Form("ls", cwd, listing.whole, listing.line, listing.begins if long else None, bare=not long)
+        if listing.readable
+        else PROSE
+    )
 
 
 def operand_files(invocation: Invocation, lines: Sequence[str]) -> Iterator[str]:

@@ -36,7 +36,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNTIDY = re.compile(r"//|(?:^|/)\.\.?(?:/|$)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,15}:/")
 _SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9_+-]{0,11}|[1-9ch])$")
-_DOTFILE = re.compile(r"(?:^|/)\.[A-Za-z][A-Za-z0-9_-]*(?:rc|ignore|attributes|modules|config|env|profile|version|keep)$|/\.env$")
+_DOTFILE = re.compile(
+    r"(?:^|/)\.[A-Za-z][A-Za-z0-9_-]*(?:rc|ignore|attributes|modules|config|env|profile|version|keep)$|/\.env$"
+)
 _BARE = re.compile(
     r"(?:^|/)(?:GNU)?(?:[Mm]akefile|Dockerfile|Containerfile|Justfile|justfile|Rakefile|Gemfile|Procfile|Vagrantfile|Brewfile"
     r"|LICENSE|LICENCE|COPYING|NOTICE|README|CHANGELOG|CHANGES|AUTHORS|CONTRIBUTORS|CODEOWNERS|OWNERS|VERSION|TODO|\.env"

@@ -16,6 +16,7 @@ class Operands:
     """How a program takes operands: ``skip`` of them come before the files unless one of ``instead`` is given.
 
     ``with_value``: options whose value is the next word. ``value_files``: those of them whose value is a file.
+    ``bundles``: whether ``-ab`` means ``-a -b``.
     ``only_likely``: operands may be directories or names of other things, so only what looks like a file counts.
     """
 
@@ -23,20 +24,36 @@ class Operands:
     with_value: frozenset[str] = frozenset()
     instead: frozenset[str] = frozenset()
     value_files: frozenset[str] = frozenset()
+    bundles: bool = True
     only_likely: bool = False
 
 
-def _of(skip: int = 0, with_value: str = "", instead: str = "", value_files: str = "", *, only_likely: bool = False) -> Operands:
+def _of(
+    skip: int = 0,
+    with_value: str = "",
+    instead: str = "",
+    value_files: str = "",
+    *,
+    only_likely: bool = False,
+    bundles: bool = True,
+) -> Operands:
     every = frozenset(with_value.split()) | frozenset(value_files.split()) | frozenset(instead.split())
-    return Operands(skip, every, frozenset(instead.split()), frozenset(value_files.split()), only_likely)
+    return Operands(skip, every, frozenset(instead.split()), frozenset(value_files.split()), bundles, only_likely)
 
 
 _FILES = _of()
 _LIKELY = _of(only_likely=True)
-_SCRIPT = _of(with_value="-W -X -O --require -r --import --loader --env-file -I", instead="-c -m -e --eval -p", only_likely=True)
+_SCRIPT = _of(
+    with_value="-W -X -O --require -r --import --loader --env-file -I", instead="-c -m -e --eval -p", only_likely=True
+)
 TABLE: Mapping[str, Operands] = {
-    **dict.fromkeys("cat tac less more bat batcat nl touch tee cmp zcat gzcat realpath readlink xxd od hexdump strings".split(), _FILES),
-    **dict.fromkeys("vim vi nvim nano emacs code subl open pbcopy md5 md5sum sha1sum sha256sum shasum b3sum cksum".split(), _LIKELY),
+    **dict.fromkeys(
+        "cat tac less more bat batcat nl touch tee cmp zcat gzcat realpath readlink xxd od hexdump strings".split(),
+        _FILES,
+    ),
+    **dict.fromkeys(
+        "vim vi nvim nano emacs code subl open pbcopy md5 md5sum sha1sum sha256sum shasum b3sum cksum".split(), _LIKELY
+    ),
     **dict.fromkeys("rm cp mv ln chmod chown du file stat diff colordiff unzip zip gzip gunzip".split(), _LIKELY),
     "head": _of(with_value="-n -c --lines --bytes"),
     "tail": _of(with_value="-n -c -s --lines --bytes --pid"),
@@ -51,9 +68,11 @@ TABLE: Mapping[str, Operands] = {
     "jq": _of(1, with_value="--arg --argjson --indent", value_files="-f"),
     "yq": _of(1, only_likely=True),
     "patch": _of(with_value="-p -d -F", value_files="-i -o -r"),
-    "source": _FILES,
-    ".": _FILES,
-    **dict.fromkeys("python python3 python2 pypy node nodejs deno ruby perl php lua Rscript tsx ts-node bun".split(), _SCRIPT),
+    "source": _LIKELY,
+    ".": _LIKELY,
+    **dict.fromkeys(
+        "python python3 python2 pypy node nodejs deno ruby perl php lua Rscript tsx ts-node bun".split(), _SCRIPT
+    ),
     **dict.fromkeys("bash sh zsh dash fish ksh".split(), _of(instead="-c", with_value="-o", only_likely=True)),
     "curl": _of(99, with_value="-H -d -X -u -b -A -e -F --data --header --request -w", value_files="-o --output -K"),
     "wget": _of(99, with_value="-q", value_files="-O --output-document"),
@@ -61,8 +80,19 @@ TABLE: Mapping[str, Operands] = {
     "pip3": _of(99, value_files="-r --requirement -c --constraint"),
     "tar": _of(only_likely=True, value_files="-f", with_value="-C"),
     "pytest": _of(only_likely=True, with_value="-k -m -p -n -o --tb --cov --maxfail --timeout"),
-    "ffmpeg": _of(only_likely=True, with_value="-vf -c:v -t -ss -r -filter_complex -map -pix_fmt -preset -crf", value_files="-i"),
-    "go": _of(1, with_value="-run -timeout -count -tags -ldflags -bench", value_files="-o -coverprofile", only_likely=True),
+    "ffmpeg": _of(
+        only_likely=True,
+        with_value="-vf -c:v -t -ss -r -filter_complex -map -pix_fmt -preset -crf",
+        value_files="-i",
+        bundles=False,
+    ),
+    "go": _of(
+        1,
+        with_value="-run -timeout -count -tags -ldflags -bench",
+        value_files="-o -coverprofile",
+        only_likely=True,
+        bundles=False,
+    ),
     "docker": _of(99, value_files="-f"),
     "kubectl": _of(99, value_files="-f"),
     "make": _of(99, value_files="-f"),
@@ -92,7 +122,9 @@ def operand_files(invocation: Invocation) -> Iterator[str]:
         _, _, operands = split(args)
         yield from (arg.text for arg in operands if _usable(arg) and surely_file(arg.text))
         return
-    options, values, operands = split(args, spec.with_value if spec.skip < 99 else spec.value_files | spec.with_value)
+    options, values, operands = split(
+        args, spec.with_value if spec.skip < 99 else spec.value_files | spec.with_value, bundles=spec.bundles
+    )
     for name in spec.value_files:
         if name in values and _usable(values[name]):
             yield values[name].text

@@ -30,7 +30,12 @@ def emission(invocation: Invocation, cwd: str | None) -> Emission | None:
     _, _, operands = split(invocation.args, spec.with_value)
     if program == "wc" and not operands and not invocation.fed:
         return Lines(1)
-    if program in ("head", "tail") and len(operands) < 2 and not any(arg.glob for arg in operands) and not invocation.fed:
+    if (
+        program in ("head", "tail")
+        and len(operands) < 2
+        and not any(arg.glob for arg in operands)
+        and not invocation.fed
+    ):
         return PROSE
 
     def line(text: str) -> str | None:

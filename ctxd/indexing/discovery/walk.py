@@ -278,7 +278,17 @@ def _emission(invocation: Invocation, cwd: str | None, simple: Simple) -> Emissi
     summary = summaries.emission(invocation, cwd)
     if summary is not None:
         return summary
-    return PROSE if program in _READERS else diagnostics.form(cwd, bare_names=program != "go")
+    if program in _READERS:
+        return PROSE
+    return diagnostics.form(cwd, bare_names=_package(invocation) if program == "go" else "")
+
+
+def _package(invocation: Invocation) -> str | None:
+    """The directory of the one package a ``go`` command is about."""
+    operands = [arg.text for arg in invocation.args[1:] if arg.known and arg.text.startswith("./")]
+    if len(operands) != 1 or operands[0].endswith("..."):
+        return None
+    return operands[0].rstrip("/") + "/"
 
 
 def _said(invocation: Invocation) -> Emission:
@@ -301,4 +311,9 @@ def _numbered(emission: Emission) -> Emission:
         number, colon, rest = line.partition(":")
         return rest if colon and number.isdigit() else line
 
-    return Form(form.command, form.cwd, lambda lines: form.whole([bare(line) for line in lines]), lambda line: form.line(bare(line)))
+    return Form(
+        form.command,
+        form.cwd,
+        lambda lines: form.whole([bare(line) for line in lines]),
+        lambda line: form.line(bare(line)),
+    )

@@ -1,0 +1,169 @@
+"""Precision and recall of discovery on commands that agents really ran, labelled by hand (tests/data/discovery)."""
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from posixpath import join, normpath
+
+from bench.figures import Figure
+from ctxd.indexing.discovery.candidates import candidates
+
+CORPUS = Path(__file__).parent.parent / "tests" / "data" / "discovery"
+PRECISION_GOAL = 0.97
+RECALL_GOAL = 0.90
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    family: str
+    harness: str
+    repository: str
+    command: str
+    cwd: str
+    output: str
+    files: frozenset[str]
+    dirs: frozenset[str]
+
+    @property
+    def held_out(self) -> bool:
+        """Half of the cases, by their id: nobody looks at these while writing a parser."""
+        return sha256(self.id.encode()).digest()[0] < 128
+
+
+@dataclass
+class Score:
+    """``directories``: wrong answers that are directories, which a stat would drop; they count as wrong here."""
+
+    right: int = 0
+    wrong: int = 0
+    missed: int = 0
+    directories: int = 0
+    misses: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def precision(self) -> float:
+        return self.right / (self.right + self.wrong) if self.right + self.wrong else 1.0
+
+    @property
+    def recall(self) -> float:
+        return self.right / (self.right + self.missed) if self.right + self.missed else 1.0
+
+    def add(self, case: Case, found: set[str]) -> None:
+        self.right += len(found & case.files)
+        self.wrong += len(found - case.files)
+        self.missed += len(case.files - found)
+        self.directories += len(found & case.dirs)
+        self.misses += [(case.id, "wrong", path) for path in sorted(found - case.files)]
+        self.misses += [(case.id, "missed", path) for path in sorted(case.files - found)]
+
+
+def cases() -> Iterator[Case]:
+    for file in sorted(CORPUS.glob("*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            row["files"], row["dirs"] = frozenset(row["files"]), frozenset(row["dirs"])
+            yield Case(**row)
+
+
+def parsed(case: Case) -> set[str]:
+    return {candidate.path for candidate in candidates(case.command, case.output, case.cwd).paths}
+
+
+def naive(case: Case) -> set[str]:
+    """What one writes first: split on blanks, keep what has a slash or a dot."""
+    words = (word.strip("'\"") for word in re.split(r"\s+", case.command + "\n" + case.output))
+    return {normpath(join(case.cwd, word)) for word in words if "/" in word or "." in word}
+
+
+def family(case: Case) -> str:
+    name = case.family.split("-")[0]
+    known = (
+        "ls",
+        "find",
+        "grep",
+        "rg",
+        "git",
+        "sed",
+        "cat",
+        "go",
+        "npx",
+        "python",
+        "head",
+        "wc",
+        "cp",
+        "rm",
+        "nl",
+        "gofmt",
+    )
+    return name if name in known else "other"
+
+
+def score(finder: Callable[[Case], set[str]], group: Callable[[Case], str], chosen: Iterable[Case]) -> dict[str, Score]:
+    scores: dict[str, Score] = defaultdict(Score)
+    for case in chosen:
+        found = finder(case)
+        scores[group(case)].add(case, found)
+        scores["all"].add(case, found)
+    return scores
+
+
+def split(case: Case) -> str:
+    return "held-out" if case.held_out else "dev"
+
+
+def megabytes_a_second() -> float:
+    """Speed on a long `grep -rn`, the commonest long output."""
+    line = "src/some/package/module_{}.py:{}:    value = compute(other, {})\n"
+    output = "".join(line.format(n // 20, n, n) for n in range(160_000))
+    start = time.perf_counter()
+    candidates("grep -rn value src", output, "/w")
+    return len(output) / 1e6 / (time.perf_counter() - start)
+
+
+def run() -> Iterator[Figure]:
+    corpus = list(cases())
+    by_split = score(parsed, split, corpus)
+    by_family = score(parsed, family, corpus)
+    plain = score(naive, split, corpus)["all"]
+    everything = by_split["all"]
+    detail = "; ".join(f"{name} {s.precision:.3f}/{s.recall:.3f}" for name, s in sorted((by_split | by_family).items()))
+    yield Figure(
+        name="discovery_precision",
+        value=round(everything.precision, 4),
+        goal=PRECISION_GOAL,
+        better="higher",
+        detail=f"{len(corpus)} real commands, precision/recall: {detail}; splitting on blanks: {plain.precision:.3f}/{plain.recall:.3f}",
+    )
+    yield Figure(
+        name="discovery_recall",
+        value=round(everything.recall, 4),
+        goal=RECALL_GOAL,
+        better="higher",
+        detail=f"of {everything.right + everything.missed} files; {everything.directories} directories among the wrong answers",
+    )
+    speed = megabytes_a_second()
+    yield Figure(
+        name="discovery_mb_per_s", value=round(speed, 1), goal=10.0, better="higher", detail="one core, grep -rn output"
+    )
+
+
+def main() -> None:
+    corpus = list(cases())
+    for title, finder in (("parser", parsed), ("naive", naive)):
+        print(f"{title:8} {'':12} {'precision':>9} {'recall':>7} {'files':>6} {'dirs':>5}")
+        for group in (split, family, lambda case: "harness " + case.harness):
+            for name, s in sorted(score(finder, group, corpus).items()):
+                if name != "all" or group is split:
+                    print(
+                        f"{'':8} {name:20} {s.precision:9.3f} {s.recall:7.3f} {s.right + s.missed:6} {s.directories:5}"
+                    )
+
+
+if __name__ == "__main__":
+    main()
