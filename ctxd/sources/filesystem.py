@@ -3,7 +3,8 @@
 No path can make the daemon wait: a path is first opened for its inode only (``O_PATH``), and only a regular file is
 then opened for reading, through that same inode, so nothing can be swapped in between. A file is taken only if its
 stamp is the same before and after the reading; a change within one tick of the kernel's file clock escapes that, but
-leaves the stamp unsettled, so that the next look reads again. Nothing is mapped into memory: a truncation would kill the process.
+leaves the stamp unsettled, so that the next look reads again. Nothing is mapped into memory: a truncation would kill
+the process.
 """
 
 import errno
@@ -106,7 +107,7 @@ class HostFiles:
         finally:
             os.close(place)
         try:
-            raw = _read_up_to(file, self._bytes_max + 1, found.st_size)
+            raw = _read_up_to(file, found.st_size, self._bytes_max)
             after = os.fstat(file)
         finally:
             os.close(file)
@@ -149,19 +150,20 @@ def _special(found: os.stat_result) -> Special | None:
     return Special(_SPECIAL.get(stat.S_IFMT(found.st_mode), "other"))
 
 
-def _read_up_to(file: int, bytes_max: int, size_hint: int) -> bytes:
-    """The file from its start, at most ``bytes_max``. Files of /proc have size 0 and content all the same."""
-    # One byte more than the size: a file that did not grow ends within the first call.
-    first = os.read(file, min(bytes_max, max(size_hint + 1, 4096)))
-    chunks = [first]
-    left = bytes_max - len(first)
+def _read_up_to(file: int, size: int, bytes_max: int) -> bytes:
+    """The file from its start: one byte over ``size`` if it grew, so that a file that grows for ever does not hold us.
+
+    Files of /proc have size 0 and content all the same: of those, one byte over ``bytes_max``.
+    """
+    left = (size or bytes_max) + 1
+    chunks: list[bytes] = []
     while left > 0:
-        chunk = os.read(file, min(left, 65536))
+        chunk = os.read(file, left if size else min(left, 65536))
         if not chunk:
             break
         chunks.append(chunk)
         left -= len(chunk)
-    return first if len(chunks) == 1 else b"".join(chunks)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _decoded(raw: bytes) -> str | None:
