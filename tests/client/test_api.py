@@ -1,0 +1,115 @@
+"""Both clients are held to the method table: a method for each row, with its parameters and defaults, and nothing
+besides."""
+
+import inspect
+import re
+import typing
+from collections.abc import Coroutine
+
+import msgspec
+import pytest
+
+from ctxd_client import Client, Session, SyncClient, SyncSession, connect, connect_sync
+from ctxd_client.wire import Call
+from ctxd_protocol.methods import METHODS
+from tests.fakes.daemon import HELLO, smallest
+
+OWN = {"call", "follow", "last_receipt", "server", "session", "socket", "within"}
+"""What a client has besides the table."""
+
+
+def attribute(method):
+    return method.replace(".", "_")
+
+
+def public(kind):
+    return [name for name in vars(kind) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("kind", [Client, SyncClient])
+def test_a_client_has_a_method_for_each_row_in_the_order_of_the_table_and_nothing_unlisted(kind):
+    names = [name for name in public(kind) if name not in OWN]
+    assert names == [attribute(method) for method in METHODS]
+    assert OWN <= set(public(kind))
+
+
+@pytest.mark.parametrize("kind", [Client, SyncClient])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+def test_a_method_has_the_parameters_and_defaults_of_its_row(kind, method):
+    signature = inspect.signature(getattr(kind, attribute(method.name)))
+    parameters = dict(signature.parameters)
+    del parameters["self"]
+    fields = {field.name: field for field in msgspec.structs.fields(method.params)}
+    assert list(parameters) == list(fields)
+    for name, parameter in parameters.items():
+        field = fields[name]
+        if field.required:
+            assert parameter.default is parameter.empty
+            assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        else:
+            default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+            assert parameter.default == default, name
+            assert parameter.kind is parameter.KEYWORD_ONLY
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+def test_a_method_builds_the_call_of_its_row_and_announces_its_result(method):
+    make = inspect.unwrap(getattr(Client, attribute(method.name)))
+    required = {field.name: () if field.name in ("messages", "paths", "objects") else "x"
+                for field in msgspec.structs.fields(method.params) if field.required}  # fmt: skip
+    call = make(**required)
+    assert call.method is method
+    assert type(call.params) is method.params
+    assert call.params == method.params(**required), "the defaults are those of the protocol"
+    assert (typing.get_origin(call.result) or call.result) is method.result
+    announced = typing.get_type_hints(make)["return"]
+    assert typing.get_origin(announced) is Call
+    (result,) = typing.get_args(announced)
+    assert (typing.get_origin(result) or result) is method.result
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_says_what_it_does_with_an_example_that_calls_it(method):
+    for kind in (Client, SyncClient):
+        doc = getattr(kind, attribute(method)).__doc__
+        assert re.search(rf"Example: ``.*client\.{attribute(method)}\(", doc)
+
+
+def test_both_handles_have_the_same_methods_with_the_same_parameters():
+    assert public(Session) == public(SyncSession)
+    for name in public(Session):
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (Session, SyncSession))
+        assert [str(p) for p in ours.parameters.values()] == [str(p) for p in theirs.parameters.values()], name
+        assert "session" not in ours.parameters
+
+
+async def every_call(client):
+    """Each method once, with the least it needs; what the daemon saw is checked by the caller."""
+    for method in METHODS.values():
+        required = {field.name: () if field.name in ("messages", "paths", "objects") else
+                    7 if field.name == "subscription" else "x"
+                    for field in msgspec.structs.fields(method.params) if field.required}  # fmt: skip
+        result = getattr(client, attribute(method.name))(**required)
+        if isinstance(result, Coroutine):
+            result = await result
+        assert isinstance(result, method.result), method.name
+
+
+@pytest.mark.anyio
+async def test_each_method_of_both_clients_makes_the_round_trip(daemon):
+    async with connect(daemon.path) as client:
+        await every_call(client)
+    with connect_sync(daemon.path) as client:
+        await every_call(client)
+    names = [seen.method for seen in daemon.seen]
+    assert names == ["hello", *METHODS] * 2
+    ours, theirs = daemon.seen[: len(names) // 2], daemon.seen[len(names) // 2 :]
+    for one, other in zip(ours, theirs, strict=True):
+        assert {**one.params, "op_id": 0} == {**other.params, "op_id": 0}
+
+
+def test_the_samples_of_the_scripted_daemon_are_what_the_protocol_allows():
+    for method in METHODS.values():
+        msgspec.convert(
+            smallest(method.result) if method.name != "hello" else msgspec.to_builtins(HELLO), method.result
+        )

@@ -1,0 +1,57 @@
+"""Where the socket is looked for, in which order, and what is said when nobody is there."""
+
+import pytest
+
+from ctxd_client import paths
+from ctxd_client.paths import SocketPlace, find_socket, remedy
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """An environment whose three usual places are below ``tmp_path``; nothing exists yet."""
+    monkeypatch.setattr(paths, "SYSTEM_SOCKET", str(tmp_path / "system.sock"))
+    return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": "/nowhere"}
+
+
+def make(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def test_an_argument_wins_over_the_environment_and_both_need_not_exist(places):
+    places["CTXD_SOCKET"] = "/named.sock"
+    assert find_socket("/arg.sock", places) == ("/arg.sock", "argument")
+    assert find_socket(None, places) == ("/named.sock", "CTXD_SOCKET")
+
+
+def test_of_the_usual_places_the_first_that_exists_is_taken(places, tmp_path):
+    make(tmp_path / "state/ctxd/ctxd.sock")
+    assert find_socket(None, places).origin == "state"
+    make(tmp_path / "run/ctxd/ctxd.sock")
+    assert find_socket(None, places).origin == "runtime"
+    make(tmp_path / "system.sock")
+    assert find_socket(None, places).origin == "system"
+
+
+def test_when_none_exists_the_place_named_is_where_this_users_daemon_would_listen(places, tmp_path):
+    assert find_socket(None, places).path == str(tmp_path / "run/ctxd/ctxd.sock")
+    del places["XDG_RUNTIME_DIR"]
+    assert find_socket(None, places).path == str(tmp_path / "state/ctxd/ctxd.sock")
+
+
+def test_an_empty_variable_is_no_variable(places, tmp_path):
+    places["CTXD_SOCKET"] = places["XDG_RUNTIME_DIR"] = ""
+    assert find_socket(None, places).path == str(tmp_path / "state/ctxd/ctxd.sock")
+
+
+@pytest.mark.parametrize(
+    ("place", "reason", "words"),
+    [
+        (SocketPlace("/a.sock", "argument"), FileNotFoundError(), "ctxd run --socket /a.sock"),
+        (SocketPlace("/run/ctxd/ctxd.sock", "system"), FileNotFoundError(), "start a daemon: ctxd run"),
+        (SocketPlace("/a.sock", "system"), PermissionError(), "another user or group"),
+        (SocketPlace("/" + "a" * 120, "argument"), OSError(), "at most 107 bytes"),
+    ],
+)
+def test_the_remedy_fits_the_cause(place, reason, words):
+    assert words in remedy(place, reason)

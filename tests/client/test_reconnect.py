@@ -1,0 +1,200 @@
+"""The daemon goes away and comes back: calls are made again where that is safe, with the same op_id, under their
+deadline."""
+
+import anyio
+import pytest
+
+from ctxd_client import CallFailed, ConnectFailed, ConnectionLost, DaemonFault, TimedOut, Unavailable, connect
+from ctxd_client.errors import from_wire
+from ctxd_client.retry import Retry, may_repeat, pause_s, settled
+from ctxd_protocol.errors import ErrorData, ErrorObject
+from ctxd_protocol.methods import METHODS
+from tests.fakes.daemon import HOLD, Refusal
+
+pytestmark = pytest.mark.anyio
+
+RECEIPT = {"seq": 7, "chain": "c" * 64, "vt": 1, "durable": "disk"}
+
+
+def once(first, then):
+    """A script that does ``first`` the first time and ``then`` ever after."""
+    todo = [first]
+    return lambda seen: (todo.pop() if todo else then)(seen)
+
+
+def drop(seen):
+    seen.peer.drop()
+    return HOLD
+
+
+async def test_a_write_whose_answer_was_lost_is_sent_again_with_the_same_op_id(daemon):
+    daemon.script["session.append"] = once(drop, lambda seen: {"turn": 1, "receipt": RECEIPT})
+    async with connect(daemon.path) as client:
+        session = await client.session("s1")
+        assert (await session.user("hi")).turn == 1
+    first, second = daemon.of("session.append")
+    assert first.peer.number != second.peer.number
+    assert first.params == second.params
+    assert len(first.params["op_id"]) == 32
+
+
+async def test_each_write_gets_an_op_id_of_its_own_and_one_that_is_given_is_kept(daemon):
+    async with connect(daemon.path) as client:
+        await client.session_pause("s1")
+        await client.session_pause("s1")
+        await client.session_pause("s1", op_id="mine")
+    ids = [seen.params["op_id"] for seen in daemon.of("session.pause")]
+    assert len(set(ids)) == 3
+    assert ids[2] == "mine"
+
+
+async def test_the_newest_receipt_is_shown_to_the_next_daemon(daemon):
+    daemon.script["session.append"] = lambda seen: {"turn": 1, "receipt": RECEIPT}
+    daemon.script["session.pause"] = once(drop, lambda seen: {"session": None})
+    async with connect(daemon.path) as client:
+        assert daemon.of("hello")[0].params["last_receipt"] is None
+        await (await client.session("s1")).user("hi")
+        assert client.last_receipt.seq == 7
+        with pytest.raises(DaemonFault):  # an answer without shape; all that matters is the second hello
+            await client.session_pause("s1")
+    assert daemon.of("hello")[1].params["last_receipt"] == RECEIPT
+
+
+async def test_a_daemon_that_lost_what_it_acknowledged_is_not_used(daemon):
+    def lost(seen):
+        raise Refusal("data_loss", "the journal ends before receipt 7")
+
+    daemon.script["context.current"] = drop
+    async with connect(daemon.path) as client:
+        daemon.script["hello"] = lost
+        with pytest.raises(DaemonFault, match="receipt 7"):
+            await client.context_current()
+
+
+async def test_a_restart_between_two_calls_is_not_noticed_by_the_caller(daemon):
+    async with connect(daemon.path) as client:
+        await client.daemon_status()
+        daemon.stop()
+        daemon.listen()
+        await client.daemon_status()
+    assert len(daemon.of("hello")) == 2
+
+
+async def test_a_draining_daemon_is_left_for_the_next_one_and_its_pending_answers_are_still_taken(daemon):
+    def draining(seen):
+        raise Refusal("draining", retry_after_ms=1, outcome="not_applied")
+
+    held = []
+    daemon.script["session.get"] = lambda seen: held.append(seen) or HOLD
+    daemon.script["session.append"] = once(draining, lambda seen: {"turn": 4, "receipt": None})
+    errors = []
+
+    async def wait_for_get(client):
+        try:
+            await client.session_get("s1")
+        except CallFailed as error:
+            errors.append(error)
+
+    async with connect(daemon.path) as client, anyio.create_task_group() as group:
+        group.start_soon(wait_for_get, client)
+        await anyio.to_thread.run_sync(daemon.wait, "session.get")
+        assert (await client.session_append("s1", [])).turn == 4
+        held[0].peer.refuse(held[0].id, Refusal("session_not_found"))
+    assert [seen.peer.number for seen in daemon.of("session.append")] == [0, 1]
+    assert [error.code for error in errors] == ["session_not_found"], "the old connection's answer was lost"
+
+
+async def test_calls_in_flight_when_the_daemon_dies_all_succeed_on_the_next_one(daemon):
+    daemon.script["session.append"] = lambda seen: HOLD if seen.peer.number == 0 else {"turn": 1, "receipt": None}
+    turns = []
+
+    async def append(client, number):
+        turns.append((await client.session_append(f"s{number}", [])).turn)
+
+    async with connect(daemon.path) as client:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                for number in range(8):
+                    group.start_soon(append, client, number)
+                await anyio.to_thread.run_sync(daemon.wait, "session.append", 8)
+                daemon.stop()
+                daemon.listen()
+    assert turns == [1] * 8
+    assert len(daemon.of("hello")) == 2, "one caller reconnects for all"
+
+
+async def test_when_no_daemon_comes_back_the_deadline_ends_the_call_and_its_outcome_stays_unknown(daemon):
+    def die(seen):
+        daemon.stop()
+        return HOLD
+
+    daemon.script["session.append"] = die
+    async with connect(daemon.path, deadline_s=0.3) as client:
+        with pytest.raises(ConnectFailed) as caught:
+            await client.session_append("s1", [])
+    assert caught.value.outcome == "unknown"
+
+
+async def test_a_deadline_without_answer_says_so_and_asks_the_daemon_to_give_up(daemon):
+    daemon.script["session.append"] = lambda seen: HOLD
+    async with connect(daemon.path) as client:
+        with pytest.raises(TimedOut, match=r"within 0\.1 s") as caught:
+            await client.within(0.1).session_append("s1", [])
+        (cancel,) = await anyio.to_thread.run_sync(daemon.wait, "$/cancelRequest")
+    assert caught.value.outcome == "unknown"
+    assert cancel.params == {"id": daemon.of("session.append")[0].id}
+
+
+async def test_connect_waits_for_a_daemon_that_is_about_to_start(tmp_path):
+    from tests.fakes.daemon import ScriptedDaemon
+
+    with ScriptedDaemon(tmp_path / "late.sock") as late:
+        late.stop()
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, late.listen)
+            async with connect(late.path, wait_s=10) as client:
+                await client.daemon_status()
+
+
+def error(code, **more):
+    data = ErrorData(code=code, **more)
+    return from_wire(ErrorObject(code=-1, message="m", data=data), "x")
+
+
+@pytest.mark.parametrize(
+    ("failure", "again"),
+    [
+        (error("draining", retryable=True), True),
+        (error("store_backlog_full", retryable=True), True),
+        (error("rate_limited", retryable=True, retry_after_ms=5), True),
+        (error("disk_full", retryable=True), False),
+        (error("disk_full", retryable=True, retry_after_ms=5), True),
+        (error("timeout", retryable=True, outcome="unknown"), True),
+        (error("timeout", retryable=True), False),
+        (error("source_unreachable", retryable=True), False),
+        (error("session_not_found"), False),
+        (error("internal_error", outcome="unknown"), False),
+        (ConnectionLost("gone"), True),
+        (ConnectFailed("none", path="p", hint="h"), True),
+    ],
+)
+def test_what_passes_by_itself_is_tried_again_and_nothing_else(failure, again):
+    assert may_repeat(failure, METHODS["session.append"]) is again
+
+
+def test_waits_double_up_to_a_bound_and_differ_between_clients():
+    retry = Retry(first_s=0.1, most_s=1.0)
+    for attempt, longest in [(1, 0.1), (2, 0.2), (3, 0.4), (9, 1.0), (10_000, 1.0)]:
+        waits = {retry.wait_s(attempt) for _ in range(50)}
+        assert all(longest / 2 <= wait <= longest for wait in waits)
+        assert len(waits) > 1
+
+
+def test_the_wait_is_at_least_what_the_daemon_asks_for():
+    assert pause_s(error("draining", retry_after_ms=3000), 1, Retry()) == 3.0
+
+
+def test_a_refusal_after_an_attempt_of_unknown_fate_does_not_settle_it():
+    assert settled(error("draining", retryable=True, outcome="not_applied"), unknown=True).outcome == "unknown"
+    assert settled(error("draining", retryable=True, outcome="not_applied"), unknown=False).outcome == "not_applied"
+    assert isinstance(settled(error("draining"), unknown=True), Unavailable)
