@@ -39,7 +39,8 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
 
     ``document`` is to be put, null if nothing is; ``floor_vt`` is the least valid time for it, in ms. ``signature``
     goes into ``Write.signatures`` with it, null if there is none. ``source_hash`` and ``char_count`` are those of the
-    newest version, the document included.
+    newest version, the document included. ``basis`` is the journal sequence of the version this was decided on, 0 for
+    none: until that is durable, neither is an answer that puts nothing.
     """
 
     object: str
@@ -51,6 +52,7 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
     document: Document | None = None
     signature: bytes | None = None
     floor_vt: int = 0
+    basis: int = 0
 
     @property
     def puts(self) -> tuple[Document, ...]:
@@ -166,6 +168,7 @@ class Indexer:
             document=document,
             signature=signature,
             floor_vt=head.valid_time + 1 if head else 0,
+            basis=head.tx if head else 0,
         )
 
     async def _directory_device(self, id: str) -> int | None:
