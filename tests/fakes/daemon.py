@@ -188,6 +188,16 @@ def smallest(kind: Any, **known: Any) -> Any:
     return _smallest(msgspec.inspect.type_info(kind), {k: v for k, v in known.items() if isinstance(v, str)})
 
 
+SCALARS = {
+    msgspec.inspect.VarTupleType: [],
+    msgspec.inspect.ListType: [],
+    msgspec.inspect.DictType: {},
+    msgspec.inspect.StrType: "x",
+    msgspec.inspect.FloatType: 0.5,
+    msgspec.inspect.BoolType: False,
+}
+
+
 def _smallest(kind: msgspec.inspect.Type, known: dict[str, str]) -> Any:
     match kind:
         case msgspec.inspect.StructType(fields=fields, tag=tag, tag_field=tag_field):
@@ -199,19 +209,9 @@ def _smallest(kind: msgspec.inspect.Type, known: dict[str, str]) -> Any:
         case msgspec.inspect.UnionType(types=types):
             none = any(isinstance(each, msgspec.inspect.NoneType) for each in types)
             return None if none else _smallest(types[0], known)
-        case msgspec.inspect.VarTupleType() | msgspec.inspect.ListType():
-            return []
-        case msgspec.inspect.DictType():
-            return {}
-        case msgspec.inspect.StrType():
-            return "x"
         case msgspec.inspect.IntType(ge=ge):
             return ge or 1
-        case msgspec.inspect.FloatType():
-            return 0.5
-        case msgspec.inspect.BoolType():
-            return False
         case msgspec.inspect.LiteralType(values=values):
             return values[0]
         case _:
-            return None
+            return SCALARS.get(type(kind))

@@ -1,0 +1,287 @@
+"""How the daemon is to run: files, environment and flags made into one frozen ``Config``, checked whole before
+anything starts.
+
+Owns the names, kinds and defaults of every setting, and which of several places wins: a flag, then the environment,
+then the user's file, then the system's, then the default. Every value remembers where it came from. Starts nothing,
+makes nothing.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "json", "console"]
+Value = str | int | float
+
+SYSTEM_FILE: Final = Path("/etc/ctxd/ctxd.toml")
+"""The system's settings; a user's own file wins over them key by key."""
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used. The message names the place, the key, and what is allowed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its dotted key, what it may be, and its meaning. ``default`` null: worked out from the
+    environment."""
+
+    key: str
+    default: Value | None
+    meaning: str
+    allowed: str
+    read: Callable[[object], Value]
+    """From TOML, or from text, to the value. Raises: ``ValueError`` or ``TypeError`` if it is not allowed."""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return "CTXD_" + self.key.replace(".", "_").upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting, checked. Times are in seconds, sizes in bytes. ``origins`` says per key where the value came from:
+    ``flag``, ``env CTXD_…``, ``file /path``, or ``default``.
+    """
+
+    socket: Path
+    socket_mode: int
+    socket_group: str | None
+    state_dir: Path
+    log_level: LogLevel
+    log_format: LogFormat
+    request_deadline_s: float
+    drain_s: float
+    frame_s: float
+    stall_s: float
+    connections_max: int
+    frame_bytes: int
+    in_flight: int
+    collapse_per_turn: int
+    collapse_turns: int
+    origins: Mapping[str, str]
+
+    def items(self) -> Iterator[tuple[str, str, str]]:
+        """Key, value as text, and origin of every setting, in the order of ``SETTINGS``."""
+        for setting in SETTINGS:
+            value = getattr(self, _field(setting.key))
+            shown = f"{value:04o}" if setting.key == "socket_mode" else "" if value is None else str(value)
+            yield setting.key, shown, self.origins[setting.key]
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    file: Path | None = None,
+) -> Config:
+    """The settings in force. ``flags`` are by dotted key, null values left out; ``environ`` null is the process's own.
+
+    ``file`` (or ``$CTXD_CONFIG``) is read instead of the user's and the system's files, and must exist.
+
+    Raises: ``ConfigError``, for the first setting that is wrong.
+    """
+    environ = os.environ if environ is None else environ
+    values: dict[str, Value] = {}
+    origins: dict[str, str] = {}
+    for origin, key, raw in _raw_values(flags or {}, environ, file):
+        setting = _known(key, origin)
+        values[key], origins[key] = _checked(setting, raw, origin), origin
+    return _whole(values, origins, environ)
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """Where the user's own settings are."""
+    home = environ.get("XDG_CONFIG_HOME") or os.path.join(_home(environ), ".config")
+    return Path(home, "ctxd", "ctxd.toml")
+
+
+def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
+    """Where a daemon listens that is told nothing: a place that clients look at by themselves."""
+    if root:
+        return Path("/run/ctxd/ctxd.sock")
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime, "ctxd", "ctxd.sock")
+    return default_state_dir(environ, root=False) / "ctxd.sock"
+
+
+def default_state_dir(environ: Mapping[str, str], *, root: bool) -> Path:
+    """Where a daemon keeps its state that is told nothing; systemd's ``StateDirectory=`` comes first."""
+    if managed := environ.get("STATE_DIRECTORY"):
+        return Path(managed.split(":")[0])
+    if root:
+        return Path("/var/lib/ctxd")
+    return Path(environ.get("XDG_STATE_HOME") or os.path.join(_home(environ), ".local", "state"), "ctxd")
+
+
+# --- what each setting may be ---
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError
+    return value
+
+
+def _absolute(value: object) -> str:
+    path = os.path.expanduser(_text(value))
+    if not os.path.isabs(path):
+        raise ValueError
+    return os.path.normpath(path)
+
+
+def _one_of(*allowed: str) -> tuple[str, Callable[[object], Value]]:
+    def read(value: object) -> Value:
+        if value not in allowed:
+            raise ValueError
+        return value
+
+    return "one of " + ", ".join(allowed), read
+
+
+def _mode(value: object) -> int:
+    return {"0600": 0o600, "600": 0o600, "0660": 0o660, "660": 0o660}[_text(value)]
+
+
+def _whole_number(least: int, most: int) -> tuple[str, Callable[[object], Value]]:
+    def read(value: object) -> Value:
+        number = int(value) if isinstance(value, str) else value
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+            raise ValueError
+        return number
+
+    return f"a whole number from {least} to {most}", read
+
+
+def _seconds(least: float, most: float) -> tuple[str, Callable[[object], Value]]:
+    def read(value: object) -> Value:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise TypeError
+        number = float(value)
+        if not least <= number <= most:
+            raise ValueError
+        return number
+
+    return f"seconds from {least:g} to {most:g}", read
+
+
+_PATH = ("an absolute path", _absolute)
+
+SETTINGS: Final = (
+    Setting("socket", None, "where the daemon listens", *_PATH),
+    Setting("socket_mode", None, "who may connect: the owner, or the group too", "0600 or 0660, as text", _mode),
+    Setting("socket_group", "", "the group that may connect as well", "a group's name", _text),
+    Setting("state_dir", None, "where the journal and the artifacts are kept", *_PATH),
+    Setting("log.level", "info", "the least severity that is logged", *_one_of("debug", "info", "warning", "error")),
+    Setting("log.format", "auto", "how records look; auto: console on a terminal", *_one_of("auto", "json", "console")),
+    Setting("limits.request_deadline_s", 60.0, "until a call is answered with timeout", *_seconds(0.1, 3600)),
+    Setting("limits.drain_s", 5.0, "what calls in flight get when the daemon stops", *_seconds(0, 600)),
+    Setting("limits.frame_s", 10.0, "from the first byte of a call to its last", *_seconds(0.1, 600)),
+    Setting("limits.stall_s", 10.0, "how long a client may leave its answers unread", *_seconds(0.1, 600)),
+    Setting("limits.connections_max", 4096, "connections of one listener at once", *_whole_number(1, 65_536)),
+    Setting("limits.frame_bytes", 16 * 2**20, "bytes of one call", *_whole_number(64 * 2**10, 256 * 2**20)),
+    Setting("limits.in_flight", 32, "unanswered calls of one connection", *_whole_number(1, 1024)),
+    Setting("collapse.per_turn", 5, "newest tool calls that stay loaded per turn", *_whole_number(0, 1000)),
+    Setting("collapse.turns", 3, "turns whose tool calls may stay loaded", *_whole_number(1, 1000)),
+)
+"""Every setting there is."""
+
+_BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
+_SECTIONS: Final = {key.partition(".")[0] for key in _BY_KEY if "." in key}
+
+
+# --- from the places to the values ---
+
+
+def _raw_values(
+    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> Iterator[tuple[str, str, object]]:
+    """Origin, key and raw value of all that is said anywhere; what wins comes last."""
+    for path, must_exist in _files(environ, file):
+        yield from _of_file(path, must_exist=must_exist)
+    for setting in SETTINGS:
+        if text := environ.get(setting.variable):
+            yield f"env {setting.variable}", setting.key, text
+    for key, value in flags.items():
+        if value is not None:
+            yield "flag", key, os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _files(environ: Mapping[str, str], file: Path | None) -> list[tuple[Path, bool]]:
+    named = file or (Path(environ["CTXD_CONFIG"]) if environ.get("CTXD_CONFIG") else None)
+    return [(named, True)] if named else [(SYSTEM_FILE, False), (user_file(environ), False)]
+
+
+def _of_file(path: Path, *, must_exist: bool) -> Iterator[tuple[str, str, object]]:
+    origin = f"file {path}"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise ConfigError(f"{path}: there is no such file; make it, or name another with --config") from None
+        return
+    except OSError as error:
+        raise ConfigError(f"{path}: it cannot be read: {error.strerror}; grant the daemon's user access") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: it is not TOML: {error}") from error
+    for key, value in document.items():
+        if isinstance(value, dict) and key in _SECTIONS:
+            yield from ((origin, f"{key}.{inner}", each) for inner, each in value.items())
+        else:
+            yield origin, key, value
+
+
+def _known(key: str, origin: str) -> Setting:
+    if key in _BY_KEY:
+        return _BY_KEY[key]
+    names = [*_BY_KEY, *_SECTIONS]
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5) or [
+        name for name in _BY_KEY if name.rpartition(".")[2] == key.rpartition(".")[2]
+    ]
+    advice = f"did you mean {near[0]!r}?" if near else "known are " + ", ".join(_BY_KEY)
+    raise ConfigError(f"{_place(origin)}: there is no setting {key!r}; {advice}")
+
+
+def _checked(setting: Setting, raw: object, origin: str) -> Value:
+    try:
+        return setting.read(raw)
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(f"{_place(origin)}: {setting.key} = {raw!r} is not {setting.allowed}") from None
+
+
+def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[str, str]) -> Config:
+    root = os.geteuid() == 0
+    for setting in SETTINGS:
+        origins.setdefault(setting.key, "default")
+        if setting.default is not None:
+            values.setdefault(setting.key, setting.default)
+    values.setdefault("socket", str(default_socket(environ, root=root)))
+    values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
+    values.setdefault("socket_mode", 0o660 if values["socket_group"] else 0o600)
+    if values["socket_mode"] == 0o660 and not values["socket_group"]:
+        raise ConfigError(f"{_place(origins['socket_mode'])}: socket_mode 0660 needs a socket_group to be open to")
+    if values["socket_mode"] == 0o600 and values["socket_group"]:
+        raise ConfigError(f"{_place(origins['socket_mode'])}: socket_mode 0600 shuts out the socket_group; set 0660")
+    fields: dict[str, Any] = {_field(key): value for key, value in values.items()}
+    fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])
+    fields["socket_group"] = fields["socket_group"] or None
+    return Config(**fields, origins=origins)
+
+
+def _field(key: str) -> str:
+    """The name of a key's field: limits stand by their own name, the rest with their section's."""
+    return key.removeprefix("limits.").replace(".", "_")
+
+
+def _place(origin: str) -> str:
+    return {"flag": "command line"}.get(origin, origin.removeprefix("file ").removeprefix("env "))
+
+
+def _home(environ: Mapping[str, str]) -> str:
+    return environ.get("HOME") or os.path.expanduser("~")

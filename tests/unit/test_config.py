@@ -1,0 +1,131 @@
+"""Settings: which place wins, what is refused, and how a refusal reads."""
+
+import dataclasses
+import os
+
+import pytest
+
+from ctxd import config
+from ctxd.config import SETTINGS, ConfigError, load
+from ctxd_client.paths import find_socket, socket_places
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "SYSTEM_FILE", tmp_path / "etc.toml")
+    return {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_without_anything_said_every_setting_has_its_default(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = load({}, home)
+    assert found.socket == tmp_path / "run/ctxd/ctxd.sock"
+    assert found.state_dir == tmp_path / ".local/state/ctxd"
+    assert (found.socket_mode, found.socket_group, found.log_level) == (0o600, None, "info")
+    assert set(found.origins.values()) == {"default"}
+
+
+def test_a_flag_wins_over_the_environment_which_wins_over_the_users_file_which_wins_over_the_systems(home, tmp_path):
+    system = write(tmp_path / "etc.toml", "[limits]\ndrain_s = 1\nframe_s = 1\nstall_s = 1\nin_flight = 4\n")
+    user = write(tmp_path / ".config/ctxd/ctxd.toml", "[limits]\ndrain_s = 2\nframe_s = 2\nstall_s = 2\n")
+    home["CTXD_LIMITS_DRAIN_S"] = "3"
+    home["CTXD_LIMITS_FRAME_S"] = "3"
+    found = load({"limits.drain_s": 4, "limits.stall_s": None}, home)
+    assert (found.drain_s, found.frame_s, found.stall_s, found.in_flight) == (4.0, 3.0, 2.0, 4)
+    assert [found.origins[f"limits.{key}"] for key in ("drain_s", "frame_s", "stall_s", "in_flight",
+    "connections_max")] == [
+        "flag", "env CTXD_LIMITS_FRAME_S", f"file {user}", f"file {system}", "default",
+    ]  # fmt: skip
+
+
+def test_a_named_file_is_read_instead_of_the_usual_ones(home, tmp_path):
+    write(tmp_path / ".config/ctxd/ctxd.toml", "[limits]\ndrain_s = 2\n")
+    home["CTXD_CONFIG"] = str(write(tmp_path / "mine.toml", 'log.level = "debug"\n'))
+    found = load({}, home)
+    assert (found.log_level, found.drain_s) == ("debug", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sokcet = '/x'", "{path}: there is no setting 'sokcet'; did you mean 'socket'?"),
+        ("[limits]\nrequest_deadline = 3", "did you mean 'limits.request_deadline_s'?"),
+        ("drain_s = 3", "there is no setting 'drain_s'; did you mean 'limits.drain_s'?"),
+        ("[limit]\ndrain_s = 3", "there is no setting 'limit'; did you mean 'limits'?"),
+        ("zzz = 1", "known are socket, socket_mode"),
+        ("[limits]\ndrain_s = 'soon'", "{path}: limits.drain_s = 'soon' is not seconds from 0 to 600"),
+        ("[limits]\ndrain_s = true", "limits.drain_s = True is not seconds"),
+        ("[limits]\ndrain_s = nan", "is not seconds"),
+        ("[limits]\nconnections_max = 1.5", "is not a whole number from 1 to 65536"),
+        ("[log]\nlevel = 'loud'", "log.level = 'loud' is not one of debug, info, warning, error"),
+        ("socket = 'relative.sock'", "socket = 'relative.sock' is not an absolute path"),
+        ("socket_mode = '0666'", "socket_mode = '0666' is not 0600 or 0660"),
+        ("socket_mode = '0660'", "needs a socket_group"),
+        ("socket_mode = '0600'\nsocket_group = 'ctxd'", "shuts out the socket_group"),
+        ("collapse = 3", "there is no setting 'collapse'"),
+        ("a = = b", "{path}: it is not TOML"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_place_its_key_and_what_is_allowed(home, tmp_path, text, message):
+    path = write(tmp_path / "bad.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        load({}, home, file=path)
+    assert str(caught.value).startswith(str(path))
+    assert message.format(path=path) in str(caught.value)
+
+
+def test_a_wrong_variable_or_flag_is_refused_by_its_own_name(home):
+    with pytest.raises(ConfigError, match=r"^CTXD_LOG_LEVEL: log\.level = 'x'"):
+        load({}, {**home, "CTXD_LOG_LEVEL": "x"})
+    with pytest.raises(ConfigError, match=r"^command line: limits\.in_flight = 0"):
+        load({"limits.in_flight": 0}, home)
+    with pytest.raises(ConfigError, match=r"^command line: there is no setting 'socks'"):
+        load({"socks": "/x"}, home)
+
+
+def test_a_named_file_that_is_missing_or_not_text_is_refused(home, tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        load({}, home, file=tmp_path / "none.toml")
+    path = tmp_path / "bytes.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load({}, home, file=path)
+
+
+def test_other_variables_of_ours_are_not_settings(home):
+    load({}, {**home, "CTXD_SESSION": "s1", "CTXD_FAILPOINTS": "x", "CTXD_LOG_LEVEL": ""})
+
+
+def test_a_group_opens_the_socket_to_it(home, tmp_path):
+    found = load({}, home, file=write(tmp_path / "g.toml", "socket_group = 'ctxd'"))
+    assert (found.socket_group, found.socket_mode) == ("ctxd", 0o660)
+
+
+def test_the_result_cannot_be_changed(home):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load({}, home).drain_s = 3
+
+
+def test_every_setting_is_shown_with_its_value_and_origin(home):
+    shown = list(load({"socket": "/s.sock"}, home).items())
+    assert [key for key, _, _ in shown] == [setting.key for setting in SETTINGS]
+    assert shown[0] == ("socket", "/s.sock", "flag")
+    assert ("socket_mode", "0600", "default") in shown
+
+
+@pytest.mark.parametrize("runtime", [True, False])
+@pytest.mark.parametrize("root", [True, False])
+def test_a_client_looks_where_a_daemon_listens_by_default(home, monkeypatch, runtime, root):
+    if not runtime:
+        del home["XDG_RUNTIME_DIR"]
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    listens = str(load({}, home).socket)
+    assert listens in [place.path for place in socket_places(home)]
+    if not root:
+        assert find_socket(None, home).path == listens
