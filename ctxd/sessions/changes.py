@@ -14,7 +14,7 @@ from ctxd.sessions.collapse import overdue
 from ctxd.sessions.delta import NOTHING, Delta
 from ctxd.sessions.state import SessionState, is_file_id
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, toolcall_alias
-from ctxd_protocol.sessions import Collapse, Message
+from ctxd_protocol.sessions import Collapse, ContextLevel, Message
 
 INFRASTRUCTURE: Final = ("chat:", "session:", "system_prompt:", "segment:", "assembly:")
 """How ids of objects begin that are rendered in fixed places and belong to no set (spec 1 §2.1)."""
@@ -132,6 +132,18 @@ def pool_remove(state: SessionState, id: str) -> Delta:
     if id not in state.pool:
         raise _not_in_pool(id)
     return Delta(hidden=(id,))
+
+
+def outcome(state: SessionState, id: str, delta: Delta) -> tuple[ContextLevel, bool]:
+    """The level of ``id`` and whether it is pinned, once ``delta``, a request for ``id`` alone, is made."""
+    pinned = (id in state.pinned or bool(delta.pinned)) and not delta.unpinned and not delta.hidden
+    if delta.activated:
+        return "active", pinned
+    if delta.hidden:
+        return "indexed", False
+    if delta.deactivated or delta.shown:
+        return "inactive", pinned
+    return state.level(id), pinned
 
 
 def _not_in_pool(id: str) -> CtxdError:

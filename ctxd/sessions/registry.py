@@ -112,7 +112,7 @@ class Sessions:
     async def create(
         self, call: Call, session: str, settings: Settings, prompt: str, result: bytes = b""
     ) -> tuple[LiveSession, Pending] | Replay:
-        """Make ``session``, with ``settings`` but for their time, ordinal and normalised working directory.
+        """Make ``session``, with ``settings`` but for their time and ordinal.
 
         Raises: CtxdError session_exists, invalid_path for a mount or working directory, idempotency_mismatch, and those
         of the store. Cancel: safe; nothing is made before the store accepts it.
@@ -136,21 +136,8 @@ class Sessions:
         self, call: Call, session: str, settings: Settings, prompt: str, result: bytes
     ) -> tuple[LiveSession, Pending]:
         self._ordinal += 1
-        head = Head(
-            settings=Settings(
-                agent=settings.agent,
-                principal=settings.principal,
-                created_at=self._clock.wall_ms(),
-                ordinal=self._ordinal,
-                filesystem_id=settings.filesystem_id,
-                workdir=normalise(settings.workdir),
-                mounts=settings.mounts,
-                collapse=settings.collapse,
-                budget_tokens=settings.budget_tokens,
-                labels=settings.labels,
-            )
-        )
-        self.check_mounts(head.settings)
+        stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=self._ordinal)
+        head = Head(settings=self.normalised(stamped))
         write = Write(
             kind=call.kind,
             principal=call.principal,
@@ -175,9 +162,10 @@ class Sessions:
         self._admit(live)
         return live, pending
 
-    def check_mounts(self, settings: Settings) -> None:
-        """Raises: CtxdError invalid_path if the mounts of ``settings`` are none."""
+    def normalised(self, settings: Settings) -> Settings:
+        """``settings`` with a plain working directory. Raises: CtxdError invalid_path for that or for a mount."""
         MountTable(settings.mounts, filesystem_id=settings.filesystem_id, host_filesystem_id=self.host_filesystem_id)
+        return msgspec.structs.replace(settings, workdir=normalise(settings.workdir))
 
     def summary(self, session: str) -> tuple[SessionSummary, Pending | None]:
         """A row of a listing, and the write it has to wait for. Figures of a live session are those of this moment."""

@@ -1,0 +1,369 @@
+"""``session.*``: each call to what the sessions do with it, and their answer to a result.
+
+Decides nothing: what may change is in ``ctxd.sessions.changes``. An answer that shows a state goes out once that state
+is durable.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.indexing.index import Indexer
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.kinds import is_unread
+from ctxd.objects.next_version import system_prompt
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.dispatch import Handler
+from ctxd.sessions import changes
+from ctxd.sessions.calls import Call, again, call_of, kept_result
+from ctxd.sessions.delta import NOTHING, Delta
+from ctxd.sessions.head import Settings
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.notices import Notices
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.resume import portions, reconciled, to_check
+from ctxd.sessions.state import SessionState
+from ctxd.store.answers import Replay
+from ctxd.store.writes import Accepted, Pending
+from ctxd_protocol import methods as wire
+from ctxd_protocol.ids import system_prompt_id
+from ctxd_protocol.objects import Receipt
+from ctxd_protocol.sessions import SessionView, Turn
+
+Decision = Callable[[SessionState, str], Delta]
+
+_DECISIONS: Final[dict[str, Decision]] = {
+    "session.deactivate": changes.deactivate,
+    "session.pin": changes.pin,
+    "session.unpin": changes.unpin,
+    "session.pool_add": changes.pool_add,
+    "session.pool_remove": changes.pool_remove,
+}
+
+
+class _Created(msgspec.Struct, frozen=True):
+    """What is kept of a create for a resend: the rest is read as of its write."""
+
+    session: str
+
+
+def handlers(sessions: Sessions, indexer: Indexer, notices: Notices) -> dict[str, Handler]:
+    """The methods of this family by name."""
+    family = _SessionCalls(sessions, indexer, notices)
+    table: dict[str, Handler] = {
+        "session.create": family.create,
+        "session.configure": family.configure,
+        "session.list": family.list,
+        "session.get": family.get,
+        "session.pause": family.pause,
+        "session.resume": family.resume,
+        "session.close": family.close,
+        "session.append": family.append,
+        "session.set_system_prompt": family.set_system_prompt,
+        "session.chat": family.chat,
+        "session.activate": family.activate,
+        "session.notices": family.notices,
+    }
+    return table | {name: _member(family, name) for name in _DECISIONS}
+
+
+def _member(family: "_SessionCalls", name: str) -> Handler:
+    decide = _DECISIONS[name]
+    return lambda caller, params: family.member(caller, params, name, decide)
+
+
+class _SessionCalls:
+    def __init__(self, sessions: Sessions, indexer: Indexer, notices: Notices) -> None:
+        self._sessions = sessions
+        self._store = sessions.store
+        self._indexer = indexer
+        self._notices = notices
+
+    # --- life ---
+
+    async def create(self, caller: Caller, params: wire.SessionCreateParams) -> Accepted:
+        call = call_of("session.create", caller.principal, params)
+        session = params.session or f"s-{secrets.token_hex(8)}"
+        settings = Settings(
+            agent=params.agent,
+            principal=caller.principal,
+            created_at=0,
+            ordinal=0,
+            filesystem_id=params.filesystem_id or self._sessions.host_filesystem_id,
+            workdir=params.workdir,
+            mounts=params.mounts,
+            collapse=params.collapse,
+            budget_tokens=params.budget_tokens,
+            labels=params.labels,
+        )
+        kept = kept_result(call, _Created(session))
+        made = await self._sessions.create(call, session, settings, params.system_prompt, kept)
+        if isinstance(made, Replay):
+            return await self._view_again(msgspec.json.decode(made.result, type=_Created).session, made)
+        live, pending = made
+        return _shown(live, pending)
+
+    async def get(self, _: Caller, params: wire.SessionParams) -> Accepted:
+        live = await self._sessions.live(params.session)
+        async with live.lock:
+            return _shown_unchanged(live)
+
+    async def configure(self, caller: Caller, params: wire.SessionConfigureParams) -> Accepted:
+        def configured(settings: Settings) -> Settings:
+            given = {
+                name: value
+                for name in ("workdir", "mounts", "collapse", "labels")
+                if (value := getattr(params, name)) is not None
+            }
+            if params.budget_tokens is not None:
+                given["budget_tokens"] = params.budget_tokens or None
+            return msgspec.structs.replace(settings, **given)
+
+        return await self._set(call_of("session.configure", caller.principal, params), params.session, configured)
+
+    async def pause(self, caller: Caller, params: wire.SessionWriteParams) -> Accepted:
+        call = call_of("session.pause", caller.principal, params)
+        return await self._set(call, params.session, _in_state("paused"), paused=True)
+
+    async def close(self, caller: Caller, params: wire.SessionWriteParams) -> Accepted:
+        call = call_of("session.close", caller.principal, params)
+        return await self._set(call, params.session, _in_state("closed"), paused=True)
+
+    async def _set(
+        self, call: Call, session: str, change: Callable[[Settings], Settings], *, paused: bool = False
+    ) -> Accepted:
+        """Write changed settings, and answer with the whole session."""
+        live = await self._sessions.live(session)
+        with live.lock.ticket() as ticket:
+            replay = await live.admit(ticket, call, paused=paused)
+            if replay is not None:
+                return await self._view_again(session, replay)
+            settings = self._sessions.normalised(change(live.settings))
+            if settings == live.settings:
+                return _shown_unchanged(live)
+            return _shown(live, live.commit(call, settings=settings))
+
+    async def resume(self, caller: Caller, params: wire.SessionWriteParams) -> Accepted:
+        call = call_of("session.resume", caller.principal, params)
+        live = await self._sessions.live(params.session)
+        with live.lock.ticket() as ticket:
+            replay = await live.admit(ticket, call, paused=True)
+            if replay is not None:
+                kept = msgspec.json.decode(replay.result, type=wire.Reconciled)
+                receipt, view = await self._view_as_of(params.session, replay)
+                return Accepted(
+                    None, lambda _: wire.SessionResumeResult(session=view, reconciled=kept, receipt=receipt)
+                )
+            found = await self._indexer.freshen(to_check(live.state))
+            settings = msgspec.structs.replace(live.settings, state="active")
+            told = reconciled(found)
+            if settings == live.settings and not found.documents:
+                pending, view = live.barrier, live.view()
+                return Accepted(
+                    pending, lambda _: wire.SessionResumeResult(session=view, reconciled=told, receipt=None)
+                )
+            # The operation id goes with the last portion: a resend after a cut between two checks the files again.
+            *early, last = portions(found.documents)
+            bare = Call(call.kind, call.principal)
+            for documents in early:
+                live.commit(bare, puts=documents, signatures=_of(documents, found.signatures), floor_vt=found.floor_vt)
+            pending = live.commit(
+                call,
+                puts=last,
+                signatures=_of(last, found.signatures),
+                floor_vt=found.floor_vt,
+                settings=settings,
+                result=kept_result(call, told),
+            )
+            view = live.view()
+            return Accepted(
+                pending,
+                lambda receipt: wire.SessionResumeResult(session=_at(view, receipt), reconciled=told, receipt=receipt),
+            )
+
+    async def _view_as_of(self, session: str, replay: Replay) -> tuple[Receipt, SessionView]:
+        receipt = replay.receipt
+        if receipt is None:
+            assert replay.pending is not None, "a write is durable or pending"
+            receipt = await replay.pending.wait()
+        return receipt, (await self._sessions.as_of(session, tx=receipt.seq)).view()
+
+    async def _view_again(self, session: str, replay: Replay) -> Accepted:
+        receipt, view = await self._view_as_of(session, replay)
+        return Accepted(None, lambda _: wire.SessionResult(session=view, receipt=receipt))
+
+    async def list(self, _: Caller, params: wire.SessionListParams) -> Accepted:
+        ids, cursor = self._sessions.catalog.page(
+            state=params.state,
+            agent=params.agent,
+            label=params.label,
+            text=params.text,
+            limit=params.limit,
+            cursor=params.cursor,
+        )
+        rows = [self._sessions.summary(session) for session in ids]
+        barriers = [barrier for _, barrier in rows if barrier is not None]
+        result = wire.SessionListResult(sessions=tuple(row for row, _ in rows), next_cursor=cursor)
+        return Accepted(max(barriers, key=lambda barrier: barrier.seq, default=None), lambda _: result)
+
+    # --- chat ---
+
+    async def append(self, caller: Caller, params: wire.SessionAppendParams) -> Accepted:
+        call = call_of("session.append", caller.principal, params)
+        live = await self._sessions.live(params.session)
+        with live.lock.ticket() as ticket:
+            replay = await live.admit(ticket, call)
+            if replay is not None:
+                return again(replay, wire.SessionAppendResult)
+            delta = changes.append(live.state, params.session, params.messages, live.settings.collapse)
+            turn = live.state.turn + sum(message.role == "user" for message in params.messages)
+            result = wire.SessionAppendResult(turn=turn, receipt=None)
+            pending = live.commit(call, delta, result=kept_result(call, result))
+            return Accepted(pending, lambda receipt: wire.SessionAppendResult(turn=turn, receipt=receipt))
+
+    async def set_system_prompt(self, caller: Caller, params: wire.SystemPromptParams) -> Accepted:
+        call = call_of("session.set_system_prompt", caller.principal, params)
+        live = await self._sessions.live(params.session)
+        id = system_prompt_id(params.session)
+        with live.lock.ticket() as ticket:
+            replay = await live.admit(ticket, call)
+            if replay is not None:
+                return again(replay, wire.WriteResult)
+            head = (await self._store.heads((id,)))[id]
+            document = system_prompt(params.session, params.content)
+            if head is not None and head.document.content_hash == document.content_hash:
+                return Accepted(live.barrier, lambda _: wire.WriteResult(receipt=None))
+            floor = 0 if head is None else head.valid_time + 1
+            kept = kept_result(call, wire.WriteResult(receipt=None))
+            pending = live.commit(call, puts=(document,), floor_vt=floor, result=kept)
+            return Accepted(pending, lambda receipt: wire.WriteResult(receipt=receipt))
+
+    async def chat(self, _: Caller, params: wire.ChatParams) -> Accepted:
+        live = await self._sessions.live(params.session)
+        async with live.lock:
+            every = live.state.turns
+            first = max(params.first_turn, 0 if every[0] else 1)
+            end = min(first + params.limit, len(every))
+            result = wire.ChatResult(
+                session=params.session,
+                turn_count=live.state.turn,
+                turns=tuple(Turn(number=number, messages=tuple(every[number])) for number in range(first, end)),
+                next_turn=end if end < len(every) else None,
+            )
+            return Accepted(live.barrier, lambda _: result)
+
+    # --- sets ---
+
+    async def member(self, caller: Caller, params: wire.MembershipParams, name: str, decide: Decision) -> Accepted:
+        call = call_of(name, caller.principal, params)
+        live = await self._sessions.live(params.session)
+        with live.lock.ticket() as ticket:
+            replay = await live.admit(ticket, call)
+            if replay is not None:
+                return again(replay, wire.MembershipResult)
+            id = changes.resolve(live.state, params.session, params.object)
+            return _moved(live, call, id, decide(live.state, id))
+
+    async def activate(self, caller: Caller, params: wire.MembershipParams) -> Accepted:
+        call = call_of("session.activate", caller.principal, params)
+        live = await self._sessions.live(params.session)
+        with live.lock.ticket() as ticket:
+            replay = await live.admit(ticket, call)
+            if replay is not None:
+                return again(replay, wire.MembershipResult)
+            id = changes.resolve(live.state, params.session, params.object)
+            delta = changes.activate(live.state, id)
+            if delta is NOTHING or id in live.state.active:
+                return _moved(live, call, id, delta)
+            head = (await self._store.heads((id,)))[id]
+            if head is None:
+                raise CtxdError("corrupt", f"object {id} is in the index of {params.session} but not in the store")
+            if is_unread(head.document):
+                return await self._activate_unread(live, call, id, delta)
+            if head.content_ref is None:
+                raise _unavailable(head)
+            return _moved(live, call, id, delta)
+
+    async def _activate_unread(self, live: LiveSession, call: Call, id: str, delta: Delta) -> Accepted:
+        """Read the file of which only the name is known, then activate it, in one write."""
+        try:
+            indexed = await self._indexer.index_object(id, cause="read")
+        except CtxdError as error:
+            if error.code not in ("file_not_found", "unsupported"):
+                raise
+            raise CtxdError("source_unreachable", error.message, hint=error.hint, outcome="not_applied") from error
+        # No await from here to the write: another session's version cannot come between.
+        head = self._store.peek(id)
+        if indexed.document is None:
+            if not isinstance(head, Stored) or head.content_ref is None:
+                raise CtxdError("content_unavailable", f"{id} has no text", outcome="not_applied")
+        elif indexed.document.content is None:
+            raise CtxdError(
+                "content_unavailable", f"{id} has no text: the file is {indexed.kind}", outcome="not_applied"
+            )
+        return _moved(
+            live, call, id, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt
+        )
+
+    async def notices(self, _: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
+        found, after = await self._notices.since(params.session, params.after, params.limit)
+        return wire.NoticesResult(notices=tuple(found), next_after=after)
+
+
+def _moved(
+    live: LiveSession,
+    call: Call,
+    id: str,
+    delta: Delta,
+    *,
+    puts: tuple[Document, ...] = (),
+    signatures: dict[str, bytes] | None = None,
+    floor_vt: int = 0,
+) -> Accepted:
+    """Write a change of membership, and say where the object is then. ``changed``: its level or its pin is another."""
+    state = live.state
+    if delta is NOTHING:
+        same = wire.MembershipResult(
+            object=id, level=state.level(id), pinned=id in state.pinned, changed=False, receipt=None
+        )
+        return Accepted(live.barrier, lambda _: same)
+    before = (state.level(id), id in state.pinned)
+    after = changes.outcome(state, id, delta)
+    result = wire.MembershipResult(object=id, level=after[0], pinned=after[1], changed=before != after, receipt=None)
+    pending = live.commit(
+        call, delta, puts=puts, signatures=signatures, floor_vt=floor_vt, result=kept_result(call, result)
+    )
+    return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+
+def _in_state(state: str) -> Callable[[Settings], Settings]:
+    return lambda settings: msgspec.structs.replace(settings, state=state)
+
+
+def _shown(live: LiveSession, pending: Pending) -> Accepted:
+    """The whole session, as of ``pending``."""
+    view = live.view()
+    return Accepted(pending, lambda receipt: wire.SessionResult(session=_at(view, receipt), receipt=receipt))
+
+
+def _shown_unchanged(live: LiveSession) -> Accepted:
+    view = live.view()
+    return Accepted(live.barrier, lambda _: wire.SessionResult(session=view, receipt=None))
+
+
+def _at(view: SessionView, receipt: Receipt | None) -> SessionView:
+    """``view`` with the time that its newest write became final with."""
+    return view if receipt is None else msgspec.structs.replace(view, updated_at=receipt.vt)
+
+
+def _of(documents: Sequence[Document], signatures: dict[str, bytes]) -> dict[str, bytes]:
+    return {document.id: signatures[document.id] for document in documents if document.id in signatures}
+
+
+def _unavailable(head: Stored) -> CtxdError:
+    id, payload = head.document.id, head.document.payload
+    why = "it is deleted" if payload.get("deleted") else f"the file is {payload.get('kind', 'not text')}"
+    return CtxdError("content_unavailable", f"{id} has no content: {why}", outcome="not_applied")

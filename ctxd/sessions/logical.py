@@ -1,0 +1,129 @@
+"""Sessions and chats as objects in the specification's shape (spec 1 §2.5, §3.1), now or as of any time.
+
+Neither is stored in that shape: each version is the fold of the segments up to it. So every write of a session is a
+version of its object, and every write that adds messages is one of its chat.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.sessions.live import segment_id
+from ctxd.sessions.loading import fold_stored
+from ctxd.sessions.state import SessionState
+from ctxd.store.versions import VersionStore
+from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
+from ctxd_protocol.objects import VersionRow
+
+_PAGE = 1000
+
+
+def session_of(id: str) -> str | None:
+    """The session whose object or chat ``id`` is; null for every other id."""
+    kind, _, session = id.partition(":")
+    return session if kind in ("session", "chat") and session else None
+
+
+async def version(
+    store: VersionStore, id: str, *, valid_time: int | None = None, tx: int | None = None
+) -> Stored | None:
+    """The version of ``id``, a session's object or chat, as of both times, null meaning now; null if there is none.
+
+    Its content is null for a session, empty for a chat. Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    """
+    session = session_of(id)
+    assert session is not None, "only sessions and chats are folded"
+    first = await store.history(session_object_id(session), valid_time=valid_time, tx=tx, limit=1)
+    if not first:
+        return None
+    is_chat = id.startswith("chat:")
+    segments = await store.scan(_prefix(session), valid_time=valid_time, tx=tx)
+    state = fold_stored(session, segments)
+    newest = [*first, *(segment for segment in segments if not is_chat or _says(segment))][-1]
+    if not is_chat:
+        head = await store.get(session_object_id(session), valid_time=valid_time, tx=newest.tx if tx is None else tx)
+        newest = max(newest, head or newest, key=lambda stored: stored.tx)
+    payload = _chat(session, state) if is_chat else _session(session, state)
+    kind, content = ("chat", "") if is_chat else ("session", None)
+    document = Document(
+        id=id,
+        type=kind,
+        identity_hash=identity_hash(kind, None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+    return Stored(
+        document=document, content_ref=None, valid_time=newest.valid_time, tx=newest.tx, tx_time=newest.tx_time
+    )
+
+
+async def history(
+    store: VersionStore, id: str, *, valid_time: int | None = None, tx: int | None = None
+) -> list[VersionRow]:
+    """Every version of ``id`` up to both times, oldest first, without hashes: those would cost a fold each.
+
+    Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    """
+    session = session_of(id)
+    assert session is not None, "only sessions and chats are folded"
+    head = session_object_id(session)
+    heads: list[Stored] = []
+    while True:
+        after = (heads[-1].valid_time, heads[-1].tx) if heads else None
+        page = await store.history(head, valid_time=valid_time, tx=tx, after=after, limit=_PAGE)
+        heads.extend(page)
+        if len(page) < _PAGE:
+            break
+    segments = await store.scan(_prefix(session), valid_time=valid_time, tx=tx)
+    if id.startswith("chat:"):
+        heads, segments = heads[:1], [segment for segment in segments if _says(segment)]
+    writes = {stored.tx: stored for stored in (*heads, *segments)}
+    return [
+        VersionRow(
+            valid_time=stored.valid_time,
+            tx=seq,
+            tx_time=stored.tx_time,
+            content_hash=None,
+            source_hash=None,
+            state="present",
+        )
+        for seq, stored in sorted(writes.items())
+    ]
+
+
+def _prefix(session: str) -> str:
+    return segment_id(session, 0)[:-10]
+
+
+def _says(segment: Stored) -> bool:
+    return "m" in segment.document.payload
+
+
+def _session(session: str, state: SessionState) -> dict[str, Any]:
+    return {
+        "session_id": session,
+        "chat_ref": chat_id(session),
+        "system_prompt_ref": system_prompt_id(session),
+        "session_index": list(state.index),
+        "metadata_pool": list(state.pool),
+        "active_set": list(state.active),
+        "pinned_set": list(state.pinned),
+    }
+
+
+def _chat(session: str, state: SessionState) -> dict[str, Any]:
+    turns = [
+        {"number": number, "messages": msgspec.to_builtins(messages)}
+        for number, messages in enumerate(state.turns)
+        if number or messages
+    ]
+    refs = dict.fromkeys(message.toolcall for messages in state.turns for message in messages if message.toolcall)
+    return {
+        "turns": turns,
+        "session_ref": session_object_id(session),
+        "turn_count": state.turn,
+        "toolcall_refs": list(refs),
+    }

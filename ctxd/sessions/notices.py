@@ -1,0 +1,275 @@
+"""Who is told when an object changes: every session that has read it, but for the one that changed it.
+
+Notices are not stored: they are derived from the journal, so they can be read from any sequence on, also after a
+restart and for sessions that are not live. A subscription gets the same ones as they become durable. The promise: from
+the sequence it asks for, a subscriber gets each notice once and in order.
+
+Cost: what a session has read and what became of that; nothing depends on how many other sessions there are.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.kinds import is_deleted
+from ctxd.sessions.delta import from_payload
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.state import is_file_id
+from ctxd.store.writes import Pending, Write
+from ctxd_protocol.sessions import Notice
+
+BUFFERED_MAX: Final = 1_000
+"""Notices kept for a subscriber while its backlog is read. Beyond that the backlog is read once more instead."""
+
+_VERSIONS: Final = 100
+
+
+class Subscription:
+    """Notices to one session. ``after``: the sequence of the newest one delivered. ``close`` ends it."""
+
+    __slots__ = ("_buffer", "_callback", "_forget", "after", "closed", "live", "overflowed")
+
+    def __init__(
+        self,
+        live: LiveSession,
+        after: int,
+        callback: Callable[[Notice], None],
+        forget: Callable[["Subscription"], None],
+    ) -> None:
+        self.live = live
+        self.after = after
+        self.closed = False
+        self.overflowed = False
+        self._callback = callback
+        self._forget = forget
+        self._buffer: list[Notice] | None = []
+
+    def take(self, notice: Notice) -> None:
+        """Deliver ``notice``, once the backlog before it is."""
+        if self._buffer is None:
+            self.deliver(notice)
+        elif len(self._buffer) < BUFFERED_MAX:
+            self._buffer.append(notice)
+        else:
+            self.overflowed = True
+
+    def deliver(self, notice: Notice) -> None:
+        """Hand ``notice`` over unless it has been."""
+        if not self.closed and notice.seq > self.after:
+            self._callback(notice)
+
+    def begin_backlog(self) -> None:
+        """Forget what was buffered: the backlog that is read from now on holds it."""
+        self._buffer = []
+        self.overflowed = False
+
+    def end_backlog(self, upto: int) -> None:
+        """The backlog up to sequence ``upto`` was delivered; go on with what came since."""
+        self.after = max(self.after, upto)
+        buffered, self._buffer = self._buffer or [], None
+        for notice in buffered:
+            self.deliver(notice)
+
+    def close(self) -> None:
+        """Deliver nothing more. Again: no effect."""
+        if not self.closed:
+            self.closed = True
+            self._forget(self)
+
+
+class _Readers:
+    """Which subscribed sessions have read an object, and by which sequence; kept both ways round."""
+
+    def __init__(self) -> None:
+        self._by_session: dict[str, dict[str, int]] = {}
+        self._by_object: dict[str, dict[str, None]] = {}
+
+    def follows(self, session: str) -> bool:
+        return session in self._by_session
+
+    def begin(self, live: LiveSession) -> None:
+        self._by_session[live.session] = {}
+        for id, number in live.state.read.items():
+            self.note(live.session, id, live.seqs[number])
+
+    def note(self, session: str, id: str, seq: int) -> None:
+        if is_file_id(id):
+            self._by_session[session].setdefault(id, seq)
+            self._by_object.setdefault(id, {})[session] = None
+
+    def end(self, session: str) -> None:
+        for id in self._by_session.pop(session, {}):
+            self._unlink(session, id)
+
+    def forget_after(self, session: str, seq: int) -> None:
+        """Reads of ``session`` beyond ``seq`` never happened."""
+        read = self._by_session[session]
+        for id in [id for id, at in read.items() if at > seq]:
+            del read[id]
+            self._unlink(session, id)
+
+    def told(self, id: str, seq: int, by: str | None) -> list[str]:
+        """The sessions that read ``id`` before ``seq``, without ``by``."""
+        return [s for s in self._by_object.get(id, ()) if s != by and self._by_session[s][id] < seq]
+
+    def _unlink(self, session: str, id: str) -> None:
+        sessions = self._by_object[id]
+        del sessions[session]
+        if not sessions:
+            del self._by_object[id]
+
+
+class Notices:
+    """Reads and subscriptions of notices over the sessions of one store."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._store = sessions.store
+        self._readers = _Readers()
+        self._subscriptions: dict[str, list[Subscription]] = {}
+        self._store.on_durable(self._land)
+        self._store.on_lost(self._lose)
+
+    async def since(self, session: str, after: int, limit: int) -> tuple[list[Notice], int]:
+        """Durable notices to ``session`` beyond sequence ``after``, in order, and where to go on.
+
+        A page has about ``limit``: the notices of one write stay together.
+        Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
+        """
+        live = await self._sessions.live(session)
+        upto = self._head_seq()
+        found = await self._versions_since(live, after, upto)
+        if len(found) > limit:
+            last = found[limit - 1].tx
+            found = [stored for stored in found if stored.tx <= last]
+            upto = last
+        authors = await self._authors({stored.tx for stored in found})
+        notices = [
+            _notice(live, stored.document, stored.tx, stored.valid_time, authors[stored.tx])
+            for stored in found
+            if authors[stored.tx] != session
+        ]
+        return notices, max(after, upto)
+
+    async def subscribe(self, session: str, after: int | None, callback: Callable[[Notice], None]) -> Subscription:
+        """Have ``callback`` handed every notice to ``session`` beyond ``after`` (null: now), on the loop and in order.
+
+        The backlog is handed over before this returns. ``callback`` does not raise. Close the subscription in the end.
+        Raises: as ``since``. Cancel: safe; nothing is left subscribed.
+        """
+        live = await self._sessions.live(session)
+        start = self._head_seq() if after is None else after
+        subscription = Subscription(live, start, callback, self._close)
+        if not self._readers.follows(session):
+            self._readers.begin(live)
+        self._subscriptions.setdefault(session, []).append(subscription)
+        live.watched += 1
+        try:
+            await self._catch_up(subscription)
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    async def _catch_up(self, subscription: Subscription) -> None:
+        session = subscription.live.session
+        while True:
+            subscription.begin_backlog()
+            target = self._head_seq()
+            while subscription.after < target:
+                page, reached = await self.since(session, subscription.after, BUFFERED_MAX)
+                for notice in page:
+                    subscription.deliver(notice)
+                subscription.after = reached
+            if not subscription.overflowed:
+                subscription.end_backlog(target)
+                return
+
+    def _close(self, subscription: Subscription) -> None:
+        session = subscription.live.session
+        subscription.live.watched -= 1
+        others = self._subscriptions[session]
+        others.remove(subscription)
+        if not others:
+            del self._subscriptions[session]
+            self._readers.end(session)
+
+    def _land(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+        if not self._subscriptions:
+            return
+        for write, pending in landed:
+            for document in write.puts:
+                if document.type == "file":
+                    self._tell(write, pending, document)
+                elif document.type == "segment" and write.session is not None and self._readers.follows(write.session):
+                    for id in _read_in(document.payload):
+                        self._readers.note(write.session, id, pending.seq)
+
+    def _tell(self, write: Write, pending: Pending, document: Document) -> None:
+        for session in self._readers.told(document.id, pending.seq, write.session):
+            for subscription in tuple(self._subscriptions[session]):
+                live = self._sessions.peek(session) or subscription.live
+                subscription.take(_notice(live, document, pending.seq, pending.vt, write.session))
+
+    def _lose(self, sessions: frozenset[str]) -> None:
+        durable = self._head_seq()
+        for session in sessions:
+            if self._readers.follows(session):
+                self._readers.forget_after(session, durable)
+
+    async def _versions_since(self, live: LiveSession, after: int, upto: int) -> list[Stored]:
+        """The versions in (``after``, ``upto``] of what ``live`` had read before them, by sequence."""
+        floors = {
+            id: max(after, seq)
+            for id, number in live.state.read.items()
+            if (seq := live.seqs[number]) < upto and is_file_id(id)
+        }
+        heads = await self._store.heads(floors)
+        found: list[Stored] = []
+        for id, head in heads.items():
+            if head is not None and head.tx > floors[id]:
+                found.extend(await self._history_since(id, floors[id], upto))
+        return sorted(found, key=lambda stored: stored.tx)
+
+    async def _history_since(self, id: str, floor: int, upto: int) -> list[Stored]:
+        found: list[Stored] = []
+        before: tuple[int, int] | None = None
+        while True:
+            page = await self._store.history(id, order="desc", corrections=True, after=before, limit=_VERSIONS)
+            found.extend(stored for stored in page if floor < stored.tx <= upto)
+            if len(page) < _VERSIONS or page[-1].tx <= floor:
+                return found
+            before = (page[-1].valid_time, page[-1].tx)
+
+    async def _authors(self, seqs: Iterable[int]) -> dict[int, str | None]:
+        """The session that made each of the writes ``seqs``."""
+        authors: dict[int, str | None] = {}
+        for seq in sorted(seqs):
+            if seq not in authors:
+                page = await self._store.changes(after=seq - 1, limit=_VERSIONS)
+                authors.update((change.seq, change.session) for change in page)
+        return authors
+
+    def _head_seq(self) -> int:
+        receipt = self._store.head()
+        return 0 if receipt is None else receipt.seq
+
+
+def _notice(live: LiveSession, document: Document, seq: int, vt: int, by: str | None) -> Notice:
+    deleted = is_deleted(document)
+    return Notice(
+        seq=seq,
+        session=live.session,
+        object=document.id,
+        path=None if document.source is None else live.mounts.display(document.source),
+        change="deleted" if deleted else "updated",
+        by_session=by,
+        content_hash=None if deleted else document.content_hash,
+        valid_time=vt,
+    )
+
+
+def _read_in(payload: dict[str, object]) -> Iterable[str]:
+    delta = from_payload(payload)
+    return (*delta.read, *delta.activated)
