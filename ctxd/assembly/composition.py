@@ -26,11 +26,12 @@ SECTIONS: Final[tuple[Section, ...]] = ("system_prompt", "metadata_pool", "chat"
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """What a context is made of: a session's sets and chat, the versions of its objects, and their text.
 
-    ``head`` and ``content`` do not wait; what they raise ends ``compose``, which may then be called again.
+    ``prompt`` is the id of the system prompt. ``head`` and ``content`` do not wait; what they raise ends ``compose``,
+    which may then be called again.
     """
 
     state: SessionState
-    prompt: Stored | None
+    prompt: str
     head: Head
     content: Callable[[str], str]
     display: Display
@@ -139,7 +140,7 @@ class Rendering:
         return stored.content_ref is not None and (self._prompt is None or self._prompt.tx != stored.tx)
 
     def _compose_prompt(self, view: View) -> Piece | None:
-        stored = view.prompt
+        stored = view.head(view.prompt)
         if stored is None or stored.content_ref is None:
             return None
         if self._prompt is None or self._prompt.tx != stored.tx:

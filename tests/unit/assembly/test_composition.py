@@ -28,9 +28,8 @@ class World:
         self.state = SessionState()
         self.heads: dict[str, Stored] = {}
         self.texts: dict[str, str] = {}
-        self.prompt: Stored | None = None
         self.budget: int | None = None
-        self.rendered = 0
+        self.looks = 0
         self._tx = 0
 
     def store(self, document: Document) -> Stored:
@@ -71,7 +70,7 @@ class World:
     def view(self, budget: int | None = None) -> View:
         return View(
             state=self.state,
-            prompt=self.prompt,
+            prompt="system_prompt:s",
             head=self._head,
             content=self.texts.__getitem__,
             display=lambda source: source.path.replace("/src", "/workspace", 1),
@@ -79,7 +78,7 @@ class World:
         )
 
     def _head(self, id: str) -> Stored | None:
-        self.rendered += 1
+        self.looks += 1
         return self.heads.get(id)
 
     def step(self) -> None:  # noqa: C901 - one case for each thing that can happen
@@ -87,7 +86,7 @@ class World:
         text = rng.choice(("", "a", "ACTIVE_CONTENT id=x\n", "é\n" * rng.randint(0, 9)))
         match rng.randint(0, 10):
             case 0:
-                self.prompt = self.store(next_version.system_prompt("s", text))
+                self.store(next_version.system_prompt("s", text))
             case 1 | 2:
                 apply(state, Delta(discovered=tuple(self.file(rng.randint(0, 400), stub=True) for _ in range(40))))
             case 3:
@@ -152,7 +151,7 @@ def test_the_text_says_what_the_session_holds(seed: int) -> None:
 
 def test_blocks_lie_where_they_say_and_name_their_version_and_reason() -> None:
     world = World()
-    world.prompt = world.store(next_version.system_prompt("s", "Sei nützlich.\n"))
+    world.store(next_version.system_prompt("s", "Sei nützlich.\n"))
     read, stub, call = world.file(1, "text é"), world.file(2, stub=True), world.call(1, "out\n")
     chosen, pinned = world.file(3, "chosen"), world.file(4, "pinned")
     said = (Message(role="user", content="grüß dich"), Message(role="toolcall", toolcall=call))
@@ -213,10 +212,10 @@ def test_an_unchanged_pool_is_not_even_looked_at_when_no_head_moved() -> None:
     world, kept = World(), Rendering()
     apply(world.state, Delta(discovered=tuple(world.file(n, stub=True) for n in range(1000))))
     before = kept.compose(world.view())
-    world.rendered = 0
+    world.looks = 0
     after = kept.compose(world.view(), heads_moved=False)
     assert after.same_text(before)
-    assert world.rendered == 0
+    assert world.looks <= 1
 
 
 def test_an_object_without_a_version_is_corrupt() -> None:

@@ -34,6 +34,7 @@ def check_many(seed: int, examples: int) -> None:
             raise AssertionError(f"example {number} of seed {seed}: {context!r}") from error
 
 
+@pytest.mark.requirement("CTX-3")
 def test_parse_gives_back_what_was_rendered_in_5000_adversarial_contexts() -> None:
     check_many(seed=1, examples=5_000)
 

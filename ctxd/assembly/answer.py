@@ -1,0 +1,59 @@
+"""The answer to who asks for a context: made once, encoded once for each of its forms."""
+
+import msgspec
+
+from ctxd.assembly.composition import Composition
+from ctxd.assembly.record import Recorded
+from ctxd.store.writes import Pending
+from ctxd_protocol.context import AssembledContext
+
+
+class Assembled:
+    """One recorded assembly as a client gets it. ``pending``: the write that recorded it, null if that was before."""
+
+    __slots__ = ("_encoded", "context", "pending")
+
+    def __init__(self, context: AssembledContext, pending: Pending | None = None) -> None:
+        self.context = context
+        self.pending = pending
+        self._encoded: dict[tuple[bool, bool], msgspec.Raw] = {}
+
+    @property
+    def barrier(self) -> Pending | None:
+        """The write that the answer has to wait for, null if none."""
+        return None if self.pending is None or self.pending.receipt is not None else self.pending
+
+    def shaped(self, *, text: bool = True, blocks: bool = True) -> AssembledContext:
+        """The context with or without its text and its blocks."""
+        if text and blocks:
+            return self.context
+        return msgspec.structs.replace(
+            self.context, text=self.context.text if text else "", blocks=self.context.blocks if blocks else ()
+        )
+
+    def encoded(self, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
+        """The same as JSON; encoded at the first time only."""
+        made = self._encoded.get((text, blocks))
+        if made is None:
+            made = msgspec.Raw(msgspec.json.encode(self.shaped(text=text, blocks=blocks)))
+            self._encoded[text, blocks] = made
+        return made
+
+
+def context_of(session: str, recorded: Recorded, composition: Composition, text: str) -> AssembledContext:
+    """The answer for ``recorded``, of which ``composition`` is the context and ``text`` its text."""
+    return AssembledContext(
+        session=session,
+        number=recorded.number,
+        context_id=recorded.context_id,
+        turn=recorded.turn,
+        text=text,
+        sha256=recorded.sha256,
+        bytes=recorded.bytes,
+        tokens=recorded.tokens,
+        sections=composition.sections(),
+        blocks=composition.blocks(),
+        plan=composition.plan,
+        stable_prefix=recorded.stable_prefix,
+        assembled_at=recorded.assembled_at,
+    )

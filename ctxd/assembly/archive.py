@@ -1,0 +1,131 @@
+"""Recorded assemblies: listed, found by number or turn, and rendered again from what the store holds as of their write.
+
+Reads only. The promise: a text given out has the hash that was recorded, or there is no text but an error.
+"""
+
+from typing import Final
+
+from ctxd.assembly.answer import Assembled, context_of
+from ctxd.assembly.composition import Composition, Rendering, View, sha256
+from ctxd.assembly.record import Recorded, read_record
+from ctxd.assembly.render import RENDERER
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored
+from ctxd.sessions.live import LiveSession, assembly_id
+from ctxd.sessions.registry import Sessions
+from ctxd.store.versions import VersionStore
+from ctxd_protocol.ids import system_prompt_id
+
+_NUMBER_DIGITS: Final = 10
+
+
+class Archive:
+    """The recorded assemblies of all sessions. What is read is durable."""
+
+    def __init__(self, store: VersionStore, sessions: Sessions) -> None:
+        self._store = store
+        self._sessions = sessions
+
+    async def records(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """The records of ``session`` with a number above ``after``, in order.
+
+        Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
+        """
+        found = await self._store.scan(_prefix(session), after=assembly_id(session, after), limit=limit)
+        if not found:
+            await self._sessions.live(session)
+        return [read_record(stored) for stored in found]
+
+    async def show(self, session: str, *, number: int | None = None, turn: int | None = None) -> Assembled:
+        """An assembly, the newest of ``turn``, or the newest at all, byte for byte as it was.
+
+        Raises: CtxdError session_not_found, assembly_not_found, unsupported (recorded in a format that this version
+        does not render), corrupt (what the store holds does not render to the recorded hash), store_failed.
+        Cancel: safe.
+        """
+        stored = await self._find(session, number, turn)
+        recorded = read_record(stored)
+        composition, text = await self.render_again(session, stored, recorded)
+        return Assembled(context_of(session, recorded, composition, text))
+
+    async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
+        """What the version ``stored`` of the record ``recorded`` stands for. Raises: as ``show``."""
+        if recorded.renderer != RENDERER:
+            raise CtxdError("unsupported", f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}")
+        live = await self._sessions.as_of(session, tx=stored.tx)
+        view = await self._view(live, stored.tx, recorded)
+        composition = Rendering().compose(view)
+        text = composition.text()
+        if sha256(text) != recorded.sha256:
+            raise CtxdError(
+                "corrupt",
+                f"{stored.document.id} renders to other text than was recorded",
+                hint="Run `ctxd verify` to find what changed.",
+            )
+        return composition, text
+
+    async def newest(self, session: str) -> Stored | None:
+        """The newest record of ``session``, null if it has none."""
+        found = await self._store.scan_newest(_prefix(session), before_id=None, limit=1)
+        return found[0] if found else None
+
+    async def _view(self, live: LiveSession, tx: int, recorded: Recorded) -> View:
+        state, prompt = live.state, system_prompt_id(live.session)
+        said = (message.toolcall for messages in state.turns for message in messages if message.toolcall is not None)
+        heads = await self._store.bulk([*dict.fromkeys((*state.pool, *said)), prompt], tx=tx)
+        whole = [stored for id in (*state.active, prompt) if (stored := heads.get(id)) is not None]
+        texts = await self._store.contents(stored.content_ref for stored in whole if stored.content_ref is not None)
+        return View(
+            state=state,
+            prompt=prompt,
+            head=heads.get,
+            content=texts.__getitem__,
+            display=live.mounts.display,
+            budget_tokens=live.settings.budget_tokens,
+            calibration=recorded.calibration,
+        )
+
+    async def _find(self, session: str, number: int | None, turn: int | None) -> Stored:
+        newest = await self.newest(session)
+        if newest is None:
+            await self._sessions.live(session)
+            raise CtxdError("assembly_not_found", f"session {session} has no assembly", hint="Call context.assemble.")
+        if number is None and turn is None:
+            return newest
+        if number is not None:
+            found = await self._at(session, number)
+            if found is None:
+                last = read_record(newest).number
+                hint = f"They are numbered from 1 to {last}."
+                raise CtxdError("assembly_not_found", f"session {session} has no assembly {number}", hint=hint)
+            return found
+        assert turn is not None, "neither number nor turn was handled"
+        return await self._newest_of(session, turn, newest)
+
+    async def _newest_of(self, session: str, turn: int, newest: Stored) -> Stored:
+        """The newest record of ``turn``. Turns never fall as numbers rise, so it is found by halving."""
+        low, high, found = 1, read_record(newest).number, None
+        while low <= high:
+            middle = (low + high) // 2
+            stored = await self._at(session, middle)
+            if stored is None:
+                raise CtxdError("corrupt", f"{assembly_id(session, middle)} is missing", hint="Run `ctxd verify`.")
+            if read_record(stored).turn <= turn:
+                low, found = middle + 1, stored
+            else:
+                high = middle - 1
+        if found is None or read_record(found).turn != turn:
+            raise CtxdError(
+                "assembly_not_found",
+                f"session {session} has no assembly in turn {turn}",
+                hint="context.list names them.",
+            )
+        return found
+
+    async def _at(self, session: str, number: int) -> Stored | None:
+        found = await self._store.scan(assembly_id(session, number), limit=1)
+        return found[0] if found and len(found[0].document.id) == len(assembly_id(session, number)) else None
+
+
+def _prefix(session: str) -> str:
+    return assembly_id(session, 0)[:-_NUMBER_DIGITS]

@@ -1,0 +1,288 @@
+"""What the model sees now: brought up to date, rendered, recorded.
+
+Owns what is kept of sessions between assemblies, bounded by number of sessions, and the order of steps: files that
+changed on disk are read again first, so that a context is never stale; what is not in memory is loaded; then, without
+an await in between, the context is composed and recorded. The record's transaction is therefore the one at which the
+store shows the very versions that were rendered.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from ctxd.assembly.answer import Assembled, context_of
+from ctxd.assembly.archive import Archive
+from ctxd.assembly.composition import Composition, Rendering, View, sha256
+from ctxd.assembly.prefix import stable_prefix
+from ctxd.assembly.record import Recorded, document_of, new_context_id, read_record, shown_versions
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.indexing.index import Indexer
+from ctxd.mounts.mapping import MountTable
+from ctxd.objects.document import Stored
+from ctxd.sessions.calls import Call
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.state import is_file_id
+from ctxd.store.answers import MISSING, Missing
+from ctxd.store.versions import VersionStore
+from ctxd.store.writes import Pending, Write
+from ctxd_protocol.context import BudgetPlan
+from ctxd_protocol.ids import system_prompt_id
+
+SESSIONS_KEPT_MAX: Final = 32
+"""Sessions whose rendering is kept. One of 10,000 objects takes about 8 MiB; one that is not kept is rendered whole."""
+
+KIND: Final = "context.assemble"
+_SHOWN: Final = frozenset({"file", "toolcall", "system_prompt"})
+"""Types of entities that a context shows: a write of others changes no line of it."""
+
+
+class _NotInMemory(Exception):
+    """A version or a text has to be loaded before the context can be composed."""
+
+
+class _Loaded:
+    """Versions and texts fetched for one assembly, beside what the store keeps in memory."""
+
+    __slots__ = ("_store", "heads", "texts")
+
+    def __init__(self, store: VersionStore) -> None:
+        self._store = store
+        self.heads: dict[str, Stored | None] = {}
+        self.texts: dict[str, str] = {}
+
+    def head(self, id: str) -> Stored | None:
+        """The newest accepted version. Raises: _NotInMemory."""
+        stored = self._store.peek(id)
+        if isinstance(stored, Missing):
+            stored = self.heads.get(id, MISSING)
+            if isinstance(stored, Missing):
+                raise _NotInMemory
+        return stored
+
+    def knows(self, id: str) -> bool:
+        """Whether ``head`` answers for ``id``."""
+        return id in self.heads or not isinstance(self._store.peek(id), Missing)
+
+    def content(self, ref: str) -> str:
+        """The text named ``ref``. Raises: _NotInMemory."""
+        text = self.texts.get(ref)
+        if text is None:
+            raise _NotInMemory
+        return text
+
+
+class _Kept:
+    """What is kept of one session: its rendering, its newest record, and the context that this recorded."""
+
+    __slots__ = ("answer", "composition", "context_ids", "live", "mark", "mounts", "recalled", "recorded", "rendering")
+
+    def __init__(self, live: LiveSession) -> None:
+        self.live = live
+        self.mounts: MountTable = live.mounts
+        self.rendering = Rendering()
+        self.recorded: Recorded | None = None
+        self.composition: Composition | None = None
+        self.answer: Assembled | None = None
+        self.context_ids: set[str] = set()
+        self.recalled = live.assembly == 0
+        self.mark: object = None
+
+
+class Assembler:
+    """Assembles contexts of live sessions."""
+
+    def __init__(
+        self, store: VersionStore, sessions: Sessions, indexer: Indexer, archive: Archive, clock: Clock
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._indexer = indexer
+        self._archive = archive
+        self._clock = clock
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._landed = 0
+        store.on_durable(self._count)
+        store.on_lost(self._forget)
+
+    async def assemble(self, live: LiveSession, principal: str) -> Assembled:
+        """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written.
+
+        Its answer may go out once ``barrier`` is durable. Raises: CtxdError session_closed, session_not_active,
+        corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and nothing is
+        recorded.
+        """
+        call = Call(KIND, principal)
+        with live.lock.ticket() as ticket:
+            await live.admit(ticket, call)
+            await self._freshen(live, call)
+            kept = self._kept_of(live)
+            composition = await self._compose(live, kept)
+            return self._settle(live, kept, call, composition)
+
+    async def plan(self, live: LiveSession, budget_tokens: int | None) -> tuple[BudgetPlan, Pending | None]:
+        """How ``live`` stands against ``budget_tokens``, null meaning none, and the write that the answer waits for.
+
+        Files are not read again and nothing is written. Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        async with live.lock:
+            live.require_current()
+            kept = self._kept_of(live)
+            loaded = _Loaded(self._store)
+            while True:
+                try:
+                    composition = kept.rendering.compose(self._view(live, loaded, budget_tokens))
+                except _NotInMemory:
+                    await self._load(live, kept, loaded)
+                    continue
+                return composition.plan, live.barrier
+
+    async def _freshen(self, live: LiveSession, call: Call) -> None:
+        files = [id for id in live.state.active if is_file_id(id)]
+        if not files:
+            return
+        fresh = await self._indexer.freshen(files)
+        if fresh.documents:
+            live.commit(call, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
+
+    def _kept_of(self, live: LiveSession) -> _Kept:
+        kept = self._kept.get(live.session)
+        if kept is None or kept.live is not live:
+            kept = self._kept[live.session] = _Kept(live)
+        if kept.mounts is not live.mounts:
+            # Every path may be called something else now.
+            kept.mounts, kept.rendering, kept.mark = live.mounts, Rendering(), None
+        self._kept.move_to_end(live.session)
+        while len(self._kept) > SESSIONS_KEPT_MAX:
+            self._kept.popitem(last=False)
+        return kept
+
+    async def _compose(self, live: LiveSession, kept: _Kept) -> Composition:
+        """The context as of now; between its last look at a version and the return nothing awaits."""
+        loaded = _Loaded(self._store)
+        view = self._view(live, loaded, live.settings.budget_tokens)
+        while True:
+            live.require_current()
+            if self._kept.get(live.session) is not kept:
+                # Writes were lost meanwhile: what was rendered may show a version that never was.
+                kept.rendering, kept.mark = Rendering(), None
+                self._kept[live.session] = kept
+            mark = (self._landed, live.last_pending)
+            moved = mark != kept.mark
+            try:
+                composition = kept.rendering.compose(view, heads_moved=moved)
+                if not moved and not self._is_repeat(live, kept, composition):
+                    # Another session's write that waits for its flush may have moved a head unseen.
+                    composition = kept.rendering.compose(view)
+            except _NotInMemory:
+                await self._load(live, kept, loaded)
+                continue
+            if not kept.recalled:
+                await self._recall(live, kept, composition)
+                continue
+            kept.mark = mark
+            return composition
+
+    def _settle(self, live: LiveSession, kept: _Kept, call: Call, composition: Composition) -> Assembled:
+        """Record ``composition``, unless it is the one recorded last. Does not await."""
+        if self._is_repeat(live, kept, composition):
+            assert kept.recorded is not None, "a repeat has a record"
+            if kept.answer is None:
+                context = context_of(live.session, kept.recorded, composition, composition.text())
+                kept.answer = Assembled(context)
+            return kept.answer
+        text = composition.text()
+        recorded = self._record(live, kept, composition, sha256(text))
+        context = context_of(live.session, recorded, composition, text)
+        pending = live.commit(
+            call,
+            puts=(document_of(live.session, recorded),),
+            assembly=(recorded.number, recorded.context_id),
+        )
+        kept.recorded, kept.composition = recorded, composition
+        kept.context_ids.add(recorded.context_id)
+        kept.answer = Assembled(context, pending)
+        kept.mark = (self._landed, live.last_pending)
+        return kept.answer
+
+    def _is_repeat(self, live: LiveSession, kept: _Kept, composition: Composition) -> bool:
+        recorded = kept.recorded
+        if recorded is None or kept.composition is None or recorded.turn != live.state.turn:
+            return False
+        return composition.same_text(kept.composition)
+
+    def _record(self, live: LiveSession, kept: _Kept, composition: Composition, digest: str) -> Recorded:
+        parent, now = live.context_id or "", self._clock.wall_ms()
+        before = kept.composition
+        same = None
+        if live.assembly:
+            # The one before may be past rendering; then nothing is known to have stayed.
+            same = 0 if before is None else stable_prefix(before.fragments, composition.fragments)
+        return Recorded(
+            number=live.assembly + 1,
+            segments=live.state.segments,
+            turn=live.state.turn,
+            context_id=new_context_id(parent, digest, now, live.settings.agent, kept.context_ids),
+            parent=parent,
+            sha256=digest,
+            bytes=composition.size,
+            tokens=composition.tokens,
+            stable_prefix=same,
+            assembled_at=now,
+            active=shown_versions(composition),
+            dropped=tuple((dropped.object, dropped.reason) for dropped in composition.plan.dropped),
+            calibration=composition.calibration,
+        )
+
+    async def _recall(self, live: LiveSession, kept: _Kept, composition: Composition) -> None:
+        """Take up where an earlier life of the session, or of the daemon, left off."""
+        records = await self._archive.records(live.session)
+        kept.context_ids = {recorded.context_id for recorded in records}
+        newest = await self._archive.newest(live.session)
+        if newest is not None:
+            kept.recorded = read_record(newest)
+            if kept.recorded.sha256 == sha256(composition.text()):
+                kept.composition = composition
+            else:
+                try:
+                    kept.composition, _ = await self._archive.render_again(live.session, newest, kept.recorded)
+                except CtxdError as error:
+                    if error.code not in ("corrupt", "unsupported"):
+                        raise
+        kept.recalled = True
+
+    async def _load(self, live: LiveSession, kept: _Kept, loaded: _Loaded) -> None:
+        """Fetch every version and text that composing ``live`` looks at and that is not in memory."""
+        state, prompt = live.state, system_prompt_id(live.session)
+        said = (message.toolcall for messages in state.turns for message in messages if message.toolcall is not None)
+        ids = [id for id in dict.fromkeys((*state.pool, *said, prompt)) if not loaded.knows(id)]
+        if ids:
+            loaded.heads |= await self._store.heads(ids)
+        refs: list[str] = []
+        for id in (*state.active, prompt):
+            stored = loaded.head(id) if loaded.knows(id) else None
+            if stored is not None and stored.content_ref is not None and stored.content_ref not in loaded.texts:
+                lacks = kept.rendering.lacks_prompt if id == prompt else kept.rendering.lacks_content
+                if lacks(stored):
+                    refs.append(stored.content_ref)
+        if refs:
+            loaded.texts |= await self._store.contents(refs)
+
+    @staticmethod
+    def _view(live: LiveSession, loaded: _Loaded, budget_tokens: int | None) -> View:
+        return View(
+            state=live.state,
+            prompt=system_prompt_id(live.session),
+            head=loaded.head,
+            content=loaded.content,
+            display=live.mounts.display,
+            budget_tokens=budget_tokens,
+        )
+
+    def _count(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+        self._landed += sum(any(put.type in _SHOWN for put in write.puts) for write, _ in landed)
+
+    def _forget(self, sessions: frozenset[str]) -> None:
+        """Writes were lost: a kept rendering may show a version of any session that never was."""
+        self._kept.clear()

@@ -1,0 +1,57 @@
+"""``context.*``: what the model sees, what a budget would leave out, and what it saw before."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ctxd.assembly.archive import Archive
+from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.record import summary
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.sessions.registry import Sessions
+from ctxd.store.writes import Accepted
+from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.methods import (
+    AssembleParams,
+    AssemblyListParams,
+    AssemblyListResult,
+    ContextCurrentParams,
+    PlanParams,
+    PlanResult,
+    ShowParams,
+)
+
+
+def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict[str, Callable[..., Any]]:
+    """Method name to handler."""
+
+    def current(caller: Caller, params: ContextCurrentParams) -> CurrentContext:
+        return sessions.current(params.session or caller.session)
+
+    async def assemble(caller: Caller, params: AssembleParams) -> Accepted:
+        assembled = await assembler.assemble(await sessions.live(params.session), caller.principal)
+        return Accepted(assembled.barrier, lambda _: assembled.encoded(text=params.text, blocks=params.blocks))
+
+    async def plan(caller: Caller, params: PlanParams) -> Accepted:
+        live = await sessions.live(params.session)
+        made, barrier = await assembler.plan(live, params.budget_tokens or live.settings.budget_tokens)
+        return Accepted(barrier, lambda _: PlanResult(plan=made))
+
+    async def show(caller: Caller, params: ShowParams) -> Accepted:
+        if params.number is not None and params.turn is not None:
+            raise CtxdError("invalid_params", "give number or turn, not both")
+        shown = await archive.show(params.session, number=params.number, turn=params.turn)
+        return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
+
+    async def list_(caller: Caller, params: AssemblyListParams) -> AssemblyListResult:
+        found = await archive.records(params.session, after=params.after, limit=params.limit)
+        more = len(found) == params.limit
+        return AssemblyListResult(assemblies=tuple(map(summary, found)), next_after=found[-1].number if more else None)
+
+    return {
+        "context.current": current,
+        "context.assemble": assemble,
+        "context.plan": plan,
+        "context.show": show,
+        "context.list": list_,
+    }

@@ -1,0 +1,136 @@
+"""A store, its sessions and real files, for tests of assemblies and for their bench."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from ctxd.assembly.archive import Archive
+from ctxd.assembly.assemble import Assembler
+from ctxd.clock import Clock, SystemClock
+from ctxd.indexing.index import Indexer
+from ctxd.objects import next_version
+from ctxd.sessions import changes
+from ctxd.sessions.calls import Call
+from ctxd.sessions.head import Settings
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.registry import Sessions
+from ctxd.sources.filesystem import HostFiles
+from ctxd.store.versions import VersionStore
+from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.ids import chat_id
+from ctxd_protocol.sessions import Message, Mount
+
+HOST = "host-filesystem"
+
+
+class TestClock:
+    """The host's clock, or the wall time that a test sets, in ms."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.wall: int | None = None
+        self._host = SystemClock()
+
+    def wall_ms(self) -> int:
+        return self._host.wall_ms() if self.wall is None else self.wall
+
+    def monotonic(self) -> float:
+        return self._host.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._host.sleep(seconds)
+
+
+class Household:
+    """All parts below the assembler, and the calls that handlers would make."""
+
+    def __init__(self, store: VersionStore, clock: Clock, files: Path) -> None:
+        self.store = store
+        self.files = files
+        self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
+        self.indexer = Indexer(store, HostFiles(clock), HOST)
+        self.archive = Archive(store, self.sessions)
+        self.assembler = Assembler(store, self.sessions, self.indexer, self.archive, clock)
+
+    async def create(
+        self,
+        session: str = "s",
+        *,
+        prompt: str = "Be brief.",
+        mounts: tuple[Mount, ...] = (),
+        budget_tokens: int | None = None,
+    ) -> LiveSession:
+        settings = Settings(
+            agent="agent",
+            principal="p",
+            created_at=0,
+            ordinal=0,
+            filesystem_id=HOST,
+            workdir="/",
+            mounts=mounts,
+            budget_tokens=budget_tokens,
+        )
+        made = await self.sessions.create(Call("session.create", "p"), session, settings, prompt)
+        assert isinstance(made, tuple)
+        return made[0]
+
+    async def read(self, live: LiveSession, path: Path | str) -> str:
+        """Index a file as an agent's read does."""
+        found = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
+        live.commit(
+            Call("file.index", "p"),
+            changes.read(live.state, found.object),
+            puts=found.puts,
+            signatures=found.signatures,
+            floor_vt=found.floor_vt,
+        )
+        return found.object
+
+    async def discover(self, live: LiveSession, paths: Iterable[Path]) -> tuple[str, ...]:
+        found = await self.indexer.discover(live.mounts, live.settings.workdir, [str(path) for path in paths])
+        ids = tuple(one.object for one in found if one.object is not None)
+        puts = tuple(one.document for one in found if one.document is not None)
+        live.commit(Call("file.discover", "p"), changes.discover(live.state, ids), puts=puts)
+        return ids
+
+    def record(self, live: LiveSession, id: str, output: str, *, say: bool = True) -> str:
+        document = next_version.toolcall(id, tool="bash", args={}, content=output, chat_ref=chat_id(live.session))
+        delta = changes.call(live.state, id, live.settings.collapse)
+        live.commit(Call("toolcall.record", "p"), delta, puts=(document,))
+        if say:
+            self.append(live, Message(role="toolcall", toolcall=id))
+        return id
+
+    def append(self, live: LiveSession, *messages: Message) -> None:
+        delta = changes.append(live.state, live.session, messages, live.settings.collapse)
+        live.commit(Call("session.append", "p"), delta)
+
+    def activate(self, live: LiveSession, id: str) -> None:
+        live.commit(Call("session.activate", "p"), changes.activate(live.state, id))
+
+    async def assemble(self, session: str | LiveSession = "s") -> AssembledContext:
+        """The context once it is durable."""
+        live = await self.sessions.live(session) if isinstance(session, str) else session
+        assembled = await self.assembler.assemble(live, "p")
+        if assembled.barrier is not None:
+            await assembled.barrier.wait()
+        return assembled.context
+
+
+@asynccontextmanager
+async def household(root: Path, clock: Clock | None = None) -> AsyncIterator[Household]:
+    """The parts on the state directory ``root / "state"``, with files in ``root / "files"``; may be opened again."""
+    files = root / "files"
+    files.mkdir(exist_ok=True)
+    clock = clock or SystemClock()
+    store = VersionStore(root / "state", clock)
+    async with anyio.create_task_group() as group:
+        await group.start(store.run)
+        home = Household(store, clock, files)
+        await home.sessions.start()
+        yield home
+        await store.drain()
+        group.cancel_scope.cancel()
