@@ -6,7 +6,7 @@ connection that writes is the one that checkpoints), no memory map. Knows no tab
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -37,9 +37,13 @@ class FileDamaged(Exception):
     """The file is not what SQLite wrote."""
 
 
+class SqlFailed(Exception):
+    """A statement was refused: a table is not what this program makes, or this program is wrong."""
+
+
 @contextmanager
 def faults() -> Iterator[None]:
-    """Translate what SQLite and the system raise inside into ``DiskFull``, ``DiskFailed`` and ``FileDamaged``."""
+    """Translate what SQLite and the system raise inside into ``DiskFull``, ``DiskFailed``, ``FileDamaged``, ``SqlFailed``."""
     try:
         yield
     except apsw.FullError as error:
@@ -48,6 +52,8 @@ def faults() -> Iterator[None]:
         raise FileDamaged(str(error)) from error
     except (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.BusyError) as error:
         raise DiskFailed(str(error)) from error
+    except apsw.Error as error:
+        raise SqlFailed(str(error)) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(str(error)) from error
@@ -88,6 +94,30 @@ def open_reader(path: Path) -> Connection:
     for pragma in ("query_only=1", "mmap_size=0", "cache_size=-32768", "temp_store=MEMORY"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     return connection
+
+
+def open_copy(path: Path) -> Connection:
+    """A new file to copy a database into."""
+    connection = Connection(str(path))
+    connection.execute("PRAGMA synchronous=FULL").fetchall()
+    return connection
+
+
+def copy(source: Connection, target: Connection, *, pages: int, step: Callable[[], None]) -> None:
+    """Copy the whole of ``source``, as it is now, into ``target``; ``step`` is called before every ``pages`` pages.
+
+    Whoever writes to the file meanwhile is not held up, and what they write is not in the copy.
+    """
+    source.execute("BEGIN")
+    try:
+        # The first read takes the snapshot that the copy is made of.
+        source.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        with target.backup("main", source, "main") as running:
+            while not running.done:
+                step()
+                running.step(pages)
+    finally:
+        source.execute("COMMIT")
 
 
 def user_version(path: Path) -> int | None:

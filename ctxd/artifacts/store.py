@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,7 @@ class ArtifactStore:
     def create(self) -> None:
         """Make the folder if it is missing."""
         self._root.mkdir(mode=0o700, exist_ok=True)
-        _sync_folder(self._root.parent)
+        sync_folder(self._root.parent)
 
     def path(self, ref: str) -> Path:
         """Where the bytes of ``ref``, 64 hex digits, are or would be."""
@@ -38,21 +39,19 @@ class ArtifactStore:
         return self._root / ref[:_FANOUT_DIGITS] / ref
 
     def write(self, data: bytes) -> str:
-        """Keep ``data`` and return its name. On return it is on the disk.
+        """Keep ``data`` and return its name. On return it is on the disk. Damaged bytes under that name are replaced.
 
-        Raises: OSError. CtxdError ``corrupt`` if other bytes are there under that name.
+        Raises: OSError.
         """
         ref = blake3(data).hexdigest()
         path = self.path(ref)
-        if path.exists():
-            self._verify(ref, data)
-        else:
+        if not self._holds(ref, data):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             self._place(path, data)
         hit("art.dirsync")
         # Also when the file was there: whoever linked it may have died before this.
-        _sync_folder(path.parent)
-        _sync_folder(self._root)
+        sync_folder(path.parent)
+        sync_folder(self._root)
         return ref
 
     def _place(self, path: Path, data: bytes) -> None:
@@ -67,18 +66,25 @@ class ArtifactStore:
             os.fdatasync(descriptor)
             hit("art.link")
             source = temporary or f"/proc/self/fd/{descriptor}"
-            try:
-                os.link(source, path, follow_symlinks=True)
-            except FileExistsError:
-                self._verify(path.name, data)
+            while not self._holds(path.name, data):
+                with suppress(FileExistsError):
+                    # The folder's descriptor is not looked at, but without one Python does not follow the link in /proc.
+                    os.link(source, path, src_dir_fd=descriptor, follow_symlinks=True)
         finally:
             os.close(descriptor)
             if temporary is not None:
                 os.unlink(temporary)
 
-    def _verify(self, ref: str, data: bytes) -> None:
-        if self.read(ref) != data:
-            raise CtxdError("corrupt", f"artifact {ref} is damaged")
+    def _holds(self, ref: str, data: bytes) -> bool:
+        """Whether ``data`` is there. A damaged file of that name is removed: it was lost already."""
+        path = self.path(ref)
+        try:
+            if path.read_bytes() == data:
+                return True
+            path.unlink()
+        except FileNotFoundError:
+            pass
+        return False
 
     def read(self, ref: str) -> bytes:
         """The bytes of ``ref``.
@@ -112,7 +118,8 @@ def _open_nameless(folder: Path) -> tuple[int, str | None]:
     return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), name
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have the entries of ``folder`` on the disk. Raises: OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -93,7 +93,7 @@ class GroupCommit:
             self._flushing = ()
             self._fail([*batch, *self._queue.clear()], "disk_full", str(error), "not_applied")
             return None
-        except (dbfile.DiskFailed, dbfile.FileDamaged) as error:
+        except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
             return error
         hit("journal.ack")
         self._flushing = ()
@@ -123,7 +123,7 @@ class GroupCommit:
                     self._health.resume()
             except dbfile.DiskFull as error:
                 self._health.fill(str(error))
-            except (dbfile.DiskFailed, dbfile.FileDamaged) as error:
+            except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
                 return error
         return None
 

@@ -25,7 +25,7 @@ def answering() -> Iterator[None]:
     try:
         with dbfile.faults():
             yield
-    except (dbfile.FileDamaged, DamagedVersion, ValueError, TypeError) as error:
+    except (dbfile.FileDamaged, dbfile.SqlFailed, DamagedVersion, ValueError, TypeError) as error:
         raise CtxdError("corrupt", f"the database is damaged: {error}") from error
     except (dbfile.DiskFailed, dbfile.DiskFull) as error:
         raise CtxdError("store_failed", f"the database cannot be read: {error}") from error

@@ -47,6 +47,7 @@ class VersionStore:
     def __init__(self, root: Path | None, clock: Clock) -> None:
         """``root`` is the state directory; null keeps everything in a fresh one that is removed at the end."""
         self._root = root
+        self.root = root or Path()
         self._clock = clock
         self._health = Health()
         self._commits = GroupCommit(self._health, self._note_landed, self._note_lost)
@@ -72,6 +73,7 @@ class VersionStore:
         Cancel: what is queued is refused as ``draining``; call ``drain`` before.
         """
         directory = await run_sync(statedir.hold, self._root)
+        self.root = directory.root
         try:
             await self._serve(directory, task_status)
         finally:
@@ -85,7 +87,7 @@ class VersionStore:
         try:
             damage = await run_sync(committer.open)
             await run_sync(artifacts.create)
-        except (dbfile.FileDamaged, dbfile.DiskFailed, dbfile.DiskFull, OSError) as error:
+        except (dbfile.FileDamaged, dbfile.SqlFailed, dbfile.DiskFailed, dbfile.DiskFull, OSError) as error:
             message = f"{directory.database} cannot be opened: {error}"
             raise StateDirError(message, exit_code=_EXIT_IO) from error
         self._begin(damage)

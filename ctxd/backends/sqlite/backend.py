@@ -5,10 +5,10 @@ durable together.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ctxd import dbfile
-from ctxd.backends.port import LATEST, Change, Version
+from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
 from ctxd.backends.sqlite import rows, schema
 
 _VISIBLE = """SELECT rowid FROM version WHERE entity=e.n AND vt<=:vt AND tx<=:tx ORDER BY vt DESC, tx DESC LIMIT 1"""
@@ -136,3 +136,12 @@ class SqliteBackend:
             WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
         bindings["limit"] = -1 if limit is None else limit
         return [rows.to_version(row) for row in self._connection.execute(query, bindings)]
+
+    def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
+        """Every version there is, in no order; ``damaged`` is told of those that cannot be read."""
+        query = f"SELECT {rows.COLUMNS} FROM version AS v LEFT JOIN entity AS e ON e.n=v.entity"
+        for row in self._connection.execute(query):
+            try:
+                yield rows.to_version(row)
+            except DamagedVersion as error:
+                damaged(error)

@@ -1,0 +1,174 @@
+"""Copies of a state directory: taken while a daemon writes, put back into an empty directory, checked at both ends.
+
+A backup is a folder: ``state.db``, ``artifacts/`` and ``manifest.json``, which comes last and names the BLAKE3 of each
+file. A folder without manifest is no backup.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+from blake3 import blake3
+
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore, sync_folder
+from ctxd.errors import CtxdError, StateDirError
+from ctxd.failpoints import hit
+from ctxd.store import statedir
+from ctxd.store.verify import Report, verify
+from ctxd.store.witness import Head, WitnessFile
+
+_EXIT_NO_STATE: Final = 10
+_EXIT_REFUSED: Final = 73
+_EXIT_DAMAGED: Final = 2
+_PAGES_STEP: Final = 4_096
+_READ_BYTES: Final = 1024 * 1024
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file of a backup: its path below it, its size in bytes, its BLAKE3 in hex."""
+
+    path: str
+    size: int
+    blake3: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds, and the newest journal row in it."""
+
+    format: int = 1
+    head_seq: int
+    head_chain: str
+    digest: str
+    files: tuple[File, ...]
+
+
+def backup(root: Path, destination: Path) -> Manifest:
+    """Copy the state directory ``root`` to ``destination``, which is made or empty. Blocks; a daemon may be running.
+
+    Raises: StateDirError if there is no state, ``destination`` is not empty, or what was copied is damaged. ``dbfile``'s
+    errors. Whatever fails, no manifest is left.
+    """
+    database = root / "state.db"
+    if not database.is_file():
+        raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
+    _make_empty(destination)
+    with dbfile.faults():
+        _copy_database(database, destination / "state.db")
+        _copy_artifacts(root, destination)
+    report = _verified(destination)
+    files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
+    manifest = Manifest(head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files)
+    _write_synced(destination / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
+    return manifest
+
+
+def restore(source: Path, root: Path) -> Report:
+    """Put the backup ``source`` into the state directory ``root``, which is made or empty, and check it there. Blocks.
+
+    Raises: StateDirError if ``source`` is no backup or damaged, or ``root`` is not empty or in use.
+    """
+    manifest = _read_manifest(source)
+    for file in manifest.files:
+        if not (source / file.path).is_file() or _describe(source, source / file.path) != file:
+            raise StateDirError(f"{source / file.path} is not what the manifest says", exit_code=_EXIT_DAMAGED)
+    _make_empty(root)
+    held = statedir.hold(root)
+    try:
+        for file in manifest.files:
+            target = root / file.path
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _copy_file(source / file.path, target)
+            target.chmod(0o600 if target.name == "state.db" else 0o400)
+        witness = WitnessFile(held.witness)
+        witness.write(Head(manifest.head_seq, bytes.fromhex(manifest.head_chain)), sync=True)
+        witness.close()
+        report = _verified(root)
+        if report.digest != manifest.digest:
+            raise StateDirError(f"{root} does not hold what was backed up", exit_code=_EXIT_DAMAGED)
+        return report
+    finally:
+        held.close()
+
+
+def _make_empty(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise StateDirError(f"{folder} is not empty", exit_code=_EXIT_REFUSED)
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    reader, writer = dbfile.open_reader(source), dbfile.open_copy(target)
+    try:
+        dbfile.copy(reader, writer, pages=_PAGES_STEP, step=lambda: hit("backup.copy"))
+    finally:
+        writer.close()
+        reader.close()
+    target.chmod(0o600)
+
+
+def _copy_artifacts(root: Path, destination: Path) -> None:
+    """Copy what the copied database refers to: an artifact is on the disk before a row that names it."""
+    sources, targets = ArtifactStore(root / "artifacts"), ArtifactStore(destination / "artifacts")
+    targets.create()
+    reader = dbfile.open_reader(destination / "state.db")
+    try:
+        for (ref,) in reader.execute("SELECT hash FROM content WHERE bytes IS NULL"):
+            hit("backup.copy")
+            targets.write(sources.read(ref.hex()))
+    except CtxdError as error:
+        raise StateDirError(error.message, exit_code=_EXIT_DAMAGED) from error
+    finally:
+        reader.close()
+
+
+def _verified(root: Path) -> Report:
+    *_, report = verify(root)
+    if report.worst not in (None, "warning"):
+        raise StateDirError(f"{root} is damaged: {report.problems[0].message}", exit_code=_EXIT_DAMAGED)
+    for name in ("state.db-wal", "state.db-shm"):
+        (root / name).unlink(missing_ok=True)
+    return report
+
+
+def _describe(root: Path, path: Path) -> File:
+    hasher, size = blake3(), 0
+    with path.open("rb") as file:
+        while data := file.read(_READ_BYTES):
+            hasher.update(data)
+            size += len(data)
+    return File(str(path.relative_to(root)), size, hasher.hexdigest())
+
+
+def _read_manifest(source: Path) -> Manifest:
+    try:
+        return msgspec.json.decode((source / "manifest.json").read_bytes(), type=Manifest)
+    except FileNotFoundError as error:
+        raise StateDirError(f"{source} is no backup: it has no manifest.json", exit_code=_EXIT_NO_STATE) from error
+    except msgspec.DecodeError as error:
+        raise StateDirError(f"the manifest of {source} is damaged: {error}", exit_code=_EXIT_DAMAGED) from error
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    with source.open("rb") as old, open(_create(target), "wb") as new:
+        shutil.copyfileobj(old, new, _READ_BYTES)
+        _sync(new)
+    sync_folder(target.parent)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with open(_create(path), "wb") as file:
+        file.write(data)
+        _sync(file)
+    sync_folder(path.parent)
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

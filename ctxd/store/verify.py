@@ -1,0 +1,257 @@
+"""Everything that can be recomputed is recomputed: hashes, chain, folds, references.
+
+Reads one snapshot on a connection that writes nothing, so it works beside a running daemon as well as without one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from blake3 import blake3
+
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends import documents
+from ctxd.backends.port import DamagedVersion, Version
+from ctxd.backends.sqlite.backend import SqliteBackend
+from ctxd.errors import CtxdError, StateDirError
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.store import journal
+from ctxd.store.digest import LogicalDigest, fold
+from ctxd.store.witness import WitnessFile
+
+_EXIT_NO_STATE: Final = 10
+_PROBLEMS_MAX: Final = 1_000
+_STEP: Final = 1_000
+"""Rows between two reports of progress."""
+
+Severity = Literal["warning", "damage", "data_loss"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is not as it should be, in words."""
+
+    severity: Severity
+    message: str
+
+
+@dataclass
+class Report:
+    """What was looked at so far, and what is wrong. ``phase`` names what is being looked at, ``done`` counts its rows."""
+
+    phase: str = ""
+    done: int = 0
+    rows: int = 0
+    versions: int = 0
+    contents: int = 0
+    artifacts: int = 0
+    orphan_artifacts: int = 0
+    head_seq: int = 0
+    head_chain: str = ""
+    digest: str = ""
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def worst(self) -> Severity | None:
+        """The severest of the problems; null if there is none."""
+        found = {problem.severity for problem in self.problems}
+        order: tuple[Severity, ...] = ("data_loss", "damage", "warning")
+        return next((severity for severity in order if severity in found), None)
+
+    def note(self, severity: Severity, message: str) -> None:
+        """Add a problem; past a thousand only count on the severest being told."""
+        if len(self.problems) < _PROBLEMS_MAX:
+            self.problems.append(Problem(severity, message))
+
+
+def verify(root: Path) -> Iterator[Report]:
+    """Check the state directory ``root``. Yields the one report again and again as it grows; it is final at the end.
+
+    Raises: StateDirError with exit code 10 if there is no state.
+    """
+    database = root / "state.db"
+    if not database.is_file():
+        raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
+    report = Report()
+    try:
+        with dbfile.faults():
+            dbfile.user_version(database)
+            connection = dbfile.open_reader(database)
+            try:
+                connection.execute("BEGIN")
+                yield from _Verification(root, connection, report).run()
+            finally:
+                connection.close()
+    except (dbfile.FileDamaged, dbfile.DiskFailed, dbfile.SqlFailed, ValueError, TypeError) as error:
+        report.note("damage", f"{database} cannot be read: {error}")
+    yield report
+
+
+class _Verification:
+    def __init__(self, root: Path, connection: dbfile.Connection, report: Report) -> None:
+        self._connection = connection
+        self._report = report
+        self._artifacts = ArtifactStore(root / "artifacts")
+        self._witness = WitnessFile(root / "head")
+        self._versions = SqliteBackend(connection)
+        self._folded = LogicalDigest()
+        self._knows: set[tuple[str, str]] = set()
+        self._newest_incarnation = 0
+
+    def run(self) -> Iterator[Report]:
+        # Before the snapshot is taken: a daemon may be writing both.
+        witnessed = self._witness.read()
+        yield from self._structure()
+        yield from self._journal()
+        yield from self._projection()
+        yield from self._contents()
+        yield from self._artifact_files()
+        self._index()
+        if witnessed is not None:
+            at = journal.chain_at(self._connection, witnessed.seq)
+            if at is None:
+                message = (
+                    f"the journal ends at row {self._report.head_seq}, but row {witnessed.seq} was acknowledged once"
+                )
+                self._report.note("data_loss", message)
+            elif at != witnessed.chain:
+                self._report.note("data_loss", f"row {witnessed.seq} is not the one that was acknowledged")
+
+    def _phase(self, name: str) -> Report:
+        self._report.phase, self._report.done = name, 0
+        return self._report
+
+    def _step(self) -> bool:
+        self._report.done += 1
+        return self._report.done % _STEP == 0
+
+    def _structure(self) -> Iterator[Report]:
+        yield self._phase("structure")
+        version = int(self._connection.pragma("user_version"))
+        if version != journal.SCHEMA_VERSION:
+            self._report.note("damage", f"the schema is {version}, not {journal.SCHEMA_VERSION}")
+        for (line,) in self._connection.execute("PRAGMA integrity_check(100)"):
+            if line != "ok":
+                self._report.note("damage", f"SQLite: {line}")
+
+    def _journal(self) -> Iterator[Report]:
+        yield self._phase("journal")
+        report = self._report
+        chain = journal.chain_at(self._connection, 0)
+        if chain is None:
+            report.note("damage", "the journal's first hash is missing")
+            chain = b""
+        for row in journal.read_rows(self._connection, after=0):
+            fault = journal.first_fault(iter((row,)), after=report.head_seq, chain=chain)
+            if fault is not None:
+                report.note("damage", fault)
+            report.rows += 1
+            report.head_seq, chain = row.seq, row.chain
+            self._newest_incarnation = max(self._newest_incarnation, row.incarnation)
+            self._fold(row)
+            if self._step():
+                yield report
+        report.head_chain = chain.hex()
+
+    def _fold(self, row: journal.Row) -> None:
+        try:
+            body = journal.decode_body(row.body)
+            for version in fold(row):
+                self._folded.add(version)
+        except (ValueError, TypeError) as error:
+            self._report.note("damage", f"journal row {row.seq} cannot be read: {error}")
+            return
+        self._knows.update((id, f"session:{row.session}") for id in body.knows)
+        if row.op_id is not None:
+            query = "SELECT seq FROM journal WHERE op_id=? AND principal=?"
+            found = self._connection.execute(query, (row.op_id, row.principal)).fetchall()
+            if found != [(row.seq,)]:
+                self._report.note("damage", f"operation {row.op_id} of row {row.seq} is not found by its id")
+
+    def _projection(self) -> Iterator[Report]:
+        yield self._phase("versions")
+        report, projected = self._report, LogicalDigest()
+        for version in self._versions.everything(self._note_damaged):
+            projected.add(version)
+            self._document(version)
+            report.versions += 1
+            if self._step():
+                yield report
+        report.digest = projected.hex()
+        if report.digest != self._folded.hex():
+            counts = f"{projected.count} versions are stored, {self._folded.count} are in the journal"
+            report.note("damage", f"the versions are not what the journal says: {counts}")
+        stored = set(self._knows_stored())
+        for id, session in stored ^ self._knows:
+            what = (
+                "is stored, but not in the journal" if (id, session) in stored else "is in the journal, but not stored"
+            )
+            report.note("damage", f"that {session} knows {id} {what}")
+
+    def _note_damaged(self, error: DamagedVersion) -> None:
+        self._report.note("damage", str(error))
+
+    def _knows_stored(self) -> Iterator[tuple[str, str]]:
+        query = """SELECT o.id, s.id FROM knows LEFT JOIN entity AS o ON o.n=knows.object
+            LEFT JOIN entity AS s ON s.n=knows.session"""
+        yield from self._connection.execute(query)
+
+    def _document(self, version: Version) -> None:
+        if version.body is None:
+            return
+        try:
+            text = None if version.content is None else self._text(version.content)
+            document = documents.decode(version.id, version.body)
+            if identity_hash(document.type, document.source, document.id) != document.identity_hash:
+                self._report.note("damage", f"{version.id} at {version.valid_time} has another identity hash")
+            if content_hash(document.payload, text) != document.content_hash:
+                self._report.note("damage", f"{version.id} at {version.valid_time} has another content hash")
+        except (CtxdError, ValueError, TypeError) as error:
+            self._report.note("damage", f"{version.id} at {version.valid_time} cannot be read: {error}")
+
+    def _text(self, ref: bytes) -> str:
+        row = self._connection.execute("SELECT bytes FROM content WHERE hash=?", (ref,)).fetchone()
+        if row is None:
+            raise ValueError(f"content {ref.hex()} is missing")
+        data = self._artifacts.read(ref.hex()) if row[0] is None else row[0]
+        return str(data, "utf-8")
+
+    def _contents(self) -> Iterator[Report]:
+        yield self._phase("content")
+        for ref, size, data in self._connection.execute("SELECT hash, size, bytes FROM content"):
+            if data is None:
+                try:
+                    data = self._artifacts.read(ref.hex())
+                except CtxdError as error:
+                    self._report.note("damage", error.message)
+                    continue
+            if blake3(data).digest() != ref or len(data) != size:
+                self._report.note("damage", f"content {ref.hex()} does not match its hash")
+            self._report.contents += 1
+            if self._step():
+                yield self._report
+
+    def _artifact_files(self) -> Iterator[Report]:
+        yield self._phase("artifacts")
+        for ref in self._artifacts.names():
+            try:
+                self._artifacts.read(ref)
+            except CtxdError as error:
+                self._report.note("damage", error.message)
+            self._report.artifacts += 1
+            referred = self._connection.execute("SELECT bytes IS NULL FROM content WHERE hash=?", (bytes.fromhex(ref),))
+            if not any(spilled for (spilled,) in referred):
+                self._report.orphan_artifacts += 1
+            if self._step():
+                yield self._report
+
+    def _index(self) -> None:
+        counted = self._connection.execute("SELECT value FROM meta WHERE name='incarnation'").fetchone()
+        if counted is None or int.from_bytes(counted[0], "big") < self._newest_incarnation:
+            self._report.note("damage", "the count of starts is behind the journal")
+        query = "SELECT count(*) FROM signature WHERE entity NOT IN (SELECT n FROM entity)"
+        (strays,) = self._connection.execute(query).fetchone() or (0,)
+        if strays:
+            self._report.note("warning", f"{strays} signatures belong to nothing")

@@ -1,0 +1,181 @@
+"""What every backend of versions must do: subclass ``BackendSuite`` and give it a ``backend`` fixture."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ctxd.backends.memory import MemoryBackend
+from ctxd.backends.port import LATEST, Change, Version, VersionBackend
+
+ENTITIES = ("a", "ab", "b\u00e9", "session:\U0001f600")
+
+change = st.builds(
+    lambda id, start, length, body: Change(
+        id, start, body, None if body is None else body * 2, None if length is None else start + length
+    ),
+    id=st.sampled_from(ENTITIES),
+    start=st.integers(0, 8),
+    length=st.none() | st.integers(0, 5),
+    body=st.none() | st.sampled_from((b"x", b"y", b"z")),
+)
+transactions = st.lists(st.lists(change, min_size=1, max_size=3), max_size=8)
+
+
+def put(id: str, start: int, body: bytes | None, end: int | None = None) -> Change:
+    return Change(id, start, body, None, end)
+
+
+def times(versions: list[Version]) -> list[tuple[int, int]]:
+    return [(version.valid_time, version.tx) for version in versions]
+
+
+def bodies(versions: list[Version]) -> list[bytes | None]:
+    return [version.body for version in versions]
+
+
+class BackendSuite:
+    @pytest.fixture
+    def fresh(self) -> Callable[[], AbstractContextManager[VersionBackend]]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def backend(self, fresh: Any) -> Any:
+        with fresh() as backend:
+            yield backend
+
+    def test_a_version_holds_from_its_start_on(self, backend: VersionBackend) -> None:
+        backend.apply(1, 100, [put("a", 10, b"x")])
+        assert backend.as_of(["a"], valid_time=9) == []
+        assert backend.as_of(["a"], valid_time=10) == [Version("a", 10, 1, 100, b"x")]
+        assert backend.as_of(["a"]) == [Version("a", 10, 1, 100, b"x")]
+
+    def test_a_read_as_of_a_transaction_does_not_see_a_later_one(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 10, b"x")])
+        backend.apply(2, 0, [put("a", 10, b"y")])
+        assert bodies(backend.as_of(["a"], tx=1)) == [b"x"]
+        assert bodies(backend.as_of(["a"], tx=2)) == [b"y"]
+        assert backend.as_of(["a"], tx=0) == []
+
+    def test_a_put_in_the_past_shows_until_the_next_version(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 10, b"x"), put("a", 20, b"y")])
+        backend.apply(2, 0, [put("a", 5, b"w")])
+        assert [bodies(backend.as_of(["a"], valid_time=at)) for at in (5, 9, 10, 20)] == [
+            [b"w"],
+            [b"w"],
+            [b"x"],
+            [b"y"],
+        ]
+
+    def test_a_bounded_put_ends_and_what_was_there_comes_back(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 0, b"x")])
+        backend.apply(2, 0, [put("a", 10, b"y", 20)])
+        assert [bodies(backend.as_of(["a"], valid_time=at)) for at in (9, 10, 19, 20)] == [
+            [b"x"],
+            [b"y"],
+            [b"y"],
+            [b"x"],
+        ]
+        assert times(backend.history("a")) == [(0, 1), (10, 2), (20, 1)]
+
+    def test_a_bounded_put_of_a_new_entity_ends_in_a_deletion(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 10, b"y", 20)])
+        assert backend.as_of(["a"], valid_time=20) == []
+        assert bodies(backend.history("a")) == [b"y", None]
+
+    def test_a_put_after_a_bounded_put_replaces_its_later_rows(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 0, b"x")])
+        backend.apply(2, 0, [put("a", 10, b"y", 20)])
+        backend.apply(3, 0, [put("a", 5, b"z")])
+        assert [bodies(backend.as_of(["a"], valid_time=at)) for at in (0, 5, 10, 20)] == [
+            [b"x"],
+            [b"z"],
+            [b"y"],
+            [b"x"],
+        ]
+
+    def test_empty_bounds_change_nothing(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 10, b"y", 10)])
+        assert backend.history("a") == []
+
+    def test_a_deleted_entity_is_not_there_but_has_a_history(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 10, b"x")])
+        backend.apply(2, 0, [put("a", 20, None)])
+        assert backend.as_of(["a"]) == []
+        assert backend.scan("") == []
+        assert bodies(backend.history("a")) == [b"x", None]
+
+    def test_corrections_are_listed_only_when_asked_for(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 10, b"x")])
+        backend.apply(2, 0, [put("a", 10, b"y")])
+        assert times(backend.history("a")) == [(10, 2)]
+        assert times(backend.history("a", corrections=True)) == [(10, 1), (10, 2)]
+        assert times(backend.history("a", ascending=False, corrections=True)) == [(10, 2), (10, 1)]
+
+    def test_history_goes_on_after_the_last_row_seen_in_either_order(self, backend: VersionBackend) -> None:
+        for tx in range(1, 6):
+            backend.apply(tx, 0, [put("a", tx * 10, b"%d" % tx)])
+        assert times(backend.history("a", limit=2)) == [(10, 1), (20, 2)]
+        assert times(backend.history("a", after=(20, 2), limit=2)) == [(30, 3), (40, 4)]
+        assert times(backend.history("a", ascending=False, after=(30, 3))) == [(20, 2), (10, 1)]
+
+    def test_history_ends_at_both_times_inclusive(self, backend: VersionBackend) -> None:
+        for tx in range(1, 6):
+            backend.apply(tx, 0, [put("a", tx * 10, b"x")])
+        assert times(backend.history("a", valid_time=30)) == [(10, 1), (20, 2), (30, 3)]
+        assert times(backend.history("a", tx=2)) == [(10, 1), (20, 2)]
+
+    def test_scan_lists_ids_of_a_prefix_in_order_both_ways(self, backend: VersionBackend) -> None:
+        ids = ["segment:s#1", "segment:s#2", "segment:s#3", "segment:s!", "segment:t#1", "z", "s\ud7ff"]
+        backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
+        found = [version.id for version in backend.scan("segment:s#")]
+        assert found == ["segment:s#1", "segment:s#2", "segment:s#3"]
+        assert [version.id for version in backend.scan("segment:s#", after="segment:s#1", limit=1)] == ["segment:s#2"]
+        down = backend.scan("segment:s#", ascending=False, after="segment:s#3")
+        assert [version.id for version in down] == ["segment:s#2", "segment:s#1"]
+        assert [version.id for version in backend.scan("s\ud7ff")] == ["s\ud7ff"]
+        assert len(backend.scan("")) == len(ids)
+
+    def test_bulk_answers_each_known_entity_once(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put(f"e{n}", 1, b"x") for n in range(1_000)])
+        wanted = [f"e{n}" for n in range(1_200)] + ["e5", "e5"]
+        assert sorted(version.id for version in backend.as_of(wanted)) == sorted(f"e{n}" for n in range(1_000))
+
+    def test_an_appended_version_is_as_one_put_after_all_others(self, backend: VersionBackend) -> None:
+        backend.append([Version("a", 10, 1, 7, b"x", b"c" * 32), Version("b", 10, 1, 7, b"y")])
+        backend.append([Version("a", 11, 2, 8, b"z")])
+        reference = MemoryBackend()
+        reference.apply(1, 7, [Change("a", 10, b"x", b"c" * 32), Change("b", 10, b"y")])
+        reference.apply(2, 8, [Change("a", 11, b"z")])
+        for id in ("a", "b"):
+            assert backend.history(id, corrections=True) == reference.history(id, corrections=True)
+
+    @given(writes=transactions)
+    @settings(
+        max_examples=120,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+    )
+    def test_it_agrees_with_the_plain_reading_of_the_algebra(self, fresh: Any, writes: list[list[Change]]) -> None:
+        reference = MemoryBackend()
+        with fresh() as backend:
+            for tx, changes in enumerate(writes, start=1):
+                backend.apply(tx, tx * 100, changes)
+                reference.apply(tx, tx * 100, changes)
+            for id in ENTITIES:
+                for corrections in (False, True):
+                    for ascending in (False, True):
+                        for basis in ((LATEST, LATEST), (4, LATEST), (LATEST, 3), (5, 2)):
+                            options: dict[str, Any] = dict(
+                                corrections=corrections, ascending=ascending, valid_time=basis[0], tx=basis[1]
+                            )
+                            assert backend.history(id, **options) == reference.history(id, **options)
+            for valid_time in range(0, 14, 2):
+                for tx in range(len(writes) + 1):
+                    at = {"valid_time": valid_time, "tx": tx}
+                    assert backend.scan("", **at) == reference.scan("", **at)
+                    by_id = {version.id: version for version in backend.as_of(ENTITIES, **at)}
+                    assert by_id == {version.id: version for version in reference.as_of(ENTITIES, **at)}

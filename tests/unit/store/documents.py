@@ -1,0 +1,22 @@
+"""Documents and writes for tests of the store: their hashes are true, so that verification passes."""
+
+from typing import Any
+
+from ctxd.objects.document import Document
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.store.writes import Write
+
+
+def document(id: str, content: str | None = None, type: str = "toolcall", **payload: Any) -> Document:
+    return Document(
+        id=id,
+        type=type,
+        identity_hash=identity_hash(type, None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+
+
+def write(*puts: Document, session: str | None = "s1", **rest: Any) -> Write:
+    return Write(**{"kind": "toolcall.record", "principal": "host", "session": session, "puts": puts, **rest})

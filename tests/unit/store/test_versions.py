@@ -1,0 +1,326 @@
+"""The one door to versions: what is accepted is seen at once, what is acknowledged is durable, what failed is gone."""
+
+import anyio
+import pytest
+
+from ctxd import failpoints, limits
+from ctxd.errors import CtxdError
+from ctxd.store.answers import MISSING
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import SteppingClock, running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "state"
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    failpoints.disarm()
+
+
+async def test_an_acknowledged_write_is_there_after_a_restart(root):
+    async with running(root) as store:
+        receipt = await store.submit(write(document("t1", "text", tool="bash"))).wait()
+        first = store.incarnation
+    async with running(root) as store:
+        found = await store.get("t1", content=True)
+        assert found is not None
+        assert found.document == document("t1", "text", tool="bash")
+        assert (found.tx, found.valid_time) == (receipt.seq, receipt.vt)
+        assert store.head() == receipt
+        assert store.incarnation == first + 1
+
+
+async def test_a_head_is_seen_before_it_is_durable(root):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1", "text")))
+        assert not pending.done
+        head = store.peek("t1")
+        assert (head.tx, head.valid_time, head.document.content) == (pending.seq, pending.vt, None)
+        assert (await store.heads(["t1"]))["t1"] == head
+        assert (await store.get("t1", content=True)).document.content == "text"
+
+
+async def test_the_cache_says_when_it_does_not_know(root):
+    async with running(root) as store:
+        assert store.peek("t1") is MISSING
+        assert await store.heads(["t1"]) == {"t1": None}
+        assert store.peek("t1") is None
+
+
+async def test_reads_see_what_was_accepted_before_them(root):
+    async with running(root) as store:
+        puts = [document(f"segment:s1#{n:010d}", type="segment", n=n) for n in range(20)]
+        for put in puts:
+            store.submit(write(put, knows=("t1",)))
+        assert [stored.document for stored in await store.scan("segment:s1#")] == puts
+        assert await store.knowing("t1") == ["s1"]
+        assert len(await store.changes(after=0, limit=100)) == 20
+
+
+async def test_receipts_form_the_chain_and_times_do_not_decrease(root):
+    async with running(root) as store:
+        pendings = [store.submit(write(document(f"t{n % 3}", str(n)))) for n in range(50)]
+        receipts = [await pending.wait() for pending in pendings]
+        assert [receipt.seq for receipt in receipts] == list(range(1, 51))
+        assert len({receipt.chain for receipt in receipts}) == 50
+        assert [receipt.vt for receipt in receipts] == sorted(receipt.vt for receipt in receipts)
+        history = await store.history("t0")
+        assert len({stored.valid_time for stored in history}) == len(history) == 17
+
+
+async def test_a_write_s_floor_is_kept(root):
+    async with running(root) as store:
+        future = 2**42
+        assert (await store.submit(write(document("t1"), floor_vt=future)).wait()).vt == future
+        assert (await store.submit(write(document("t2"))).wait()).vt == future
+        status = store.status()
+        assert status.state == "ok" and "ahead of the host's clock" in status.reason
+
+
+async def test_a_clock_that_steps_back_neither_stops_nor_reorders_writes(root):
+    clock = SteppingClock(1_000_000)
+    async with running(root, clock) as store:
+        first = await store.submit(write(document("t1", "a"))).wait()
+        clock.wall = 5
+        second = await store.submit(write(document("t1", "b"))).wait()
+        assert second.vt == first.vt + 1
+    async with running(root, clock) as store:
+        third = await store.submit(write(document("t1", "c"))).wait()
+        assert third.vt == second.vt + 1
+        texts = [stored.document.payload for stored in await store.history("t1")]
+        assert len(texts) == 3
+        assert (await store.get("t1", content=True)).document.content == "c"
+        assert (await store.get("t1", valid_time=first.vt, content=True)).document.content == "a"
+        assert (await store.get("t1", tx=second.seq, content=True)).document.content == "b"
+
+
+async def test_history_is_paged_in_both_orders(root):
+    async with running(root) as store:
+        for n in range(5):
+            store.submit(write(document("t1", str(n))))
+        everything = await store.history("t1")
+        first = await store.history("t1", limit=2)
+        rest = await store.history("t1", after=(first[-1].valid_time, first[-1].tx))
+        assert first + rest == everything
+        assert await store.history("t1", order="desc") == everything[::-1]
+        assert await store.history("t1", tx=everything[1].tx) == everything[:2]
+
+
+async def test_bulk_answers_in_the_order_asked_and_leaves_out_what_is_not_there(root):
+    async with running(root) as store:
+        for id in ("a", "b", "c"):
+            last = await store.submit(write(document(id, id))).wait()
+        assert list(await store.bulk(["c", "x", "a"])) == ["c", "a"]
+        assert list(await store.bulk(["c", "x", "a"], tx=last.seq - 1)) == ["a"]
+        assert (await store.bulk(["b"], content=True))["b"].document.content == "b"
+
+
+async def test_scan_newest_goes_down_from_an_id(root):
+    async with running(root) as store:
+        for n in range(5):
+            store.submit(write(document(f"assembly:s1#{n:010d}", type="assembly")))
+        found = await store.scan_newest("assembly:s1#", before_id="assembly:s1#0000000003", limit=2)
+        assert [stored.document.id[-1] for stored in found] == ["2", "1"]
+        assert (await store.scan_newest("assembly:s1#", before_id=None, limit=1))[0].document.id[-1] == "4"
+
+
+async def test_signatures_keep_the_last_one(root):
+    async with running(root) as store:
+        store.submit(write(document("f1"), signatures={"f1": b"1"}))
+        store.submit(write(document("f1", "x"), signatures={"f1": b"2", "f2": b"3"}))
+        assert await store.signatures(["f1", "f2", "f3"]) == {"f1": b"2", "f2": b"3"}
+
+
+async def test_changes_tell_who_put_what_when(root):
+    async with running(root) as store:
+        receipt = await store.submit(write(document("a"), document("b"), kind="file.index", session="s9")).wait()
+        (change,) = await store.changes(after=0, limit=10)
+        assert (change.seq, change.kind, change.session, change.principal) == (receipt.seq, "file.index", "s9", "host")
+        assert change.puts == (("a", receipt.vt), ("b", receipt.vt))
+        assert await store.changes(after=receipt.seq, limit=10) == []
+
+
+@pytest.mark.parametrize("size", [0, 1_000, 1024 * 1024, 1024 * 1024 + 1, 3 * 1024 * 1024])
+async def test_text_of_any_size_comes_back(root, size):
+    text = ("\u00e4" + "x" * 999) * (size // 1_000) + "y" * (size % 1_000)
+    async with running(root) as store:
+        await store.submit(write(document("t1", text))).wait()
+    assert any((root / "artifacts").iterdir()) == (len(text.encode()) > 1024 * 1024)
+    async with running(root) as store:
+        assert (await store.get("t1", content=True)).document.content == text
+
+
+async def test_equal_text_is_kept_once(root):
+    async with running(root) as store:
+        for n in range(100):
+            store.submit(write(document(f"t{n}", "same" * 5_000)))
+        await store.drain()
+    assert (root / "state.db").stat().st_size < 200_000
+
+
+async def test_an_ephemeral_store_leaves_nothing_behind():
+    async with running(None) as store:
+        await store.submit(write(document("t1", "x"))).wait()
+        folder = store.root
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+# --- operation ids ---
+
+
+async def test_a_resend_gets_the_first_answer_and_its_receipt(root):
+    async with running(root) as store:
+        assert await store.replay("host", "op", b"q") is None
+        receipt = await store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r")).wait()
+        replay = await store.replay("host", "op", b"q")
+        assert (replay.result, replay.pending, replay.receipt) == (b"r", None, receipt)
+    async with running(root) as store:
+        replay = await store.replay("host", "op", b"q")
+        assert (replay.result, replay.pending, replay.receipt) == (b"r", None, receipt)
+
+
+async def test_a_resend_joins_the_first_while_it_waits(root):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r"))
+        replay = await store.replay("host", "op", b"q")
+        assert replay.pending is pending and replay.result == b"r"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_an_operation_id_with_other_parameters_is_refused(root, wait):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1"), op_id="op", request=b"q"))
+        if wait:
+            await pending.wait()
+        with pytest.raises(CtxdError) as caught:
+            await store.replay("host", "op", b"other")
+        assert caught.value.code == "idempotency_mismatch"
+
+
+async def test_operation_ids_of_two_principals_do_not_meet(root):
+    async with running(root) as store:
+        await store.submit(write(document("t1"), op_id="op", request=b"q", principal="a")).wait()
+        assert await store.replay("b", "op", b"other") is None
+        await store.submit(write(document("t2"), op_id="op", request=b"other", principal="b")).wait()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_write_is_never_taken_twice_even_when_nobody_asked_for_a_replay(root, wait):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1"), op_id="op"))
+        if wait:
+            await pending.wait()
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("t1"), op_id="op"))
+        assert caught.value.outcome == "unknown"
+        await store.drain()
+        assert len(await store.changes(after=0, limit=10)) == 1
+
+
+async def test_a_replay_loads_heads_on_the_same_trip(root):
+    async with running(root) as store:
+        await store.replay("host", "op", b"q", heads=["t1", "t2"])
+        assert store.peek("t1") is None and store.peek("t2") is None
+
+
+# --- order, bounds, ends ---
+
+
+async def test_callbacks_tell_of_every_durable_write_in_order(root):
+    told = []
+    async with running(root) as store:
+        store.on_durable(lambda landed: told.extend(pending.seq for _, pending in landed))
+        for n in range(100):
+            store.submit(write(document(f"t{n}")))
+        await store.drain()
+    assert told == list(range(1, 101))
+
+
+async def test_a_full_queue_refuses_and_takes_again(root, monkeypatch):
+    monkeypatch.setattr(limits, "QUEUE_WRITES_MAX", 10)
+    async with running(root) as store:
+        accepted = [store.submit(write(document(f"t{n}"))) for n in range(10)]
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("more")))
+        assert (caught.value.code, caught.value.outcome) == ("store_backlog_full", "not_applied")
+        assert store.peek("more") is MISSING
+        await accepted[-1].wait()
+        await store.submit(write(document("more"))).wait()
+
+
+async def test_a_transaction_is_bounded_and_a_large_write_goes_alone(root, monkeypatch):
+    monkeypatch.setattr(limits, "COMMIT_WRITES_MAX", 3)
+    monkeypatch.setattr(limits, "COMMIT_BYTES_MAX", 10_000)
+    async with running(root) as store:
+        groups = []
+        store.on_durable(lambda landed: groups.append(len(landed)))
+        for n in range(6):
+            store.submit(write(document(f"t{n}")))
+        store.submit(write(document("large", "x" * 50_000)))
+        store.submit(write(document("after")))
+        await store.drain()
+        assert groups == [3, 3, 1, 1]
+
+
+async def test_a_draining_store_finishes_what_it_took_and_takes_no_more(root):
+    async with running(root) as store:
+        pendings = [store.submit(write(document(f"t{n}"))) for n in range(20)]
+        await store.drain()
+        assert all(pending.receipt is not None for pending in pendings)
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("late")))
+        assert caught.value.code == "draining"
+        assert (await store.get("t1")) is not None
+
+
+async def test_a_store_that_is_cancelled_fails_what_it_had_not_begun(root):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1")))
+        lost = []
+        store.on_lost(lost.append)
+    with pytest.raises(CtxdError) as caught:
+        await pending.wait()
+    assert (caught.value.code, caught.value.outcome) == ("draining", "not_applied")
+    assert lost == [{"s1"}]
+    async with running(root) as store:
+        assert await store.get("t1") is None
+
+
+async def test_a_waiter_that_is_cancelled_leaves_the_write_alone(root):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1")))
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await pending.wait()
+        assert (await pending.wait()).seq == 1
+
+
+async def test_heads_stay_bounded_but_never_drop_what_is_not_durable(root, monkeypatch):
+    monkeypatch.setattr(limits, "HEADS_CACHED_MAX", 10)
+    async with running(root) as store:
+        pendings = [store.submit(write(document(f"t{n}", str(n)))) for n in range(100)]
+        assert all(store.peek(f"t{n}") is not MISSING for n in range(100))
+        await pendings[-1].wait()
+        assert sum(store.peek(f"t{n}") is not MISSING for n in range(100)) <= 10
+        heads = await store.heads([f"t{n}" for n in range(100)])
+        assert [head.tx for head in heads.values()] == list(range(1, 101))
+
+
+async def test_a_head_read_while_a_newer_one_is_accepted_does_not_replace_it(root, monkeypatch):
+    async with running(root) as store:
+        await store.submit(write(document("t1", "old"))).wait()
+    async with running(root) as store:
+        async with anyio.create_task_group() as group:
+            for n in range(30):
+                group.start_soon(store.heads, ["t1", f"other{n}"])
+                await anyio.lowlevel.checkpoint()
+                pending = store.submit(write(document("t1", f"new{n}")))
+                assert (await store.heads(["t1"]))["t1"].tx >= pending.seq
+        assert store.peek("t1").tx == pending.seq
