@@ -14,9 +14,8 @@ import anyio
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ctxd.failpoints import hit
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.dispatch import Entry
+from ctxd.rpc.dispatch import Entry, Table
 from ctxd.rpc.faults import cancelled_error, draining_error, error_of, timeout_error
 from ctxd.rpc.lane import Lane
 from ctxd.store.writes import Accepted, Pending
@@ -77,28 +76,31 @@ class Call:
 class Calls:
     """The unanswered calls of one connection. ``deliver`` is told each answer that comes later, null for none."""
 
-    __slots__ = ("_deliver", "_lane", "_table", "_timer", "caller", "draining", "open")
+    __slots__ = ("_deliver", "_lane", "_table", "_timer", "caller", "open")
 
     def __init__(self, lane: Lane, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
         self._lane = lane
-        self._table = lane.table
+        self._table: Table = lane.table
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
         self.caller = caller
-        self.draining = False
         self.open: dict[Any, Call] = {}
 
     def begin(self, request: Request, batch: BatchAnswer | None = None) -> Reply | Failure | None:
         """Carry out ``request``: its answer, or null if it has none or will have it later."""
         request_id = request.id
         entry = self._table.get(request.method)
-        if entry is None or self.draining:
+        if entry is None:
             return self._decline(request)
         if request_id in self.open:
             return refuse(None, error_object("duplicate_id", "an earlier request with this id is not answered yet"))
+        raw = request.params
         try:
-            hit("rpc.dispatch")
-            result = entry.call(self.caller, entry.params(request.params))
+            try:
+                params = entry.params(raw) if raw is UNSET else entry.decode(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                params = entry.params(raw)
+            result = entry.call(self.caller, params)
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
             return self._failure(request_id, request.method, exc)
         kind = type(result)
@@ -118,6 +120,10 @@ class Calls:
         before = len(self.open)
         answer = self.begin(request, batch)
         return None if len(self.open) > before else batch.add(answer)
+
+    def drain(self) -> None:
+        """Refuse every call from now on; those that are open go on."""
+        self._table = {}
 
     def abandon(self) -> None:
         """The client is gone: stop its reads; its writes go on, unanswered."""
@@ -209,7 +215,7 @@ class Calls:
             if request.method == "$/cancelRequest":
                 self._cancel(request)
             return None
-        if self.draining and request.method in self._table:
+        if request.method in self._lane.table:
             return refuse(request.id, draining_error(self._lane.timing.retry_after_ms))
         hint = "rpc.discover lists the methods."
         return refuse(request.id, error_object("method_not_found", "there is no such method here", hint=hint))

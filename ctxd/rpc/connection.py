@@ -8,8 +8,7 @@ each call gets one answer or the connection ends; what a peer does or leaves und
 import asyncio
 import select
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -30,16 +29,18 @@ from ctxd_protocol.jsonrpc import (
     encode,
     encode_all,
     error_object,
-    read_block,
     read_frame,
     refuse,
 )
 
-Work = Request | Failure | tuple[Request | Failure, BatchAnswer]
+Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswer]
 """What waits for its turn: a request, a refusal to send in its place, or either as a member of a batch."""
 
 _ANSWERS_MAX: Final = 64
-"""Answers that are encoded in one go: enough to spread the cost, few enough to notice a full write buffer."""
+"""Answers that are encoded in one go: enough to spread the cost, few enough to notice when they grow large."""
+
+_WRITE_BYTES: Final = 256 * 1024
+"""Bytes of answers that are gathered before they are handed to the transport: one write, and one wake-up of the client."""
 
 
 class Connection(asyncio.Protocol):
@@ -70,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._calls: Calls | None = None
         self._open: Mapping[Any, Call] = {}
-        self._waiting: Iterator[Work] | None = None
+        self._waiting: Sequence[Work] | None = None
         self._notices: deque[bytes] | None = None
         self._closers: list[Callable[[], None]] | None = None
         self._writable: list[Callable[[], None]] | None = None
@@ -116,10 +117,10 @@ class Connection(asyncio.Protocol):
         decoder = self._decoder
         block = decoder.take(data)
         if block:
-            items: Any = read_block(block) if len(block) <= self._lane.limits.frame_bytes else None
+            items: Any = self._lane.reader.read(block) if len(block) <= self._lane.limits.frame_bytes else None
             if items is None:
                 items = self._read_each(block)
-            self._receive(iter(items))
+            self._receive(items)
         if decoder.fault is not None:
             self._break_off(error_object(decoder.fault.code, str(decoder.fault), hint=decoder.fault.hint))
         elif decoder.pending and self._frame_timer is None:
@@ -176,7 +177,7 @@ class Connection(asyncio.Protocol):
         """Refuse new calls, answer those in flight, then close."""
         self._draining = True
         if self._calls is not None:
-            self._calls.draining = True
+            self._calls.drain()
         self._close_if_idle()
 
     def abort(self) -> None:
@@ -200,9 +201,10 @@ class Connection(asyncio.Protocol):
                 work.append(frame)
         return work
 
-    def _receive(self, items: Iterator[Work]) -> None:
+    def _receive(self, items: Sequence[Work]) -> None:
+        self._lane.requests += len(items)
         if self._waiting is not None:
-            self._waiting = chain(self._waiting, items)
+            self._waiting = [*self._waiting, *items]
         elif self._is_full():
             self._hold(items)
         else:
@@ -211,30 +213,42 @@ class Connection(asyncio.Protocol):
     def _is_full(self) -> bool:
         return self._choked or len(self._open) >= self._lane.limits.in_flight
 
-    def _hold(self, items: Iterator[Work]) -> None:
+    def _hold(self, items: Sequence[Work]) -> None:
         self._waiting = items
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
-    def _work(self, items: Iterator[Work]) -> None:
-        """Start the calls of ``items`` until a bound is met; hold the rest."""
+    def _work(self, items: Sequence[Work]) -> None:
+        """Start the calls of ``items`` until a bound is met; hold the rest. Sends what is answered at once in one go."""
+        frames: list[bytes] = []
+        unsent = 0
+        for first in range(0, len(items), _ANSWERS_MAX):
+            hit("rpc.dispatch")
+            rest = iter(items[first : first + _ANSWERS_MAX])
+            if answers := self._begin_some(rest):
+                encoded = self._encode(answers)
+                frames.append(encoded)
+                unsent += len(encoded)
+            if unsent >= _WRITE_BYTES:
+                self._write(b"".join(frames))
+                frames, unsent = [], 0
+            if self._is_full() and (held := [*rest, *items[first + _ANSWERS_MAX :]]):
+                self._hold(held)
+                break
+        if frames:
+            self._write(b"".join(frames))
+
+    def _begin_some(self, items: Iterator[Work]) -> list[Any]:
+        """Start calls until the bound on open ones is met; the answers that are there at once."""
         answers: list[Any] = []
-        begin, in_flight, in_flight_max = self._begin, self._open, self._lane.limits.in_flight
-        started = 0
+        begin, begun, open_max = self._begin, self._open, self._lane.limits.in_flight
         for item in items:
-            started += 1
             answer = begin(item) if type(item) is Request else self._begin_other(item)
             if answer is not None:
                 answers.append(answer)
-                if len(answers) == _ANSWERS_MAX:
-                    self._send(answers)
-                    answers = []
-            if self._choked or len(in_flight) >= in_flight_max:
-                self._hold(items)
+            elif len(begun) >= open_max:
                 break
-        self._lane.requests += started
-        if answers:
-            self._send(answers)
+        return answers
 
     def _begin_other(self, item: Work) -> Answer | None:
         assert self._calls is not None, "work comes after the connection was admitted"
@@ -243,6 +257,8 @@ class Connection(asyncio.Protocol):
         member, batch = item
         if isinstance(member, Failure):
             return batch.add(member)
+        if isinstance(member, Stray):
+            return batch.add(None)
         return self._calls.begin_member(member, batch)
 
     def _go_on(self) -> None:
@@ -256,25 +272,26 @@ class Connection(asyncio.Protocol):
     def _deliver(self, answer: Answer | None) -> None:
         """Send the answer of a call that took its time."""
         if answer is not None:
-            self._send([answer])
+            self._write(self._encode([answer]))
         self._go_on()
 
     # --- sending
 
-    def _send(self, answers: list[Any]) -> None:
-        if self._transport is None:
-            return
-        hit("rpc.reply")
+    def _write(self, frames: bytes) -> None:
+        if self._transport is not None:
+            hit("rpc.reply")
+            self._transport.write(frames)
+
+    def _encode(self, answers: list[Any]) -> bytes:
         try:
-            frames = encode_all(answers)
+            return encode_all(answers)
         except Exception:  # noqa: BLE001 - a result that cannot be encoded fails its own call only
-            frames = b"".join(self._encode_one(answer) for answer in answers)
-        self._transport.write(frames)
+            return b"".join(self._encode_one(answer) for answer in answers)
 
     def _encode_one(self, answer: Answer) -> bytes:
         try:
             return encode(answer)
-        except Exception as exc:  # noqa: BLE001 - see _send
+        except Exception as exc:  # noqa: BLE001 - see _encode
             error = error_of(exc, method="", log=self._lane.log)
             members = answer if isinstance(answer, list) else [answer]
             failures = [refuse(member.id, error) for member in members]

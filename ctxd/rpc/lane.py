@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from ctxd.rpc.dispatch import Table
 from ctxd.rpc.peer import may_enter, peer_of
 from ctxd_protocol.errors import ErrorObject
-from ctxd_protocol.jsonrpc import error_object
+from ctxd_protocol.jsonrpc import BlockReader, error_object
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods import Capability
 
@@ -72,6 +72,7 @@ class Lane:
         self.log = log
         self.loop = loop
         self.spawn = spawn
+        self.reader = BlockReader()
         self.guests: set[Guest] = set()
         self.requests = 0
         self.in_flight = 0

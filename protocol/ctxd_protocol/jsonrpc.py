@@ -4,7 +4,7 @@ Owns what a request, a reply and a notification look like, and which frames are 
 Knows no method and no parameters: those stay bytes (``msgspec.Raw``). Promise: what is handed on is valid UTF-8 JSON,
 nests at most ``DEPTH_MAX`` deep, names each member once, and carries an id that every JSON reader can echo.
 
-How it is fast: ``read_block`` reads all lines of one receive in one go if cheap looks at the whole show that nothing
+How it is fast: ``BlockReader`` reads all lines of one receive in one go if cheap looks at the whole show that nothing
 needs a closer one; otherwise ``read_frame`` looks at each. Both give the same answers.
 """
 
@@ -67,14 +67,14 @@ class ServerMessage(msgspec.Struct, frozen=True):
     params: Raw | UnsetType = UNSET
 
 
+class Stray(msgspec.Struct, frozen=True):
+    """What is dropped without an answer: an answer nobody asked for, or a notification that cannot be carried out."""
+
+
 class Batch(msgspec.Struct, frozen=True):
     """The members of a batch in their order; answered by one array."""
 
-    members: tuple[Request | Failure, ...]
-
-
-class Stray(msgspec.Struct, frozen=True):
-    """What is dropped without an answer: an answer nobody asked for, or a notification that cannot be carried out."""
+    members: tuple[Request | Failure | Stray, ...]
 
 
 Frame = Request | Failure | Batch | Stray
@@ -87,12 +87,16 @@ _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _SHORT_MAX: Final = 2 * DEPTH_MAX + 1
 """Bytes of the longest line that cannot nest too deep: each level takes two brackets."""
 
-_DIGITS: Final = bytes(48 if 48 <= byte < 58 else 0 for byte in range(256))
+_SHAPES_MAX: Final = 1024
+"""Shapes of lines that are remembered; each has fewer than ``_SHORT_MAX`` bytes."""
+
+_DIGITS: Final = bytes(48 if 48 <= byte < 58 else byte for byte in range(256))
 _LONG_NUMBER: Final = b"0" * len(str(SAFE_INTEGER_MAX))
 _NUMBER: Final = re.compile(rb"-?[0-9][0-9.eE+-]*")
 _BRACKETS: Final = bytes.maketrans(b"{}[]", b"()()")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _MEMBERS: Final = ("jsonrpc", "method", "id", "params")
+_QUOTED_MEMBERS: Final = tuple(f'"{name}"'.encode() for name in _MEMBERS)
 
 
 def error_object(code: str, message: str, *, hint: str = "", **data: Any) -> ErrorObject:  # noqa: ANN401 - ErrorData's
@@ -126,36 +130,51 @@ def read_server_message(frame: bytes) -> ServerMessage:
     return _SERVER_MESSAGE.decode(frame)
 
 
-def read_block(block: bytes) -> list[Request] | None:
-    """The requests of ``block``, whole lines with their ends; null if only ``read_frame`` can tell."""
-    count = block.count(b"\n")
-    if (
-        block[:1] != b"{"
-        or b"\\" in block
-        or block.count(b"}\n{") != count - 1
-        or not block.endswith(b"}\n")
-        or _LONG_NUMBER in block.translate(_DIGITS)
-        or not _is_shallow(block, count)
-        or not _is_utf8(block)
-    ):
-        return None
-    try:
-        requests = _REQUEST.decode_lines(block)
-    except msgspec.DecodeError:
-        return None
-    ids = [request.id for request in requests]
-    if (
-        len(requests) != count
-        or block.count(b'"jsonrpc"') != count
-        or block.count(b'"method"') != count
-        or block.count(b'"id"') != count - ids.count(UNSET)
-        or block.count(b'"params"') != count - [request.params for request in requests].count(UNSET)
-    ):
-        return None
-    for name in ids:
-        if type(name) is str and (len(name) > REQUEST_ID_BYTES_MAX or not name.isascii()):
+class BlockReader:
+    """Reads all lines of one receive at once, where cheap looks show that no line needs a closer one.
+
+    What matters for that is a line's shape: the line with its digits made equal. Clients send few shapes again and
+    again, so shapes found plain are remembered, a bounded number of them.
+    """
+
+    __slots__ = ("_plain",)
+
+    def __init__(self) -> None:
+        self._plain = {b""}  # What stands after the last line end.
+
+    def read(self, block: bytes) -> list[Request] | None:
+        """The requests of ``block``, whole lines with their ends; null if only ``read_frame`` can tell."""
+        shapes = set(block.translate(_DIGITS).split(b"\n"))
+        if not shapes <= self._plain:
+            if not all(map(_is_plain, shapes)):
+                return None
+            if len(self._plain) + len(shapes) > _SHAPES_MAX:
+                self._plain = {b""}
+            self._plain |= shapes
+        try:
+            requests = _REQUEST.decode_lines(block)
+        except msgspec.DecodeError:
             return None
-    return requests
+        # Every line starts and ends as an object does, so none goes on over a line end; equal counts mean one each.
+        return requests if len(requests) == block.count(b"\n") else None
+
+
+def _is_plain(shape: bytes) -> bool:
+    """Whether a line of this shape, if it is a request at all, breaks no rule that needs a closer look."""
+    return not shape or (
+        len(shape) < _SHORT_MAX
+        and shape.startswith(b"{")
+        and shape.endswith((b"}", b"}\r"))
+        and shape.isascii()
+        and b"\\" not in shape
+        and _LONG_NUMBER not in shape
+        and _names_once(shape)
+    )
+
+
+def _names_once(text: bytes) -> bool:
+    """Whether ``text``, without backslashes, cannot name a member twice."""
+    return all(text.count(name) <= 1 for name in _QUOTED_MEMBERS)
 
 
 def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
@@ -163,8 +182,10 @@ def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
 
     ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
     """
-    if (refusal := _unreadable(frame)) is not None:
-        return refusal
+    if len(frame) >= _SHORT_MAX and _is_too_deep(frame):
+        return refuse(None, error_object("parse_error", f"the frame nests deeper than {DEPTH_MAX} levels, if it nests"))
+    if not frame.isascii() and not _is_utf8(frame):
+        return refuse(None, error_object("parse_error", "the frame is not UTF-8"))
     if frame[:1] == b"[":
         return _read_batch(frame, closed)
     return _read_request(frame, closed)
@@ -191,31 +212,31 @@ def _read_batch(frame: bytes, closed: bool) -> Batch | Failure:
     if len(items) > BATCH_MAX:
         message = f"a batch has at most {BATCH_MAX} members, this one has {len(items)}"
         return refuse(None, error_object("batch_too_large", message, hint="Send several batches."))
-    return Batch(tuple(_member(_read_request(bytes(item), closed)) for item in items))
-
-
-def _member(frame: Request | Failure | Stray) -> Request | Failure:
-    if isinstance(frame, Stray):
-        return refuse(None, error_object("invalid_request", "a batch member is an answer, not a request"))
-    return frame
+    return Batch(tuple(_read_request(bytes(item), closed) for item in items))
 
 
 def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
     try:
         request = _REQUEST.decode(frame)
-        rest = _without_params(frame, request)
     except msgspec.DecodeError:
-        request, rest = None, frame
-    members: list[tuple[str, Any]] = _members(rest)
-    if request is None or len(members) != len(dict(members)) or not _is_id(request.id):
-        return _read_loose(members, frame, closed)
+        return _read_loose(frame, closed)
+    rest = _without_params(frame, request)
+    if not _is_id(request.id) or (
+        (b"\\" in rest or not _names_once(rest)) and len(members := _members(rest)) != len(dict(members))
+    ):
+        return _read_loose(frame, closed)
     if request.params is not UNSET and has_unsafe_integer(bytes(request.params)):
         return _unsafe(request.id)
     return request
 
 
-def _read_loose(members: list[tuple[str, Any]], frame: bytes, closed: bool) -> Request | Failure | Stray:
+def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
     """Read what is not plainly a request: say what is wrong with it, or leave out what is to be ignored."""
+    try:
+        msgspec.json.decode(frame, type=Raw)
+    except msgspec.DecodeError as exc:
+        return refuse(None, error_object("parse_error", f"the frame is not JSON: {exc}"))
+    members = _members(frame)
     if not members:
         return refuse(None, error_object("invalid_request", "a request is an object with jsonrpc, method and id"))
     envelope = dict(members)
@@ -273,22 +294,6 @@ def _is_id(value: object) -> bool:
     return type(value) is int and -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX
 
 
-def _unreadable(frame: bytes) -> Failure | None:
-    """The refusal of a frame that is no JSON, or JSON no reader should be given."""
-    if len(frame) >= _SHORT_MAX and _is_too_deep(frame):
-        return refuse(
-            None, error_object("parse_error", f"the frame nests deeper than {DEPTH_MAX} levels, or not at all properly")
-        )
-    try:
-        frame.decode("utf-8")
-        msgspec.json.decode(frame, type=Raw)
-    except UnicodeDecodeError:
-        return refuse(None, error_object("parse_error", "the frame is not UTF-8"))
-    except msgspec.DecodeError as exc:
-        return refuse(None, error_object("parse_error", f"the frame is not JSON: {exc}"))
-    return None
-
-
 def _members(text: bytes) -> list[tuple[str, Any]]:
     """The members of the object ``text``, repeated ones included; none if it is no object."""
     if text[:1] != b"{":
@@ -323,14 +328,6 @@ def _without_params(frame: bytes, request: Request) -> bytes:
     return frame.replace(params, b"{}", 1) if len(params) > _SHORT_MAX and frame.count(params) == 1 else frame
 
 
-def _is_shallow(block: bytes, count: int) -> bool:
-    if len(block) < _SHORT_MAX or block.count(b"{") + block.count(b"[") <= DEPTH_MAX:
-        return True
-    if count == 1:
-        return not _is_too_deep(block)
-    return max(map(len, block.split(b"\n"))) < _SHORT_MAX
-
-
 def _is_too_deep(text: bytes) -> bool:
     if text.count(b"{") + text.count(b"[") <= DEPTH_MAX:
         return False
@@ -351,8 +348,6 @@ def _outside_strings(text: bytes) -> bytes:
 
 
 def _is_utf8(block: bytes) -> bool:
-    if block.isascii():
-        return True
     try:
         block.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,0 +1,112 @@
+"""Subscriptions: a session's notices sent to a connection as they happen.
+
+Owns which connection follows what. The connection bounds what waits for a slow reader; a notice beyond the bound is
+dropped, and the newest one dropped is sent with ``missed`` once there is room. A subscription ends with its connection.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Final, Protocol
+
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.dispatch import Handler
+from ctxd_protocol.methods import (
+    NoticeEvent,
+    SubscribeParams,
+    SubscribeResult,
+    UnsubscribeParams,
+    WriteResult,
+)
+from ctxd_protocol.sessions import Notice
+
+SUBSCRIPTIONS_MAX: Final = 64
+"""Subscriptions of one connection: one for each session a harness runs side by side, with room."""
+
+
+class Following(Protocol):
+    """One subscriber's place in a session's notices. ``after``: the sequence from which notices come."""
+
+    @property
+    def after(self) -> int:
+        """The journal sequence above which notices are told."""
+
+    def cancel(self) -> None:
+        """Tell nothing more. May be called twice."""
+
+
+class Notices(Protocol):
+    """Where notices come from."""
+
+    def subscribe(self, session: str, after: int | None, callback: Callable[[Notice], None]) -> Following:
+        """Have ``callback`` called on the loop, in order, with each notice to ``session`` above ``after``.
+
+        ``after`` null: only notices from now on. Raises: CtxdError ``session_not_found``.
+        """
+
+
+class _Subscription:
+    """One subscription of one connection."""
+
+    def __init__(self, caller: Caller, number: int) -> None:
+        self.following: Following | None = None
+        self._caller = caller
+        self._number = number
+        self._dropped: Notice | None = None
+
+    def tell(self, notice: Notice) -> None:
+        """Send ``notice``, or remember that it could not be sent."""
+        missed = self._dropped is not None
+        if self._caller.notify("events.notice", NoticeEvent(subscription=self._number, notice=notice, missed=missed)):
+            self._dropped = None
+        else:
+            self._dropped = notice
+
+    def catch_up(self) -> None:
+        """There is room again: say that something was missed."""
+        if self._dropped is not None:
+            self.tell(self._dropped)
+
+    def end(self) -> None:
+        """Follow no more."""
+        self._dropped = None
+        if self.following is not None:
+            self.following.cancel()
+
+
+def handlers(notices: Notices) -> dict[str, Handler]:
+    """The events methods over ``notices``."""
+    numbers = count(1)
+    open_by_connection: dict[int, dict[int, _Subscription]] = {}
+
+    def forget(connection: int) -> None:
+        for subscription in open_by_connection.pop(connection, {}).values():
+            subscription.end()
+
+    def catch_up(connection: int) -> None:
+        for subscription in list(open_by_connection.get(connection, {}).values()):
+            subscription.catch_up()
+
+    def subscribe(caller: Caller, params: SubscribeParams) -> SubscribeResult:
+        own = open_by_connection.get(caller.connection)
+        if own is not None and len(own) >= SUBSCRIPTIONS_MAX:
+            message = f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions"
+            raise CtxdError("too_large", message, hint="Unsubscribe, or open another connection.")
+        number = next(numbers)
+        subscription = _Subscription(caller, number)
+        subscription.following = notices.subscribe(params.session, params.after, subscription.tell)
+        if own is None:
+            own = open_by_connection[caller.connection] = {}
+            caller.on_close(lambda: forget(caller.connection))
+            caller.on_writable(lambda: catch_up(caller.connection))
+        own[number] = subscription
+        return SubscribeResult(subscription=number, after=subscription.following.after)
+
+    def unsubscribe(caller: Caller, params: UnsubscribeParams) -> WriteResult:
+        subscription = open_by_connection.get(caller.connection, {}).pop(params.subscription, None)
+        if subscription is None:
+            raise CtxdError("subscription_not_found", f"there is no subscription {params.subscription} here")
+        subscription.end()
+        return WriteResult(receipt=None)
+
+    return {"events.subscribe": subscribe, "events.unsubscribe": unsubscribe}
