@@ -40,7 +40,8 @@ class Recorder:
 
     def daemon_is_down(self) -> None:
         """Have clients that lose their connection wait."""
-        self._up = anyio.Event()
+        if self._up.is_set():
+            self._up = anyio.Event()
 
     async def connect(self) -> Wire:
         """A connection, once there is a daemon to connect to."""
