@@ -1,0 +1,93 @@
+"""Sessions over a real store in a folder: what the tests of this part work in."""
+
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from ctxd.clock import SystemClock
+from ctxd.indexing.index import Indexer
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.handlers import objects, sessions, toolcalls
+from ctxd.sessions import changes
+from ctxd.sessions.calls import Call
+from ctxd.sessions.notices import Notices
+from ctxd.sessions.registry import Sessions
+from ctxd.sources.filesystem import HostFiles
+from ctxd.store.versions import VersionStore
+from ctxd.store.writes import Accepted
+from ctxd_protocol.methods import METHODS
+
+HOST = "f" * 64
+CALLER = Caller(principal="host", capability="host", session=None, connection=1, notify=lambda _, __: True)
+
+
+class World:
+    """One run of a store and everything over it."""
+
+    def __init__(self, store: VersionStore, *, live_max: int = 8) -> None:
+        clock = SystemClock()
+        self.store = store
+        self.sessions = Sessions(store, clock, host_filesystem_id=HOST, live_max=live_max)
+        self.indexer = Indexer(store, HostFiles(clock), HOST)
+        self.notices = Notices(self.sessions)
+        self.handlers = (
+            sessions.handlers(self.sessions, self.indexer, self.notices)
+            | toolcalls.handlers(self.sessions)
+            | objects.handlers(self.sessions)
+        )
+
+    async def begin(self, method: str, *, caller: Caller = CALLER, **params: Any) -> Any:
+        """What the handler answers, before its write is durable."""
+        answer = self.handlers[method](caller, msgspec.convert(params, METHODS[method].params))
+        return await answer if inspect.iscoroutine(answer) else answer
+
+    async def call(self, method: str, *, caller: Caller = CALLER, **params: Any) -> Any:
+        """The result of a call, once it may go out."""
+        return await settled(await self.begin(method, caller=caller, **params))
+
+    async def read(self, session: str, path: Path) -> str:
+        """Index the file as an agent's read does."""
+        live = await self.sessions.live(session)
+        async with live.lock:
+            indexed = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
+            delta = changes.read(live.state, indexed.object)
+            if delta != changes.NOTHING or indexed.puts:
+                pending = live.commit(
+                    Call("file.index", "host"), delta, puts=indexed.puts,
+                    signatures=indexed.signatures, floor_vt=indexed.floor_vt,
+                )  # fmt: skip
+                await pending.wait()
+        return indexed.object
+
+    async def discover(self, session: str, *paths: Path) -> None:
+        """Make stubs as a tool's output does."""
+        live = await self.sessions.live(session)
+        async with live.lock:
+            found = await self.indexer.discover(live.mounts, "/", [str(path) for path in paths])
+            puts = tuple(item.document for item in found if item.document is not None)
+            delta = changes.discover(live.state, [item.object for item in found if item.object])
+            await live.commit(Call("file.discover", "host"), delta, puts=puts).wait()
+
+
+async def settled(answer: Any) -> Any:
+    if not isinstance(answer, Accepted):
+        return answer
+    return answer.result(None if answer.pending is None else await answer.pending.wait())
+
+
+@asynccontextmanager
+async def world(root: Path, **rest: Any) -> AsyncIterator[World]:
+    store = VersionStore(root, SystemClock())
+    async with anyio.create_task_group() as group:
+        await group.start(store.run)
+        made = World(store, **rest)
+        await made.sessions.start()
+        with anyio.fail_after(30):
+            yield made
+        await store.drain()
+        group.cancel_scope.cancel()
