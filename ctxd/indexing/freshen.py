@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from ctxd.indexing.decide import decide, is_due, is_overtaken
-from ctxd.indexing.seen import Seen, build, built, seen_at
-from ctxd.indexing.stamps import Marks, decoded
+from ctxd.indexing.seen import Builder, Seen, build, seen_at
+from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_unread
@@ -45,7 +45,7 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def freshen(
-    versions: Versions, source: Source, host_filesystem: str, marks: Marks, ids: Iterable[str]
+    versions: Versions, source: Source, host_filesystem: str, marks: Marks, builder: Builder, ids: Iterable[str]
 ) -> Freshened:
     """Compare the files among ``ids`` with their sources. Objects of other types are passed over.
 
@@ -61,7 +61,7 @@ async def freshen(
     seen: dict[str, _Seen] = {}
     due, newest = before, before
     for _ in range(1 + OVERTAKEN_RETRIES):
-        seen |= await _read(source, marks, due)
+        seen |= await _read(source, marks, builder, due)
         newest = {id: _newest(versions, id, head) for id, head in before.items()}
         due = {id: head for id, head in newest.items() if is_overtaken(before[id], head)}
         if not due:
@@ -81,10 +81,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 async def _changed(versions: Versions, source: Source, marks: Marks, files: dict[str, Stored]) -> dict[str, Stored]:
     """Those of ``files`` that no mark vouches for."""
-    cold = [id for id in files if marks.get(id) is None]
-    if cold:
-        for id, stored in (await versions.signatures(cold)).items():
-            marks.learn(id, decoded(stored))
+    await marks.load(versions, files)
     signatures = await source.stat_many([_path(head) for head in files.values()]) if files else []
     changed: dict[str, Stored] = {}
     for (id, head), signature in zip(files.items(), signatures, strict=True):
@@ -96,7 +93,7 @@ async def _changed(versions: Versions, source: Source, marks: Marks, files: dict
     return changed
 
 
-async def _read(source: Source, marks: Marks, files: dict[str, Stored]) -> dict[str, _Seen]:
+async def _read(source: Source, marks: Marks, builder: Builder, files: dict[str, Stored]) -> dict[str, _Seen]:
     seen: dict[str, _Seen] = {}
     items = list(files.items())
     for start in range(0, len(items), READ_BATCH):
@@ -105,7 +102,7 @@ async def _read(source: Source, marks: Marks, files: dict[str, Stored]) -> dict[
         for (id, head), reading in zip(batch, readings, strict=True):
             mark = marks.get(id)
             one = seen_at(reading, device=mark.device if mark else None)
-            early = await built(id, _source(head), one) if is_due(decide(head.document, one.state)) else None
+            early = await builder.built(id, _source(head), one) if is_due(decide(head.document, one.state)) else None
             seen[id] = _Seen(one, early)
     return seen
 

@@ -17,8 +17,8 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
 from ctxd.indexing.discover import Found, discover
 from ctxd.indexing.freshen import Freshened, freshen
-from ctxd.indexing.seen import Seen, build, built, kind_of, seen_at, seen_in
-from ctxd.indexing.stamps import Marks, decoded
+from ctxd.indexing.seen import Builder, Seen, build, kind_of, seen_at
+from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions, newest
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
@@ -73,6 +73,7 @@ class Indexer:
         self._source = source
         self._host = host_filesystem
         self._marks = Marks()
+        self._builder = Builder()
 
     def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
         """The object that the agent's ``path`` is, whether or not it exists, and where it lies.
@@ -94,7 +95,7 @@ class Indexer:
         id, source = self.resolve(mounts, workdir, path)
         if content is None:
             return await self._index_source(id, source, normalise(path, workdir), cause)
-        seen = await seen_in(content)
+        seen = await self._builder.seen_in(content)
         document = await self._built_early(id, source, seen, await newest(self._versions, id))
         head = await newest(self._versions, id)
         return self._concluded(id, source, seen, head, document)
@@ -118,7 +119,7 @@ class Indexer:
 
     async def freshen(self, ids: Iterable[str]) -> Freshened:
         """See ``ctxd.indexing.freshen.freshen``."""
-        return await freshen(self._versions, self._source, self._host, self._marks, ids)
+        return await freshen(self._versions, self._source, self._host, self._marks, self._builder, ids)
 
     async def _index_source(self, id: str, source: FilesystemSource, shown: str, cause: Cause) -> Indexed:
         seen, head, document = await self._read(id, source)
@@ -146,7 +147,7 @@ class Indexer:
     async def _built_early(self, id: str, source: FilesystemSource, seen: Seen, head: Stored | None) -> Document | None:
         """The document of what was seen if one seems due, so that large text is encoded before the last look."""
         if is_due(decide(head.document if head else None, seen.state)):
-            return await built(id, source, seen)
+            return await self._builder.built(id, source, seen)
         return None
 
     def _concluded(
@@ -172,19 +173,27 @@ class Indexer:
         )
 
     async def _directory_device(self, id: str) -> int | None:
+        await self._marks.load(self._versions, [id])
         mark = self._marks.get(id)
-        if mark is None:
-            stored = (await self._versions.signatures([id])).get(id)
-            mark = decoded(stored) if stored else None
         return mark.device if mark else None
 
 
 def _failure(seen: Seen, shown: str) -> CtxdError:
     match seen.state:
         case OutOfReach(kind="special", why=why):
-            return CtxdError("unsupported", f"read failed path={shown}: {why}", hint="Only regular files are indexed.")
+            return CtxdError(
+                "unsupported",
+                f"read failed path={shown}: {why}",
+                hint="Only regular files are indexed.",
+                outcome="not_applied",
+            )
         case OutOfReach(kind="unreadable", why=why):
             hint = "Send the file's content with the call."
-            return CtxdError("source_unreachable", f"read failed unreadable file path={shown}: {why}", hint=hint)
+            return CtxdError(
+                "source_unreachable",
+                f"read failed unreadable file path={shown}: {why}",
+                hint=hint,
+                outcome="not_applied",
+            )
         case _:
-            return CtxdError("file_not_found", f"read failed missing file path={shown}")
+            return CtxdError("file_not_found", f"read failed missing file path={shown}", outcome="not_applied")

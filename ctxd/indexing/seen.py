@@ -23,7 +23,8 @@ from ctxd_protocol.objects import FilesystemSource
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Bytes of text that are hashed on the loop: about a millisecond. Moving them to a thread costs a tenth of that."""
 
-_THREADS: Final = anyio.CapacityLimiter(2)
+THREADS: Final = 2
+"""Threads that hash at once: more do not make two cores faster."""
 
 T = TypeVar("T")
 
@@ -34,13 +35,6 @@ class Seen(msgspec.Struct, frozen=True):
     state: SourceState
     stamp: Stamp | None = None
     size: int = 0
-
-
-async def seen_in(content: bytes) -> Seen:
-    """What a caller saw: the bytes it sent."""
-    if len(content) > FILE_BYTES_MAX:
-        return Seen(Oversized(len(content)))
-    return await _by_size(len(content), lambda: _held(content))
 
 
 def seen_at(reading: Reading, *, device: int | None) -> Seen:
@@ -63,13 +57,30 @@ def seen_at(reading: Reading, *, device: int | None) -> Seen:
             assert_never(reading)
 
 
-async def built(id: str, source: FilesystemSource, seen: Seen) -> Document:
-    """The document that tells what was seen; not for what is out of reach."""
-    return await _by_size(seen.size, lambda: build(id, source, seen.state))
+class Builder:
+    """Hashes and encodes; what takes long, in threads of its own. Cancel: safe anywhere."""
+
+    def __init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(THREADS)
+
+    async def seen_in(self, content: bytes) -> Seen:
+        """What a caller saw: the bytes it sent."""
+        if len(content) > FILE_BYTES_MAX:
+            return Seen(Oversized(len(content)))
+        return await self._by_size(len(content), lambda: _held(content))
+
+    async def built(self, id: str, source: FilesystemSource, seen: Seen) -> Document:
+        """The document that tells what was seen; not for what is out of reach."""
+        return await self._by_size(seen.size, lambda: build(id, source, seen.state))
+
+    async def _by_size(self, size: int, work: Callable[[], T]) -> T:
+        if size <= INLINE_BYTES_MAX:
+            return work()
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
 
 def build(id: str, source: FilesystemSource, state: SourceState) -> Document:
-    """The same, at once."""
+    """The same as ``Builder.built``, at once."""
     match state:
         case Held():
             if state.text is None:
@@ -108,9 +119,3 @@ def _held(content: bytes) -> Seen:
         except UnicodeDecodeError:
             text = None
     return Seen(Held(source_hash(content), text), None, len(content))
-
-
-async def _by_size(size: int, work: Callable[[], T]) -> T:
-    if size <= INLINE_BYTES_MAX:
-        return work()
-    return await anyio.to_thread.run_sync(work, limiter=_THREADS)

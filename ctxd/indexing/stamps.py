@@ -5,10 +5,12 @@ for another. Marks are a cache: without one, a file is read once more. They are 
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
+from ctxd.indexing.versions import Versions
 from ctxd.objects.document import Document
 from ctxd.sources.port import Stamp
 
@@ -45,29 +47,37 @@ def decoded(stored: bytes) -> Mark:
 
 
 class Marks:
-    """The newest mark of each object, by its id."""
+    """The newest mark of each object, by its id; null for one of which the store was asked and had none."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, Mark] = {}
+        self._marks: dict[str, Mark | None] = {}
+
+    async def load(self, versions: Versions, ids: Iterable[str]) -> None:
+        """Take over the stored marks of ``ids``, of each once: the newest mark is known here from then on."""
+        unasked = [id for id in ids if id not in self._marks]
+        if unasked:
+            stored = await versions.signatures(unasked)
+            for id in unasked:
+                if id not in self._marks:
+                    self._keep(id, decoded(stored[id]) if id in stored else None)
 
     def note(self, id: str, stamp: Stamp | None, document: Document) -> bytes | None:
         """Keep the mark of ``document``, read under ``stamp``, and give it encoded; null if that proves nothing."""
         if stamp is None or not stamp.settled or stamp.directory_device is None:
             return None
         mark = Mark(stamp.signature, stamp.directory_device, _held(document))
-        self.learn(id, mark)
+        self._keep(id, mark)
         return mark.encoded()
-
-    def learn(self, id: str, mark: Mark) -> None:
-        """Keep ``mark``."""
-        self._marks.pop(id, None)
-        self._marks[id] = mark
-        if len(self._marks) > MARKS_MAX:
-            del self._marks[next(iter(self._marks))]
 
     def get(self, id: str) -> Mark | None:
         """The mark of ``id``, null if none is kept."""
         return self._marks.get(id)
+
+    def _keep(self, id: str, mark: Mark | None) -> None:
+        self._marks.pop(id, None)
+        self._marks[id] = mark
+        if len(self._marks) > MARKS_MAX:
+            del self._marks[next(iter(self._marks))]
 
 
 def _held(document: Document) -> bytes:

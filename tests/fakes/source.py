@@ -25,7 +25,7 @@ DEVICE = 7
 class FakeFiles:
     """See ``ctxd.sources.port.Source``. ``settled`` is what stamps say; ``reads`` and ``stats`` count files looked at.
 
-    ``before_read`` is called with each path about to be read, so that a test can change the world in between.
+    ``before_read`` and ``after_read`` are called with each path around its reading: to change the world there.
     """
 
     def __init__(self) -> None:
@@ -39,6 +39,7 @@ class FakeFiles:
         self.reads = 0
         self.stats = 0
         self.before_read = self._nothing
+        self.after_read = self._nothing
 
     def _nothing(self, path: str) -> None:
         """Leave the world as it is."""
@@ -81,13 +82,10 @@ class FakeFiles:
 
     async def read(self, path: str | bytes) -> Reading:
         name = path.decode("utf-8", "surrogateescape") if isinstance(path, bytes) else path
-        self.before_read(name)
-        return self._read(name)
+        return self._observed(name)
 
     async def read_many(self, paths: list[str]) -> list[Reading]:
-        for path in paths:
-            self.before_read(path)
-        return [self._read(path) for path in paths]
+        return [self._observed(path) for path in paths]
 
     async def look_many(self, paths: list[str]) -> list[Look]:
         return [self._look(path) for path in paths]
@@ -95,6 +93,12 @@ class FakeFiles:
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         looks = [self._look(path) for path in paths]
         return [look.stamp.signature if isinstance(look, Regular) else None for look in looks]
+
+    def _observed(self, path: str) -> Reading:
+        self.before_read(path)
+        reading = self._read(path)
+        self.after_read(path)
+        return reading
 
     def _read(self, path: str) -> Reading:
         self.reads += 1

@@ -1,0 +1,301 @@
+"""Indexing one file, over fakes."""
+
+import errno
+
+import pytest
+
+from ctxd.errors import CtxdError
+from ctxd.indexing.index import OVERTAKEN_RETRIES, Indexed
+from ctxd.indexing.seen import INLINE_BYTES_MAX
+from ctxd.objects.document import Document
+from ctxd.objects.hashing import source_hash
+from ctxd.objects.kinds import state_of
+from ctxd.objects.next_version import file_text
+from ctxd_protocol.limits import FILE_BYTES_MAX
+from ctxd_protocol.objects import FilesystemSource
+from tests.unit.indexing.memory import BOX, HOST, MOUNTS, ON_HOST, World
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.requirement("IDX-1")
+async def test_a_new_file_becomes_an_object_bound_to_its_canonical_place(world: World) -> None:
+    world.files.write("/src/a.py", b"print()\n")
+    indexed = await world.read("/w/a.py")
+    assert (indexed.outcome, indexed.kind, indexed.char_count) == ("created", "text", 8)
+    assert indexed.source == FilesystemSource(HOST, "/src/a.py")
+    document = world.versions.head(indexed.object)
+    assert (document.content, document.source_hash) == ("print()\n", source_hash(b"print()\n"))
+
+
+@pytest.mark.requirement("OBJ-1")
+async def test_a_sandboxed_agent_and_one_on_the_host_meet_in_one_object(world: World) -> None:
+    world.files.write("/src/a.py", b"x")
+    sandboxed = await world.read("a.py")
+    on_host = await world.indexer.index(ON_HOST, "/", "/src/a.py")
+    assert on_host.object == sandboxed.object
+    assert on_host.outcome == "unchanged"
+
+
+@pytest.mark.requirement("IDX-2")
+async def test_an_unchanged_file_costs_one_reading_and_one_lookup_and_writes_nothing(world: World) -> None:
+    world.files.write("/src/a.py", b"x")
+    await world.read("/w/a.py")
+    world.versions.forget()
+    lookups, reads = world.versions.lookups, world.files.reads
+    again = await world.indexer.index(MOUNTS, "/w", "/w/a.py")
+    assert (again.outcome, again.document, again.char_count) == ("unchanged", None, 1)
+    assert again.source_hash == source_hash(b"x")
+    assert (world.versions.lookups - lookups, world.files.reads - reads) == (1, 1)
+
+
+@pytest.mark.requirement("IDX-3")
+async def test_a_changed_file_gets_a_version_after_the_one_before(world: World) -> None:
+    world.files.write("/src/a.py", b"one")
+    first = await world.read("/w/a.py")
+    world.files.write("/src/a.py", b"two!")
+    second = await world.read("/w/a.py")
+    assert (second.object, second.outcome, second.char_count) == (first.object, "updated", 4)
+    assert second.floor_vt > first.floor_vt
+
+
+@pytest.mark.requirement("IDX-5")
+async def test_content_that_is_sent_is_taken_and_the_file_is_not_read(world: World) -> None:
+    indexed = await world.read("/w/a.py", "héllo".encode())
+    assert (indexed.outcome, indexed.kind, indexed.char_count) == ("created", "text", 5)
+    assert (await world.read("/w/a.py", "héllo".encode())).outcome == "unchanged"
+    assert world.files.reads == 0
+
+
+async def test_a_file_on_the_sandboxs_own_filesystem_is_known_by_what_is_sent(world: World) -> None:
+    indexed = await world.read("/tmp/a", b"x")
+    assert indexed.source == FilesystemSource(BOX, "/tmp/a")
+    with pytest.raises(CtxdError) as caught:
+        await world.read("/tmp/a")
+    assert caught.value.code == "source_unreachable"
+    checked = await world.indexer.index(MOUNTS, "/", "/tmp/a", cause="check")
+    assert checked.outcome == "orphaned"
+    assert world.files.reads == 0
+
+
+@pytest.mark.requirement("FS-7")
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "read"])
+async def test_bytes_that_are_no_text_are_kept_as_a_hash(world: World, sent: bool) -> None:
+    world.files.write("/src/a.png", b"\x89PNG\0")
+    indexed = await world.read("/w/a.png", b"\x89PNG\0" if sent else None)
+    assert (indexed.kind, indexed.char_count, indexed.source_hash) == ("binary", 0, source_hash(b"\x89PNG\0"))
+    document = world.versions.head(indexed.object)
+    assert (document.content, document.payload["kind"]) == (None, "binary")
+
+
+@pytest.mark.requirement("FS-7")
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "read"])
+async def test_an_oversized_file_is_known_by_its_size(world: World, sent: bool) -> None:
+    world.files.write_sparse("/src/big", FILE_BYTES_MAX + 1)
+    content = b"x" * (FILE_BYTES_MAX + 1) if sent else None
+    indexed = await world.read("/w/big", content)
+    assert (indexed.kind, indexed.char_count, indexed.source_hash) == ("too_large", 0, None)
+    assert world.versions.head(indexed.object).payload["size_bytes"] == FILE_BYTES_MAX + 1
+    assert (await world.read("/w/big", content)).outcome == "unchanged"
+    world.files.write("/src/big", b"small")
+    assert (await world.read("/w/big")).outcome == "updated"
+
+
+@pytest.mark.requirement("IDX-6")
+@pytest.mark.parametrize("cause", ["read", "edit", "check"])
+async def test_reading_a_missing_file_fails_by_name_and_makes_no_object(world: World, cause: str) -> None:
+    world.files.mkdir("/src")
+    with pytest.raises(CtxdError) as caught:
+        await world.indexer.index(MOUNTS, "/w", "lib/../none.py", cause=cause)  # type: ignore[arg-type]
+    assert caught.value.code == "file_not_found"
+    assert caught.value.message == "read failed missing file path=/w/none.py"
+    assert world.versions.writes == 0
+
+
+async def test_a_read_that_finds_a_known_file_gone_fails_and_leaves_its_version(world: World) -> None:
+    world.files.write("/src/a", b"x")
+    known = await world.read("/w/a")
+    world.files.remove("/src/a")
+    with pytest.raises(CtxdError):
+        await world.read("/w/a")
+    assert state_of(world.versions.head(known.object)) == "present"
+
+
+@pytest.mark.requirement("OBJ-10")
+async def test_a_check_that_finds_a_known_file_gone_says_so_once(world: World) -> None:
+    world.files.write("/src/a", b"x")
+    known = await world.read("/w/a")
+    world.files.remove("/src/a")
+    checked = world.versions.take(await world.indexer.index(MOUNTS, "/w", "/w/a", cause="check"))
+    assert (checked.outcome, checked.kind, checked.source_hash, checked.char_count) == ("deleted", "missing", None, 0)
+    tombstone = world.versions.head(known.object)
+    assert (state_of(tombstone), tombstone.content, tombstone.source) == ("deleted", None, known.source)
+    again = await world.indexer.index(MOUNTS, "/w", "/w/a", cause="check")
+    assert (again.outcome, again.document) == ("unchanged", None)
+
+
+async def test_a_file_that_comes_back_is_the_same_object(world: World) -> None:
+    world.files.write("/src/a", b"x")
+    known = await world.read("/w/a")
+    world.files.remove("/src/a")
+    world.versions.take(await world.indexer.index(MOUNTS, "/w", "/w/a", cause="check"))
+    world.files.write("/src/a", b"x")
+    back = await world.read("/w/a")
+    assert (back.object, back.outcome) == (known.object, "updated")
+
+
+@pytest.mark.requirement("IDX-7")
+async def test_a_file_whose_directory_is_gone_is_orphaned_and_its_version_stands(world: World) -> None:
+    world.files.write("/src/lib/a", b"x")
+    await world.read("/w/lib/a")
+    world.files.remove("/src/lib")
+    checked = await world.indexer.index(MOUNTS, "/w", "/w/lib/a", cause="check")
+    assert (checked.outcome, checked.kind, checked.document) == ("orphaned", "missing", None)
+    assert checked.source_hash == source_hash(b"x")
+
+
+@pytest.mark.requirement("IDX-7")
+async def test_a_file_whose_disk_is_not_mounted_is_orphaned(world: World) -> None:
+    world.files.write("/src/a", b"x")
+    await world.read("/w/a")
+    world.restart()
+    world.files.remove("/src/a")
+    world.files.mkdir("/src")
+    world.files.remount("/src", 99)
+    checked = await world.indexer.index(MOUNTS, "/w", "/w/a", cause="check")
+    assert checked.outcome == "orphaned"
+
+
+@pytest.mark.parametrize(("what", "code"), [("denied", "source_unreachable"), ("directory", "unsupported")])
+async def test_what_cannot_be_read_fails_a_read_and_orphans_at_a_check(world: World, what: str, code: str) -> None:
+    world.files.write("/src/a", b"x")
+    await world.read("/w/a")
+    if what == "denied":
+        world.files.deny("/src/a", errno.EACCES)
+    else:
+        world.files.special("/src/a", "directory")
+    with pytest.raises(CtxdError) as caught:
+        await world.read("/w/a")
+    assert caught.value.code == code
+    checked = await world.indexer.index(MOUNTS, "/w", "/w/a", cause="check")
+    assert (checked.outcome, checked.document) == ("orphaned", None)
+
+
+async def test_an_unread_file_is_read_through_its_object(world: World) -> None:
+    world.files.write("/src/a", b"text")
+    (found,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
+    assert found.document is not None
+    world.versions.put(found.document)
+    indexed = await world.indexer.index_object(found.document.id)
+    assert (indexed.outcome, indexed.char_count) == ("updated", 4)
+
+
+async def test_an_object_that_is_not_there_or_is_no_file_cannot_be_read(world: World) -> None:
+    with pytest.raises(CtxdError) as caught:
+        await world.indexer.index_object("0" * 64)
+    assert caught.value.code == "object_not_found"
+
+
+@pytest.mark.requirement("IDX-4")
+async def test_of_two_who_saw_one_change_the_second_writes_nothing(world: World) -> None:
+    world.files.write("/src/a", b"one")
+    await world.read("/w/a")
+    world.files.write("/src/a", b"two")
+    first = await world.indexer.index(MOUNTS, "/w", "/w/a")
+    world.versions.take(first)
+    second = await world.indexer.index(MOUNTS, "/w", "/w/a", content=b"two")
+    assert (first.outcome, second.outcome) == ("updated", "unchanged")
+
+
+@pytest.mark.requirement("IDX-4")
+async def test_a_version_that_comes_in_during_the_reading_is_seen(world: World) -> None:
+    world.files.write("/src/a", b"one")
+    known = await world.read("/w/a")
+    world.files.write("/src/a", b"two")
+    racing = [True]
+
+    def race(path: str) -> None:
+        """Another session indexes the file while this one's reading is under way."""
+        if racing:
+            racing.clear()
+            world.versions.put(other_version(known, b"two"), floor_vt=100)
+
+    world.files.before_read = race
+    raced = await world.indexer.index(MOUNTS, "/w", "/w/a")
+    assert (raced.outcome, raced.document) == ("unchanged", None)
+
+
+@pytest.mark.requirement("IDX-4")
+async def test_an_observation_that_is_older_than_the_newest_version_is_made_again(world: World) -> None:
+    """The file is read as ``two``; before that is written, another session reads and writes ``three``."""
+    world.files.write("/src/a", b"one")
+    known = await world.read("/w/a")
+    world.files.write("/src/a", b"two")
+    racing = [True]
+
+    def race(path: str) -> None:
+        if racing:
+            racing.clear()
+            world.files.write(path, b"three")
+            world.versions.put(other_version(known, b"three"), floor_vt=100)
+
+    world.files.after_read = race
+    raced = await world.indexer.index(MOUNTS, "/w", "/w/a")
+    assert (raced.outcome, raced.document) == ("unchanged", None)
+    assert raced.source_hash == source_hash(b"three")
+
+
+async def test_a_file_that_others_write_without_end_is_taken_as_it_was_read_last(world: World) -> None:
+    world.files.write("/src/a", b"0")
+    known = await world.read("/w/a")
+    world.files.write("/src/a", b"mine")
+    count = [0]
+
+    def race(path: str) -> None:
+        count[0] += 1
+        world.versions.put(other_version(known, b"%d" % count[0]), floor_vt=1000 * count[0])
+
+    world.files.before_read = race
+    raced = await world.indexer.index(MOUNTS, "/w", "/w/a")
+    assert count[0] == 1 + OVERTAKEN_RETRIES
+    assert raced.outcome == "updated"
+    assert raced.floor_vt == 1000 * count[0] + 1
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "read"])
+async def test_large_text_is_hashed_off_the_loop_with_the_same_result(world: World, sent: bool) -> None:
+    raw = "é".encode() * INLINE_BYTES_MAX
+    world.files.write("/src/a", raw)
+    indexed = await world.read("/w/a", raw if sent else None)
+    assert (indexed.outcome, indexed.char_count, indexed.source_hash) == (
+        "created",
+        INLINE_BYTES_MAX,
+        source_hash(raw),
+    )
+    assert (await world.read("/w/a", raw if sent else None)).outcome == "unchanged"
+
+
+async def test_a_signature_goes_with_a_version_only_if_it_can_be_trusted(world: World) -> None:
+    world.files.write("/src/a", b"x")
+    world.files.settled = False
+    assert (await world.read("/w/a")).signatures == {}
+    world.files.write("/src/a", b"y")
+    world.files.settled = True
+    trusted = await world.read("/w/a")
+    assert trusted.signatures.keys() == {trusted.object}
+    assert (await world.read("/w/a", b"z")).signatures == {}
+
+
+async def test_a_path_that_leads_nowhere_is_refused(world: World) -> None:
+    with pytest.raises(CtxdError) as caught:
+        await world.read("/../a")
+    assert caught.value.code == "invalid_path"
+
+
+def other_version(known: Indexed, content: bytes) -> Document:
+    return file_text(known.object, known.source, content.decode(), source_hash(content))
