@@ -380,6 +380,11 @@ class VersionStore:
         """The receipt of the newest durable write; null if there is none."""
         return self._durable
 
+    @property
+    def cached(self) -> int:
+        """How many heads are in memory."""
+        return len(self._heads)
+
     def check_witness(self, receipt: Receipt) -> None:
         """Compare the journal with a receipt that somebody kept.
 

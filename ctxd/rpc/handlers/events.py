@@ -4,6 +4,7 @@ Owns which connection follows what. The connection bounds what waits for a slow 
 dropped, and the newest one dropped is sent with ``missed`` once there is room. A subscription ends with its connection.
 """
 
+import asyncio
 from collections.abc import Callable
 from itertools import count
 from typing import Final, Protocol
@@ -23,25 +24,29 @@ from ctxd_protocol.sessions import Notice
 SUBSCRIPTIONS_MAX: Final = 64
 """Subscriptions of one connection: one for each session a harness runs side by side, with room."""
 
+HELD_MAX: Final = 1000
+"""Notices that wait until their subscription is answered; further ones count as dropped."""
+
 
 class Following(Protocol):
     """One subscriber's place in a session's notices. ``after``: the sequence from which notices come."""
 
     @property
     def after(self) -> int:
-        """The journal sequence above which notices are told."""
+        """The sequence of the newest notice told."""
 
-    def cancel(self) -> None:
+    def close(self) -> None:
         """Tell nothing more. May be called twice."""
 
 
 class Notices(Protocol):
     """Where notices come from."""
 
-    def subscribe(self, session: str, after: int | None, callback: Callable[[Notice], None]) -> Following:
+    async def subscribe(self, session: str, after: int | None, callback: Callable[[Notice], None]) -> Following:
         """Have ``callback`` called on the loop, in order, with each notice to ``session`` above ``after``.
 
-        ``after`` null: only notices from now on. Raises: CtxdError ``session_not_found``.
+        What is above ``after`` already is told before this returns. ``after`` null: only notices from now on.
+        Raises: CtxdError ``session_not_found``.
         """
 
 
@@ -53,14 +58,24 @@ class _Subscription:
         self._caller = caller
         self._number = number
         self._dropped: Notice | None = None
+        self._held: list[Notice] | None = []
 
     def tell(self, notice: Notice) -> None:
-        """Send ``notice``, or remember that it could not be sent."""
+        """Send ``notice``, or remember that it could not be sent. Before the subscription is answered it is held."""
+        if self._held is not None and len(self._held) < HELD_MAX:
+            self._held.append(notice)
+            return
         missed = self._dropped is not None
         if self._caller.notify("events.notice", NoticeEvent(subscription=self._number, notice=notice, missed=missed)):
             self._dropped = None
         else:
             self._dropped = notice
+
+    def answered(self) -> None:
+        """The client knows the subscription's number: send what was held."""
+        held, self._held = self._held or [], None
+        for notice in held:
+            self.tell(notice)
 
     def catch_up(self) -> None:
         """There is room again: say that something was missed."""
@@ -71,7 +86,7 @@ class _Subscription:
         """Follow no more."""
         self._dropped = None
         if self.following is not None:
-            self.following.cancel()
+            self.following.close()
 
 
 def handlers(notices: Notices) -> dict[str, Handler]:
@@ -87,20 +102,23 @@ def handlers(notices: Notices) -> dict[str, Handler]:
         for subscription in list(open_by_connection.get(connection, {}).values()):
             subscription.catch_up()
 
-    def subscribe(caller: Caller, params: SubscribeParams) -> SubscribeResult:
+    async def subscribe(caller: Caller, params: SubscribeParams) -> SubscribeResult:
         own = open_by_connection.get(caller.connection)
         if own is not None and len(own) >= SUBSCRIPTIONS_MAX:
             message = f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions"
             raise CtxdError("too_large", message, hint="Unsubscribe, or open another connection.")
         number = next(numbers)
         subscription = _Subscription(caller, number)
-        subscription.following = notices.subscribe(params.session, params.after, subscription.tell)
+        following = subscription.following = await notices.subscribe(params.session, params.after, subscription.tell)
+        own = open_by_connection.get(caller.connection)
         if own is None:
             own = open_by_connection[caller.connection] = {}
             caller.on_close(lambda: forget(caller.connection))
             caller.on_writable(lambda: catch_up(caller.connection))
         own[number] = subscription
-        return SubscribeResult(subscription=number, after=subscription.following.after)
+        # The answer is written when this returns, so what waits for the next turn of the loop comes after it.
+        asyncio.get_running_loop().call_soon(subscription.answered)
+        return SubscribeResult(subscription=number, after=following.after if params.after is None else params.after)
 
     def unsubscribe(caller: Caller, params: UnsubscribeParams) -> WriteResult:
         subscription = open_by_connection.get(caller.connection, {}).pop(params.subscription, None)

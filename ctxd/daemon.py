@@ -1,0 +1,205 @@
+"""The composition root: builds every part once, starts them in order, and stops them in the reverse one.
+
+Holds no behaviour of its own. Promise: the socket answers only after the journal is recovered, and it is gone
+before the journal is closed.
+"""
+
+import grp
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+from structlog.typing import FilteringBoundLogger
+
+from ctxd import __version__
+from ctxd.assembly.archive import Archive
+from ctxd.assembly.assemble import Assembler
+from ctxd.clock import Clock, SystemClock
+from ctxd.config import Config
+from ctxd.errors import StateDirError
+from ctxd.indexing.index import Indexer
+from ctxd.mounts.filesystem_id import host_filesystem_id
+from ctxd.observe.logs import open_log
+from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.handlers import context, events, files, objects, sessions, toolcalls
+from ctxd.rpc.handlers import daemon as daemon_methods
+from ctxd.rpc.handlers.table import complete
+from ctxd.rpc.lane import Timing
+from ctxd.rpc.server import CONNECTIONS_MAX, Server
+from ctxd.sessions.notices import Notices
+from ctxd.sessions.registry import Sessions
+from ctxd.sources.filesystem import HostFiles
+from ctxd.store.answers import StoreFailed
+from ctxd.store.versions import VersionStore
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.status import DaemonStatus
+
+_E = TypeVar("_E", bound=Exception)
+_EXIT_IO: Final = 74
+_EXIT_CONFIG: Final = 78
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600."""
+
+    socket: Path
+    state_dir: Path | None
+    socket_gid: int | None = None
+    limits: Limits = Limits()
+    timing: Timing = Timing()
+    connections_max: int = CONNECTIONS_MAX
+
+
+class Daemon:
+    """One daemon, from start to drained end."""
+
+    def __init__(self, options: Options, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._options = options
+        self._clock = clock
+        self._log = log
+        self._store = VersionStore(options.state_dir, clock)
+        self._server: Server | None = None
+        self._sessions: Sessions | None = None
+        self._ready_at = 0.0
+        self._draining = False
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until SIGTERM or SIGINT, then drain; started once the socket answers.
+
+        Raises: StateDirError if it cannot start, StoreFailed when the disk has failed. Cancel: ends without a drain.
+        """
+        async with anyio.create_task_group() as parts:
+            # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
+            await parts.start(self._store.run)
+            server = self._server = Server(
+                self._options.socket,
+                await self._handlers(),
+                log=self._log,
+                gid=self._options.socket_gid,
+                limits=self._options.limits,
+                timing=self._options.timing,
+                connections_max=self._options.connections_max,
+            )
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                await parts.start(server.run)
+                self._ready_at = self._clock.monotonic()
+                self._log.info("daemon.ready", **self._place())
+                task_status.started()
+                async for number in signals:
+                    self._log.info("daemon.stopping", signal=signal.Signals(number).name)
+                    break
+            self._draining = True
+            await server.drain()
+            await self._store.drain()
+            parts.cancel_scope.cancel()
+        self._log.info("daemon.stopped")
+
+    async def _handlers(self) -> Mapping[str, Handler]:
+        store, clock = self._store, self._clock
+        host = host_filesystem_id(substitute=self._machine_id_substitute())
+        indexer = Indexer(store, HostFiles(clock), host)
+        live = self._sessions = Sessions(store, clock, host_filesystem_id=host)
+        await live.start()
+        notices = Notices(live)
+        archive = Archive(store, live)
+        assembler = Assembler(store, live, indexer, archive, clock)
+        return complete(
+            daemon_methods.handlers(
+                incarnation=store.incarnation,
+                limits=self._options.limits,
+                status=self.status,
+                check_witness=store.check_witness,
+            ),
+            sessions.handlers(live, indexer, notices),
+            toolcalls.handlers(live),
+            files.handlers(live, indexer),
+            objects.handlers(live),
+            context.handlers(live, assembler, archive),
+            events.handlers(notices),
+        )
+
+    def _machine_id_substitute(self) -> Path | None:
+        return None if self._options.state_dir is None else self._options.state_dir / "machine-id"
+
+    def _place(self) -> dict[str, str | int]:
+        state = self._options.state_dir
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "socket": str(self._options.socket),
+            "state_dir": "temporary" if state is None else str(state),
+            "incarnation": self._store.incarnation,
+        }
+
+    def status(self) -> DaemonStatus:
+        """Health and figures, as ``daemon.status`` answers them."""
+        assert self._server is not None, "only a daemon that serves is asked"
+        assert self._sessions is not None, "a daemon that serves has its sessions"
+        store = self._store.status()
+        state = self._options.state_dir
+        return DaemonStatus(
+            version=__version__,
+            pid=os.getpid(),
+            incarnation=self._store.incarnation,
+            uptime_s=round(self._clock.monotonic() - self._ready_at, 3),
+            state="draining" if self._draining else "ready" if store.state == "ok" else "degraded",
+            socket=str(self._options.socket),
+            state_dir="temporary" if state is None else str(state),
+            connections=self._server.connections,
+            in_flight=self._server.in_flight,
+            requests=self._server.requests,
+            sessions_live=self._sessions.live_count,
+            objects_cached=self._store.cached,
+            store=store,
+        )
+
+
+def serve(config: Config, *, ephemeral: bool = False) -> int:
+    """Run one daemon in this process until it is told to stop. The exit code: 0, or 74 when the disk has failed.
+
+    Raises: StateDirError if it cannot start.
+    """
+    log = open_log(config.log_level, None if config.log_format == "auto" else config.log_format)
+    daemon = Daemon(_options(config, ephemeral=ephemeral), SystemClock(), log)
+    code = 0
+    try:
+        anyio.run(daemon.run, backend_options={"use_uvloop": True})
+    except* StoreFailed as failed:
+        log.critical("store.failed", reason=str(_first(failed)))
+        code = _EXIT_IO
+    except* StateDirError as refused:
+        raise _first(refused) from None
+    return code
+
+
+def _first(group: BaseExceptionGroup[_E]) -> _E:
+    """The first of the exceptions that a task group gathered."""
+    found: BaseExceptionGroup[_E] | _E = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+def _options(config: Config, *, ephemeral: bool) -> Options:
+    return Options(
+        socket=config.socket,
+        state_dir=None if ephemeral else config.state_dir,
+        socket_gid=None if config.socket_group is None else _gid(config.socket_group),
+        limits=Limits(frame_bytes=config.frame_bytes, in_flight=config.in_flight),
+        timing=Timing(
+            frame_s=config.frame_s, stall_s=config.stall_s, deadline_s=config.request_deadline_s, drain_s=config.drain_s
+        ),
+        connections_max=config.connections_max,
+    )
+
+
+def _gid(group: str) -> int:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise StateDirError(f"there is no group {group!r} for the socket", exit_code=_EXIT_CONFIG) from None
