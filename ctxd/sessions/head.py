@@ -1,9 +1,10 @@
-"""A session's head: the small document that says what the session is set to and how far it has come.
+"""A session's inner documents: its segments, and its head, which says what it is set to and how far it has come.
 
-Owns the stored form. It is written when the session is made, when its settings change, at each new turn and with each
-assembly; between those its figures may lag behind the segments.
+Owns their stored form. The head is written when the session is made, when its settings change, at each new turn and
+with each assembly; between those its figures may lag behind the segments.
 """
 
+import hashlib
 from typing import Final
 
 import msgspec
@@ -11,11 +12,15 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.sessions.delta import Delta, to_payload
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.sessions import Collapse, Mount, SessionState
 
 PREVIEW_CHARS: Final = 200
 """Characters of the newest user message that a listing shows."""
+
+
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,7 +53,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def head_document(session: str, head: Head) -> Document:
     """The document of ``head``. Raises: CtxdError invalid_params if a label or a prefix has no canonical encoding."""
-    return inner_document(session_object_id(session), "session", msgspec.to_builtins(head))
+    return _inner_document(session_object_id(session), "session", msgspec.to_builtins(head))
 
 
 def read_head(stored: Stored) -> Head:
@@ -59,11 +64,21 @@ def read_head(stored: Stored) -> Head:
         raise CtxdError("corrupt", f"the head {stored.document.id} cannot be read") from error
 
 
-def inner_document(id: str, type: str, payload: dict[str, object]) -> Document:
-    """A document without text of its own: a head or a segment.
+def segment_document(id: str, delta: Delta) -> Document:
+    """The document of the segment ``id``.
 
-    Raises: CtxdError invalid_params if a value in it has no canonical encoding (an integer beyond 2^53-1).
+    Raises: CtxdError invalid_params if a message's ``meta`` has no canonical encoding (an integer beyond 2^53-1).
     """
+    payload = to_payload(delta)
+    if delta.messages or delta.snapshot is not None:
+        return _inner_document(id, "segment", payload)
+    # Only lists of text under ASCII names: sorting is all that the canonical encoding does, and most writes are such.
+    hashed = hashlib.sha256(_encode_sorted(payload)).hexdigest()
+    identity = identity_hash("segment", None, id)
+    return Document(id=id, type="segment", identity_hash=identity, content_hash=hashed, payload=payload)
+
+
+def _inner_document(id: str, type: str, payload: dict[str, object]) -> Document:
     try:
         hashed = content_hash(payload, None)
     except ValueError as error:

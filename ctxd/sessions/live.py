@@ -15,11 +15,11 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document
 from ctxd.sessions.calls import Call
-from ctxd.sessions.delta import NOTHING, Delta, to_payload
-from ctxd.sessions.head import PREVIEW_CHARS, Head, Settings, head_document, inner_document
+from ctxd.sessions.delta import NOTHING, Delta
+from ctxd.sessions.head import PREVIEW_CHARS, Head, Settings, head_document, segment_document
 from ctxd.sessions.lock import SessionLock, Ticket
 from ctxd.sessions.state import SessionState, apply, snapshot
-from ctxd.store.answers import Replay
+from ctxd.store.answers import Missing, Replay
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.ids import chat_id, system_prompt_id
@@ -130,7 +130,7 @@ class LiveSession:
         replay = None
         if call.op_id is not None:
             replay = await self._store.replay(call.principal, call.op_id, call.request, heads=heads)
-        elif heads:
+        elif any(isinstance(self._store.peek(id), Missing) for id in heads):
             await self._store.heads(heads)
         await ticket.reached()
         if replay is None and call.op_id is not None and call.op_id in self._ops:
@@ -163,11 +163,10 @@ class LiveSession:
         """
         self.require_current()
         documents = list(puts)
-        if delta is not NOTHING and delta != NOTHING:
+        if delta != NOTHING:
             if self.state.snapshot_due:
                 delta = msgspec.structs.replace(delta, snapshot=snapshot(self.state))
-            id = segment_id(self.session, self.state.segments)
-            documents.append(inner_document(id, "segment", to_payload(delta)))
+            documents.append(segment_document(segment_id(self.session, self.state.segments), delta))
         head = self._head_after(delta, settings, assembly)
         if head is not None:
             documents.append(head_document(self.session, head))
@@ -239,7 +238,7 @@ class LiveSession:
 
     def _head_after(self, delta: Delta, settings: Settings | None, assembly: tuple[int, str] | None) -> Head | None:
         """The head that is due with this write; null if none is."""
-        said = [message.content for message in delta.messages if message.role == "user"]
+        said = [message.content for message in delta.messages if message.role == "user"] if delta.messages else None
         if not said and settings is None and assembly is None:
             return None
         state = self.state
@@ -248,7 +247,7 @@ class LiveSession:
         leaving = {*delta.deactivated, *delta.collapsed, *delta.hidden} & (state.active.keys() | entering)
         return Head(
             settings=settings or self.settings,
-            turn_count=state.turn + len(said),
+            turn_count=state.turn + len(said or ()),
             index_count=len(state.index) + len(self._new_in(delta)),
             active_count=len(state.active) + len(entering) - len(leaving),
             preview=said[-1][:PREVIEW_CHARS] if said else self.preview,

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ctxd.errors import CtxdError
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions import changes
 from ctxd.sessions.delta import NOTHING, Delta, from_payload, to_payload
+from ctxd.sessions.head import segment_document
 from ctxd.sessions.state import SessionState, apply, check, fold, is_file_id, snapshot
 from ctxd_protocol.sessions import Collapse, Message
 
@@ -199,3 +201,19 @@ def test_growth_alone_writes_no_snapshots() -> None:
 def test_a_delta_is_stored_by_one_letter_names_and_without_defaults() -> None:
     payload = to_payload(Delta(called=("call-1",), collapsed=("call-0",)))
     assert msgspec.json.encode(payload) == b'{"t":["call-1"],"c":["call-0"]}'
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        Delta(called=("call é|1",), collapsed=("call-0", FILES[0])),
+        Delta(messages=(Message(role="user", content="hi", meta={"cost": 1.5, "ü": [1, None]}),)),
+        Delta(snapshot=snapshot(fold([Delta(read=tuple(FILES), called=("call-1",))])), shown=(FILES[0],)),
+    ],
+)
+def test_a_segments_hashes_are_those_of_every_other_document(delta: Delta) -> None:
+    document = segment_document("segment:s#0000000007", delta)
+    stored = msgspec.json.decode(msgspec.json.encode(document.payload))
+    assert document.content_hash == content_hash(stored, None)
+    assert document.identity_hash == identity_hash("segment", None, document.id)
+    assert from_payload(stored) == delta

@@ -1,0 +1,155 @@
+"""Opening a session again: against reading its rows out of SQLite and decoding them, which nothing can save.
+
+Expected order of growth: O(n) in the session's objects and turns, for both. Opening is what a daemon does for a session
+that it has not in memory: head, segments, fold, and the newest version of every object of the index. The floor reads
+the very same rows through a connection of its own with two statements and decodes each into its document. Both run in
+this process, in turn, on the same file; the store is started anew for each opening, so that none of its caches help.
+"""
+
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import apsw
+
+from bench.figures import Figure
+from bench.running import folder, quick
+from ctxd.backends import documents
+from ctxd.clock import SystemClock
+from ctxd.objects.identity import file_id
+from ctxd.objects.next_version import file_text, toolcall
+from ctxd.sessions import changes
+from ctxd.sessions.calls import Call
+from ctxd.sessions.head import Settings
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.registry import Sessions
+from ctxd.store.versions import VersionStore
+from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.sessions import Message
+
+SIZES = (1_000, 3_000, 10_000)
+OBJECTS_PER_TURN = 20
+GOAL = 1.5
+HOST = "f" * 64
+SESSION = "bench"
+CALL = Call("bench", "host")
+
+_NEWEST = """SELECT e.id, v.body FROM entity AS e
+    JOIN version AS v ON v.rowid=(SELECT rowid FROM version WHERE entity=e.n ORDER BY vt DESC, tx DESC LIMIT 1)"""
+_SEGMENTS = f"{_NEWEST} WHERE e.id BETWEEN 'segment:{SESSION}#' AND 'segment:{SESSION}$' ORDER BY e.id"
+_OBJECTS = f"""{_NEWEST} JOIN knows ON knows.object=e.n JOIN entity AS s ON s.n=knows.session
+    WHERE s.id='session:{SESSION}' OR e.id='session:{SESSION}'"""
+
+
+def file_in_turn(live: LiveSession, number: int) -> None:
+    """A file that the agent reads."""
+    source = FilesystemSource(HOST, f"/work/project/src/package{number % 50}/module{number}.py")
+    text = f"# module {number}\n" + "value = 1\n" * 20
+    document = file_text(file_id(source), source, text, f"{number:064x}")
+    live.commit(CALL, changes.read(live.state, document.id), puts=(document,))
+
+
+def call_in_turn(live: LiveSession, number: int) -> None:
+    """A tool call of the agent."""
+    id = f"call_{number:08d}abcdef|fc_{number:016x}"
+    document = toolcall(
+        id, tool="bash", args={"command": f"make test{number}"}, content=f"ok {number}", chat_ref="chat:bench"
+    )
+    live.commit(CALL, changes.call(live.state, id, live.settings.collapse), puts=(document,))
+
+
+async def build(root: Path, objects: int) -> None:
+    """A session of so many objects, half files and half tool calls, 20 a turn, each its own write."""
+    async with anyio.create_task_group() as group:
+        store = VersionStore(root, SystemClock())
+        await group.start(store.run)
+        sessions = Sessions(store, SystemClock(), host_filesystem_id=HOST)
+        await sessions.start()
+        settings = Settings(agent="bench", principal="host", created_at=0, ordinal=0, filesystem_id=HOST)
+        await sessions.create(CALL, SESSION, settings, "Be brief.")
+        live = await sessions.live(SESSION)
+        for turn in range(objects // OBJECTS_PER_TURN):
+            said = (Message(role="user", content=f"do step {turn}"), Message(role="assistant", content="On it. " * 20))
+            live.commit(CALL, changes.append(live.state, SESSION, said, live.settings.collapse))
+            for number in range(turn * OBJECTS_PER_TURN, (turn + 1) * OBJECTS_PER_TURN):
+                (file_in_turn if number % 2 else call_in_turn)(live, number)
+            if live.barrier is not None:
+                await live.barrier.wait()
+        await store.drain()
+        group.cancel_scope.cancel()
+
+
+async def opened(root: Path, objects: int) -> float:
+    """Seconds to open the session in a store that has just been started."""
+    async with anyio.create_task_group() as group:
+        store = VersionStore(root, SystemClock())
+        await group.start(store.run)
+        sessions = Sessions(store, SystemClock(), host_filesystem_id=HOST)
+        await sessions.start()
+        gc.collect()
+        began = time.perf_counter()
+        live = await sessions.live(SESSION)
+        heads = await store.heads(live.state.index)
+        seconds = time.perf_counter() - began
+        assert len(heads) == objects and all(heads.values())
+        assert live.state.turn == objects // OBJECTS_PER_TURN
+        group.cancel_scope.cancel()
+    return seconds
+
+
+def floor(database: Path, objects: int) -> float:
+    """Seconds to read the same rows and decode them."""
+    gc.collect()
+    began = time.perf_counter()
+    connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
+    rows = [*connection.execute(_SEGMENTS), *connection.execute(_OBJECTS)]
+    decoded = [documents.decode(id, body) for id, body in rows]
+    seconds = time.perf_counter() - began
+    connection.close()
+    assert len(decoded) > 2 * objects
+    return seconds
+
+
+async def measured(place: Path, objects: int, rounds: int) -> tuple[float, float]:
+    """Median seconds of opening and of the floor, taken in turn."""
+    root = place / f"state{objects}"
+    await build(root, objects)
+    (database,) = root.glob("*.db")
+    pairs = [(await opened(root, objects), floor(database, objects)) for _ in range(rounds)]
+    return statistics.median(pair[0] for pair in pairs), statistics.median(pair[1] for pair in pairs)
+
+
+def run() -> Iterator[Figure]:
+    """See the module."""
+    sizes = (300, 1_000, 3_000) if quick() else SIZES
+    found: dict[int, tuple[float, float]] = {}
+    with folder() as place:
+        for objects in sizes:
+            found[objects] = anyio.run(measured, place, objects, 3 if quick() else 5)
+            opening, reading = found[objects]
+            print(
+                f"  {objects:,} objects: {opening * 1e3:.1f} ms, rows {reading * 1e3:.1f} ms",
+                file=sys.stderr,
+                flush=True,
+            )
+    largest = sizes[-1]
+    for objects, (opening, reading) in found.items():
+        yield Figure(
+            name=f"resume_over_rows_{objects}",
+            value=opening / reading,
+            goal=GOAL if objects == largest else None,
+            better="lower",
+            detail=f"{opening * 1e3:.1f} ms to open, {reading * 1e3:.1f} ms to read and decode its rows",
+        )
+    per_object = [opening / objects for objects, (opening, _) in found.items()]
+    yield Figure(
+        name="resume_growth",
+        value=per_object[-1] / per_object[0],
+        goal=1.5,
+        better="lower",
+        detail=f"time an object at {largest:,} over that at {sizes[0]:,}: 1 is linear",
+    )
