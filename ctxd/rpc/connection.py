@@ -40,7 +40,7 @@ _ANSWERS_MAX: Final = 64
 """Answers that are encoded in one go: enough to spread the cost, few enough to notice when they grow large."""
 
 _WRITE_BYTES: Final = 256 * 1024
-"""Bytes of answers that are gathered before they are handed to the transport: one write, and one wake-up of the client."""
+"""Bytes of answers gathered before they are handed to the transport: one write, and one wake-up of the client."""
 
 
 class Connection(asyncio.Protocol):
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _work(self, items: Sequence[Work]) -> None:
-        """Start the calls of ``items`` until a bound is met; hold the rest. Sends what is answered at once in one go."""
+        """Start the calls of ``items`` until a bound is met; hold the rest. What is answered at once goes out together."""
         frames: list[bytes] = []
         unsent = 0
         for first in range(0, len(items), _ANSWERS_MAX):

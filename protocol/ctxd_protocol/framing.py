@@ -93,7 +93,7 @@ class FrameDecoder:
         frames: list[bytes] = []
         limit = self._limit
         for line in block.split(b"\n"):
-            frame = line.strip()
+            frame = line.strip(b" \t\r")
             if not frame:
                 continue
             if len(line) > limit and len(line) - line.endswith(b"\r") > limit:

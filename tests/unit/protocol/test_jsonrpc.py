@@ -1,0 +1,259 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctxd_protocol.jsonrpc import (
+    Batch,
+    BlockReader,
+    Failure,
+    Notification,
+    Reply,
+    Request,
+    Stray,
+    encode,
+    error_object,
+    read_frame,
+    read_server_message,
+    refuse,
+)
+
+
+def code(frame, **settings):
+    read = read_frame(frame, **settings)
+    assert isinstance(read, Failure), read
+    return read.error.data.code
+
+
+def request(**members):
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "m"} | members).encode()
+
+
+@pytest.mark.parametrize("id", [0, -1, 1, 2**53 - 1, -(2**53 - 1), "", "a", "1", "é" * 64, "x" * 128, None])
+def test_an_id_that_can_be_echoed_is_kept_with_its_type(id):
+    read = read_frame(request(id=id))
+    assert isinstance(read, Request)
+    assert (type(read.id), read.id) == (type(id), id)
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["1.5", "1.0", "1e3", "true", "false", "[]", "{}", "9007199254740992", "-9007199254740993", "9" * 5000]
+    + [json.dumps("x" * 129), json.dumps("é" * 65), json.dumps("x" * 10_240)],
+)
+def test_an_id_that_cannot_be_echoed_is_refused_under_a_null_id(id):
+    frame = b'{"jsonrpc":"2.0","id":%s,"method":"m"}' % id.encode()
+    assert code(frame) == "invalid_request"
+    assert read_frame(frame).id is None
+
+
+def test_a_null_id_is_a_request_and_an_absent_one_is_a_notification():
+    assert read_frame(b'{"jsonrpc":"2.0","id":null,"method":"m"}').id is None
+    assert read_frame(b'{"jsonrpc":"2.0","method":"m"}').id is not None
+
+
+@pytest.mark.parametrize("version", [2.0, 2, "1.0", "2", None, ["2.0"]])
+def test_any_other_version_is_refused_and_the_id_is_echoed(version):
+    read = read_frame(request(jsonrpc=version))
+    assert (read.id, read.error.code) == (1, -32600)
+
+
+def test_a_missing_version_is_refused():
+    assert code(b'{"id":1,"method":"m"}') == "invalid_request"
+
+
+@pytest.mark.parametrize("method", [1, None, [], {}])
+def test_a_method_that_is_no_string_is_refused(method):
+    assert code(request(method=method)) == "invalid_request"
+
+
+@pytest.mark.parametrize("method", ["", "rpc.foo", "méthode", "a\0b"])
+def test_any_string_is_a_method_name_for_the_table_to_judge(method):
+    assert read_frame(request(method=method)).method == method
+
+
+@pytest.mark.parametrize("frame", [b'"x"', b"1", b"null", b"true", b"{}", b"[]"])
+def test_what_is_no_request_object_is_refused(frame):
+    assert code(frame) == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"{",
+        b'{"jsonrpc": "2.0", "method": "foobar, "params": "bar", "baz]',
+        b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"m"}',
+        '{"jsonrpc":"2.0","id":1,"method":"m"}'.encode("utf-16"),
+        '{"jsonrpc":"2.0","id":1,"method":"m"}'.encode("utf-16-le"),
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":["\xff"]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":["\xc0\xaf"]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":["\xed\xa0\x80"]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":["\\ud800"]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":["\\udc00 x"]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":[NaN]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":[Infinity]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":[-Infinity]}',
+        b'{"jsonrpc":"2.0","id":NaN,"method":"m"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m"}x',
+        b'{"jsonrpc":"2.0","id":1,"method":"m"}{"jsonrpc":"2.0","id":2,"method":"m"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":[01]}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":["\x01"]}',
+        b"[{},",
+    ],
+)
+def test_what_is_not_strict_json_is_a_parse_error(frame):
+    assert code(frame) == "parse_error"
+    assert BlockReader().read(frame + b"\n") is None
+
+
+@pytest.mark.parametrize(("depth", "fits"), [(63, True), (64, False)])
+@pytest.mark.parametrize("brackets", [b"[]", b"{}"])
+def test_more_than_sixty_four_levels_are_refused(depth, fits, brackets):
+    opening = brackets[:1] if brackets == b"[]" else b'{"a":'
+    inner = b"1" if brackets == b"{}" else b""
+    frame = b'{"jsonrpc":"2.0","id":1,"method":"m","params":%s}' % (opening * depth + inner + brackets[1:] * depth)
+    read = read_frame(frame)
+    assert isinstance(read, Request) if fits else read.error.data.code == "parse_error"
+
+
+def test_brackets_in_strings_and_side_by_side_are_no_levels():
+    assert isinstance(read_frame(request(params=["[" * 500, '\\"{' * 100, "\\", *[[] for _ in range(200)]])), Request)
+
+
+@pytest.mark.parametrize("bomb", [b"[" * 5_000_000, b'{"a":' * 1_000_000])
+def test_a_nesting_bomb_is_refused(bomb):
+    assert code(bomb) == "parse_error"
+
+
+@pytest.mark.parametrize("name", ["jsonrpc", "method", "id", "params", "other", "m\\u0065thod"])
+@pytest.mark.parametrize("padding", [0, 500])
+def test_a_member_named_twice_is_refused(name, padding):
+    text = '{"jsonrpc":"2.0","id":1,"method":"m","params":["%s"],"other":1,"%s":"2.0"}' % ("x" * padding, name)
+    assert code(text.encode()) == "invalid_request"
+    assert BlockReader().read(text.encode() + b"\n") is None
+
+
+@pytest.mark.parametrize("padding", [0, 500])
+@pytest.mark.parametrize("params", ['{"id":1,"method":"a","params":{}}', '{"id":1,"id":1}', '["\\"id\\":", {}]'])
+def test_names_inside_params_are_not_the_envelopes(params, padding):
+    text = '{"jsonrpc":"2.0","id":1,"params":%s,"method":"%s"}' % (params, "m" * (padding + 1))
+    assert isinstance(read_frame(text.encode()), Request)
+
+
+@pytest.mark.parametrize(
+    "value", ["9007199254740992", "-9007199254740992", "9" * 30, '{"a":[{"b":12345678901234567890}]}']
+)
+@pytest.mark.parametrize("padding", [0, 500])
+def test_an_integer_that_readers_cannot_hold_is_refused_in_params(value, padding):
+    text = '{"jsonrpc":"2.0","id":5,"method":"m","params":["%s",%s]}' % ("x" * padding, value)
+    read = read_frame(text.encode())
+    assert (read.id, read.error.code) == (5, -32602)
+    assert BlockReader().read(text.encode() + b"\n") is None
+
+
+@pytest.mark.parametrize(
+    "value", ["9007199254740991", "0.12345678901234567890", '"12345678901234567890"', "1.5e10", "-0", '"\\"", 1']
+)
+def test_numbers_that_readers_can_hold_pass(value):
+    assert isinstance(read_frame(f'{{"jsonrpc":"2.0","id":5,"method":"m","params":[{value}]}}'.encode()), Request)
+
+
+def test_a_notification_with_such_an_integer_is_dropped_unanswered():
+    assert isinstance(read_frame(b'{"jsonrpc":"2.0","method":"m","params":[9007199254740992]}'), Stray)
+
+
+def test_unknown_members_are_ignored_or_refused_as_the_listener_says():
+    frame = request(trace="x", params={"a": 1})
+    assert bytes(read_frame(frame).params) == b'{"a": 1}'
+    assert code(frame, closed=True) == "invalid_request"
+
+
+@pytest.mark.parametrize("member", [{"result": 1}, {"error": {}}, {"result": None}])
+def test_an_answer_is_dropped(member):
+    assert isinstance(read_frame(json.dumps({"jsonrpc": "2.0", "id": 1} | member).encode()), Stray)
+
+
+def test_a_batch_keeps_its_members_in_order_and_refuses_each_invalid_one():
+    read = read_frame(b'[1,{"jsonrpc":"2.0","id":2,"method":"m"},[],{"foo":"boo"}]')
+    assert isinstance(read, Batch)
+    assert [type(member).__name__ for member in read.members] == ["Failure", "Request", "Failure", "Failure"]
+
+
+@pytest.mark.parametrize(("members", "fits"), [(100, True), (101, False)])
+def test_a_batch_has_at_most_a_hundred_members(members, fits):
+    frame = b"[" + b",".join([b'{"jsonrpc":"2.0","id":1,"method":"m"}'] * members) + b"]"
+    assert isinstance(read_frame(frame), Batch) if fits else code(frame) == "batch_too_large"
+
+
+NAMES = st.sampled_from(["jsonrpc", "method", "id", "params", "x", "i\\u0064"])
+VALUES = st.sampled_from(
+    [
+        '"2.0"',
+        '"m"',
+        "1",
+        "null",
+        '"a"',
+        "[]",
+        "{}",
+        '{"id":1}',
+        "9007199254740993",
+        "1.5",
+        '"é"',
+        '"\\n"',
+        "tru",
+        "1e400",
+    ]
+)
+LINES = st.one_of(
+    st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
+        lambda members: "{" + ",".join(f'"{name}":{value}' for name, value in members) + "}"
+    ),
+    st.sampled_from(
+        [
+            '{"jsonrpc":"2.0","id":1,"method":"m"}',
+            '{"jsonrpc":"2.0","id":"b","method":"m","params":{"a":[1,2]}}',
+            '{"jsonrpc":"2.0","id":1,"method":"m"}{"jsonrpc":"2.0","id":1,"method":"m"}',
+            '{"jsonrpc":"2.0","id":1,"method":"m","params":',
+            "{}}",
+            "",
+            " ",
+            '{"jsonrpc":"2.0","method":"m"}\r',
+        ]
+    ),
+)
+
+
+@given(st.lists(st.lists(LINES, min_size=1, max_size=4), min_size=1, max_size=3))
+def test_reading_all_lines_at_once_gives_what_reading_each_gives(blocks):
+    reader = BlockReader()
+    for lines in blocks:
+        together = reader.read("".join(line + "\n" for line in lines).encode())
+        if together is not None:
+            assert together == [read_frame(line.strip().encode()) for line in lines]
+
+
+def test_plain_lines_are_read_at_once_and_only_a_bounded_number_of_shapes_is_kept():
+    reader = BlockReader()
+    for number in range(5000):
+        line = b'{"jsonrpc":"2.0","id":1,"method":"%s"}\n' % "".join(chr(107 + int(d)) for d in str(number)).encode()
+        assert reader.read(line) is not None
+        assert len(reader._plain) <= 1024
+
+
+def test_messages_are_written_exactly():
+    assert encode(Reply("2.0", None, None)) == b'{"jsonrpc":"2.0","id":null,"result":null}\n'
+    assert encode(Notification("2.0", "n", {"a": 1})) == b'{"jsonrpc":"2.0","method":"n","params":{"a":1}}\n'
+    failure = refuse("x", error_object("draining", "m", retry_after_ms=5))
+    assert json.loads(encode(failure)) == {
+        "jsonrpc": "2.0",
+        "id": "x",
+        "error": {"code": -32011, "message": "m", "data": {"code": "draining", "retryable": True, "retry_after_ms": 5}},
+    }
+    assert encode([Reply("2.0", 1, 2)]) == b'[{"jsonrpc":"2.0","id":1,"result":2}]\n'
+
+
+def test_a_client_reads_answers_and_notifications():
+    assert bytes(read_server_message(b'{"jsonrpc":"2.0","id":1,"result":null}').result) == b"null"
+    assert read_server_message(encode(refuse(1, error_object("draining", "m"))).strip()).error.data.code == "draining"
+    assert read_server_message(b'{"jsonrpc":"2.0","method":"events.notice","params":{}}').method == "events.notice"
