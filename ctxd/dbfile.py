@@ -18,8 +18,8 @@ Connection = apsw.Connection
 """A connection. One thread at a time may use it."""
 
 CHUNKS: Final = (256, 64, 16, 4, 1)
-"""Rows of one INSERT. Few sizes, so that every statement stays prepared; large, so that the interpreter lock is given up
-seldom: a thread that gives it up once a row waits for the event loop once a row."""
+"""Rows of one INSERT. Few sizes, so that every statement stays prepared; large, so that the interpreter lock is
+given up seldom: a thread that gives it up once a row waits for the event loop once a row."""
 
 _USER_VERSION_OFFSET: Final = 60
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
@@ -43,7 +43,8 @@ class SqlFailed(Exception):
 
 @contextmanager
 def faults() -> Iterator[None]:
-    """Translate what SQLite and the system raise inside into ``DiskFull``, ``DiskFailed``, ``FileDamaged``, ``SqlFailed``."""
+    """Translate what SQLite and the system raise inside into ``DiskFull``, ``DiskFailed``, ``FileDamaged``,
+    ``SqlFailed``."""
     try:
         yield
     except apsw.FullError as error:

@@ -1,8 +1,8 @@
 """Places where a test may stop, slow down or fail the process. Unarmed, a place costs one look at an empty dict.
 
 Armed by ``CTXD_FAILPOINTS`` at start or ``arm`` in a test: ``name=action`` entries, separated by ``;``. Actions:
-``kill`` (SIGKILL to itself), ``sleep:2ms``, ``error:ENOSPC`` (an ``OSError``), ``count``. ``*3`` after an action limits how
-often it fires, ``@5`` makes it fire from the fifth pass on.
+``kill`` (SIGKILL to itself), ``sleep:2ms``, ``error:ENOSPC`` (an ``OSError``), ``count``. ``*3`` after an action
+limits how often it fires, ``@5`` makes it fire from the fifth pass on.
 """
 
 import errno

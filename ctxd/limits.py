@@ -5,10 +5,11 @@ Bounds that clients see are in ``ctxd_protocol.limits``.
 
 from typing import Final
 
-# --- store -------------------------------------------------------------------------------------------------------------
+# --- store --------------------------------------------------------------------------------------------------------
 
 COMMIT_WRITES_MAX: Final = 2_000
-"""Writes of one transaction. Bounds how long the last of them waits; larger gains nothing, one fsync is shared already."""
+"""Writes of one transaction. Bounds how long the last of them waits; larger gains nothing, one fsync is shared
+already."""
 
 COMMIT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of one transaction. Bounds the write-ahead log between two checkpoints."""
@@ -20,7 +21,8 @@ QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of the writes that may wait. Bounds memory while the disk stalls."""
 
 CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of write-ahead log after which it is copied into the database. Larger makes recovery slower, smaller copies more."""
+"""Bytes of write-ahead log after which it is copied into the database. Larger makes recovery slower, smaller copies
+more."""
 
 CHECKPOINT_IDLE_S: Final = 1.0
 """Seconds without a write after which the write-ahead log is emptied."""
@@ -47,7 +49,8 @@ DISK_FREE_MIN: Final = 32 * 1024 * 1024
 """Free bytes below which writes are refused, so that the journal's own transactions and the checkpoint find room."""
 
 WITNESS_S: Final = 1.0
-"""Seconds between two rewrites of the head witness: what a cut-off journal may lose unnoticed when no client is left."""
+"""Seconds between two rewrites of the head witness: what a cut-off journal may lose unnoticed when no client is
+left."""
 
 FLUSH_TIMES_KEPT: Final = 1_024
 """Newest commit durations that the status figures are taken from."""

@@ -68,7 +68,8 @@ class ArtifactStore:
             source = temporary or f"/proc/self/fd/{descriptor}"
             while not self._holds(path.name, data):
                 with suppress(FileExistsError):
-                    # The folder's descriptor is not looked at, but without one Python does not follow the link in /proc.
+                    # The folder's descriptor is not looked at, but without one Python does not follow the link in
+                    # /proc.
                     os.link(source, path, src_dir_fd=descriptor, follow_symlinks=True)
         finally:
             os.close(descriptor)

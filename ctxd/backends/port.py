@@ -1,8 +1,8 @@
 """What keeps versions: the port that every backend implements, and the values that pass it.
 
 A backend knows two times. ``valid_time`` is when a version holds; ``tx`` is the write that said so. It keeps encoded
-documents and does not look inside. Its promises are the algebra of ``VersionBackend``; ``tests/suites/backend.py`` holds
-every implementation to it. Calls block; the caller runs them on a thread, one at a time.
+documents and does not look inside. Its promises are the algebra of ``VersionBackend``; ``tests/suites/backend.py``
+holds every implementation to it. Calls block; the caller runs them on a thread, one at a time.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ class DamagedVersion(Exception):
 class Version(msgspec.Struct, frozen=True, gc=False):
     """One row: what entity ``id`` is from ``valid_time`` on, as write ``tx`` said it at ``tx_time`` (ms since 1970).
 
-    ``body`` is the encoded document, null for a deletion. ``content`` is the BLAKE3 of its text, 32 bytes, null without.
+    ``body`` is the encoded document, null for a deletion. ``content`` is the BLAKE3 of its text, 32 bytes, null
+    without.
     """
 
     id: str
@@ -33,7 +34,8 @@ class Version(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """Entity ``id`` is ``body`` from ``start`` until ``end``, or with ``end`` null until the next version already there.
+    """Entity ``id`` is ``body`` from ``start`` until ``end``, or with ``end`` null until the next version already
+    there.
 
     ``body`` null deletes. Requires ``start <= end``; equal bounds change nothing.
     """
@@ -50,10 +52,10 @@ class VersionBackend(Protocol):
 
     With ``as_of(e, v, t)`` the row of ``e`` that has the greatest ``(valid_time, tx)`` at or below ``v`` and ``t``:
 
-    - a change without end writes a row at its start, and again at every later valid time that still shows, unchanged, the
-      row that was visible at its start;
-    - a change with end writes a row at its start and at every valid time between, and at its end restores what was visible
-      there, under that row's own ``tx``;
+    - a change without end writes a row at its start, and again at every later valid time that still shows,
+      unchanged, the row that was visible at its start;
+    - a change with end writes a row at its start and at every valid time between, and at its end restores what was
+      visible there, under that row's own ``tx``;
     - a row with equal entity, valid time and tx is replaced.
     """
 
@@ -82,8 +84,8 @@ class VersionBackend(Protocol):
     ) -> list[Version]:
         """The rows of ``id`` at or below both times, by ``(valid_time, tx)``, deletions included.
 
-        Without ``corrections`` only the row with the greatest ``tx`` of each valid time. ``after`` is the pair of the last
-        row seen, in the order asked for.
+        Without ``corrections`` only the row with the greatest ``tx`` of each valid time. ``after`` is the pair of
+        the last row seen, in the order asked for.
         """
         ...
 
@@ -97,5 +99,6 @@ class VersionBackend(Protocol):
         valid_time: int = LATEST,
         tx: int = LATEST,
     ) -> list[Version]:
-        """What the entities are whose id starts with ``prefix``, by id, from beyond ``after`` in the order asked for."""
+        """What the entities are whose id starts with ``prefix``, by id, from beyond ``after`` in the order asked
+        for."""
         ...

@@ -9,7 +9,8 @@ from ctxd_protocol.objects import Receipt
 
 
 class StoreFailed(Exception):
-    """The disk failed under the journal. The process must end with exit code 74; what is durable shows at the next start."""
+    """The disk failed under the journal. The process must end with exit code 74; what is durable shows at the next
+    start."""
 
 
 class Missing:
@@ -28,8 +29,8 @@ MISSING: Final = Missing()
 class Replay(msgspec.Struct, frozen=True):
     """What a write answered that came before under the same operation id.
 
-    ``result`` is the encoded result without receipt. ``receipt`` is the original one, null while ``pending`` waits for its
-    flush; ``pending`` is null once the write is durable.
+    ``result`` is the encoded result without receipt. ``receipt`` is the original one, null while ``pending`` waits
+    for its flush; ``pending`` is null once the write is durable.
     """
 
     result: bytes
@@ -38,7 +39,8 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One journal row: who wrote, when (``vt``, ms since 1970), and the versions it put as ``(entity id, valid time)``."""
+    """One journal row: who wrote, when (``vt``, ms since 1970), and the versions it put as ``(entity id, valid
+    time)``."""
 
     seq: int
     kind: str

@@ -48,8 +48,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def backup(root: Path, destination: Path) -> Manifest:
     """Copy the state directory ``root`` to ``destination``, which is made or empty. Blocks; a daemon may be running.
 
-    Raises: StateDirError if there is no state, ``destination`` is not empty, or what was copied is damaged. ``dbfile``'s
-    errors. Whatever fails, no manifest is left.
+    Raises: StateDirError if there is no state, ``destination`` is not empty, or what was copied is damaged.
+    ``dbfile``'s errors. Whatever fails, no manifest is left.
     """
     database = root / "state.db"
     if not database.is_file():

@@ -1,8 +1,8 @@
 """The one connection that writes: transactions of many writes, checkpoints, and the head that is durable.
 
-Everything of a write goes into one transaction: its journal row, its versions, its text, what its session knows. Runs on
-one thread at a time; knows nothing of the loop. ``dbfile.DiskFull`` leaves the file as it was; ``dbfile.DiskFailed``
-leaves it unknown, and nothing may be written after it.
+Everything of a write goes into one transaction: its journal row, its versions, its text, what its session knows.
+Runs on one thread at a time; knows nothing of the loop. ``dbfile.DiskFull`` leaves the file as it was;
+``dbfile.DiskFailed`` leaves it unknown, and nothing may be written after it.
 """
 
 import os
@@ -28,6 +28,7 @@ _EXIT_DAMAGED: Final = 74
 _KNOWS_ROW: Final = "((SELECT n FROM entity WHERE id=?),(SELECT n FROM entity WHERE id=?))"
 _SIGNATURE_ROW: Final = "((SELECT n FROM entity WHERE id=?),?)"
 _PROBE: Final = bytes(64 * 1024)
+_PAGE_BYTES: Final = 4096
 _FREE_SHARE_MIN: Final = 20
 """A filesystem of less than this times ``DISK_FREE_MIN`` may be filled to one part in this."""
 
@@ -41,6 +42,7 @@ class Committer:
         self._witness = witness
         self._clock = clock
         self._wal_pages = 0
+        self._checkpointed = 0
         self._looked = -limits.WITNESS_S
         self.head = Head(0, b"")
         self.head_vt = 0
@@ -77,8 +79,8 @@ class Committer:
     def _check_version(self, version: int | None) -> None:
         if version is not None and version > journal.SCHEMA_VERSION:
             raise StateDirError(
-                f"{self._path} has schema {version}, this program knows up to {journal.SCHEMA_VERSION}: it was written by a "
-                "newer ctxd; nothing was touched",
+                f"{self._path} has schema {version}, this program knows up to {journal.SCHEMA_VERSION}: it was
+                written by a " "newer ctxd; nothing was touched",
                 exit_code=_EXIT_NEWER,
             )
 
@@ -87,6 +89,7 @@ class Committer:
         self._connection.execute(journal.TABLES).fetchall()
         self._versions.create()
         self._set_meta("genesis", os.urandom(32))
+        self._set_meta("incarnation", bytes(8))
         self._connection.execute(f"PRAGMA user_version={journal.SCHEMA_VERSION}")
         self._connection.execute("COMMIT")
         os.chmod(self._path, 0o600)
@@ -218,24 +221,33 @@ class Committer:
     # --- upkeep ---
 
     def _note_wal(self, connection: dbfile.Connection, name: str, pages: int) -> int:
+        if pages < self._checkpointed:
+            # The log began again from its start.
+            self._checkpointed = 0
         self._wal_pages = pages
         return 0
 
     def _afterwards(self) -> None:
-        # Every commit, though only now and then on the disk: it costs two microseconds, and a kill then loses nothing.
-        self._witness.write(self.head, sync=False)
-        now = self._clock.monotonic()
-        if self._wal_pages * 4096 >= limits.CHECKPOINT_BYTES:
-            self.checkpoint(truncate=False)
-        if now - self._looked >= limits.WITNESS_S:
-            self._looked = now
-            self.low_space = not self.enough_space()
+        """Upkeep after a commit. The commit stands, so a full disk here is not its failure."""
+        try:
+            with dbfile.faults():
+                # Every commit, if seldom on the disk: it costs two microseconds, and a kill then hides nothing.
+                self._witness.write(self.head, sync=False)
+                now = self._clock.monotonic()
+                if (self._wal_pages - self._checkpointed) * _PAGE_BYTES >= limits.CHECKPOINT_BYTES:
+                    self.checkpoint(truncate=False)
+                if now - self._looked >= limits.WITNESS_S:
+                    self._looked = now
+                    self.low_space = not self.enough_space()
+        except dbfile.DiskFull:
+            self.low_space = True
 
     def checkpoint(self, *, truncate: bool) -> None:
         """Move the write-ahead log into the database, and write the witness."""
         hit("checkpoint.start")
         dbfile.checkpoint(self._connection, truncate=truncate)
-        self._wal_pages = 0
+        # A reader may have kept the log from being begun again: then the next turn comes as many pages later.
+        self._checkpointed = self._wal_pages
         hit("checkpoint.end")
         self._witness.write(self.head, sync=True)
 
@@ -244,7 +256,7 @@ class Committer:
 
         Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
         """
-        if self._wal_pages:
+        if self._wal_pages > self._checkpointed:
             with dbfile.faults():
                 self.checkpoint(truncate=True)
 
@@ -268,6 +280,8 @@ class Committer:
                     self._set_meta("probe", _PROBE)
                 with self._transaction():
                     self._set_meta("probe", b"")
+                self.checkpoint(truncate=True)
         except dbfile.DiskFull:
             return False
+        self.low_space = False
         return True

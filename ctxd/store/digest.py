@@ -1,7 +1,7 @@
 """One number for everything a store says: equal for two stores if and only if they hold the same versions.
 
-The sum of the hashes of all versions, so the order in which they are met does not matter: a fold of the journal and a scan
-of the tables must agree.
+The sum of the hashes of all versions, so the order in which they are met does not matter: a fold of the journal and
+a scan of the tables must agree.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The loop that makes accepted writes durable, a group at a time.
 
-While one transaction runs, the next one gathers. A full disk fails the transaction and everything behind it, and is probed
-until it has room. A failed disk ends the loop: nothing is acknowledged after it.
+While one transaction runs, the next one gathers. A full disk fails the transaction and everything behind it, and is
+probed until it has room. A failed disk ends the loop: nothing is acknowledged after it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,8 @@ Outcome = Literal["not_applied", "unknown"]
 
 
 class GroupCommit:
-    """The queue of accepted writes and what empties it. Knows neither heads nor operation ids: it tells of both ends."""
+    """The queue of accepted writes and what empties it. Knows neither heads nor operation ids: it tells of both
+    ends."""
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class GroupCommit:
     async def _commit(self, committer: Committer, batch: Sequence[Entry]) -> Exception | None:
         self._flushing = batch
         try:
-            # Cancelled before the thread starts, or not before it has ended: a started transaction is always seen through.
+            # Cancelled before the thread starts, or not before it has ended: a started transaction is always seen
+            # through.
             chains = await run_sync(committer.commit, batch, limiter=self._limiter)
         except dbfile.DiskFull as error:
             self._health.fill(str(error))

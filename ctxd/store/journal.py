@@ -1,8 +1,8 @@
 """The journal: one row a write, chained by hashes, from which everything else can be folded again.
 
 A row's ``b3`` is BLAKE3 over its other columns and its body; its ``chain`` is BLAKE3 over the chain before it, its
-sequence and its ``b3``. Sequences have no gap. A body holds a write's documents whole, its text by hash. The chain starts
-from 32 random bytes, so a receipt of another store never fits.
+sequence and its ``b3``. Sequences have no gap. A body holds a write's documents whole, its text by hash. The chain
+starts from 32 random bytes, so a receipt of another store never fits.
 """
 
 from collections.abc import Iterator, Sequence

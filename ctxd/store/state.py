@@ -6,7 +6,8 @@ from ctxd.errors import CtxdError
 
 
 class Health:
-    """The store's state: in order, read-only for want of space, read-only for lost data, or failed; and whether it drains."""
+    """The store's state: in order, read-only for want of space, read-only for lost data, or failed; and whether it
+    drains."""
 
     def __init__(self) -> None:
         self.state: Literal["ok", "read_only", "failed"] = "ok"

@@ -39,7 +39,8 @@ class Problem:
 
 @dataclass
 class Report:
-    """What was looked at so far, and what is wrong. ``phase`` names what is being looked at, ``done`` counts its rows."""
+    """What was looked at so far, and what is wrong. ``phase`` names what is being looked at, ``done`` counts its
+    rows."""
 
     phase: str = ""
     done: int = 0

@@ -69,7 +69,8 @@ class VersionStore:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hold the state directory and commit what is submitted, until cancelled; ``started`` once it may be used.
 
-        Raises: StateDirError before it has started. StoreFailed when the disk failed: end the process with exit code 74.
+        Raises: StateDirError before it has started. StoreFailed when the disk failed: end the process with exit code
+        74.
         Cancel: what is queued is refused as ``draining``; call ``drain`` before.
         """
         directory = await run_sync(statedir.hold, self._root)
@@ -167,8 +168,8 @@ class VersionStore:
     def submit(self, write: Write) -> Pending:
         """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.
 
-        Raises: CtxdError ``disk_full``, ``data_loss``, ``store_backlog_full``, ``store_failed``, ``draining``; ``cancelled``
-        if its ``op_id`` was submitted before, which ``replay`` tells.
+        Raises: CtxdError ``disk_full``, ``data_loss``, ``store_backlog_full``, ``store_failed``, ``draining``;
+        ``cancelled`` if its ``op_id`` was submitted before, which ``replay`` tells.
         """
         self._health.require_writable()
         if self._commits.full:
@@ -206,8 +207,8 @@ class VersionStore:
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
         """What the write under ``op_id`` answered; null if there was none.
 
-        ``heads`` are loaded on the same trip, for ``peek``. Raises: CtxdError ``idempotency_mismatch`` if it had another
-        ``request``; ``corrupt``. Cancel: safe.
+        ``heads`` are loaded on the same trip, for ``peek``. Raises: CtxdError ``idempotency_mismatch`` if it had
+        another ``request``; ``corrupt``. Cancel: safe.
         """
         key = (principal, op_id)
         if (entry := self._in_flight.get(key)) is None:
@@ -306,7 +307,8 @@ class VersionStore:
     ) -> list[Stored]:
         """The versions of ``id`` at or below both times by ``(valid_time, tx)``, from beyond ``after`` on.
 
-        With ``corrections`` also those that a later write replaced at the same valid time. Raises and cancel: as ``get``.
+        With ``corrections`` also those that a later write replaced at the same valid time. Raises and cancel: as
+        ``get``.
         """
         at = _basis(valid_time, tx)
         versions = await self._read(
@@ -388,8 +390,8 @@ class VersionStore:
     def check_witness(self, receipt: Receipt) -> None:
         """Compare the journal with a receipt that somebody kept.
 
-        If the journal is behind it, or has another row in its place (found a moment later), no more writes are taken: call
-        this only for those who may stop the daemon.
+        If the journal is behind it, or has another row in its place (found a moment later), no more writes are
+        taken: call this only for those who may stop the daemon.
         """
         durable = 0 if self._durable is None else self._durable.seq
         if receipt.seq > durable:

@@ -1,7 +1,7 @@
 """The head witness: a small file beside the database that remembers how far the journal reached.
 
-SQLite drops the end of a damaged write-ahead log without a word. The witness is written apart from it, so that such a loss
-is noticed. Two slots are written in turn, each with its own check sum: a torn one leaves the other.
+SQLite drops the end of a damaged write-ahead log without a word. The witness is written apart from it, so that such
+a loss is noticed. Two slots are written in turn, each with its own check sum: a torn one leaves the other.
 """
 
 import os

@@ -169,9 +169,8 @@ class BackendSuite:
                 for corrections in (False, True):
                     for ascending in (False, True):
                         for basis in ((LATEST, LATEST), (4, LATEST), (LATEST, 3), (5, 2)):
-                            options: dict[str, Any] = dict(
-                                corrections=corrections, ascending=ascending, valid_time=basis[0], tx=basis[1]
-                            )
+                            options: dict[str, Any] = {"corrections": corrections, "ascending": ascending}
+                            options |= {"valid_time": basis[0], "tx": basis[1]}
                             assert backend.history(id, **options) == reference.history(id, **options)
             for valid_time in range(0, 14, 2):
                 for tx in range(len(writes) + 1):

@@ -1,7 +1,7 @@
 """Versions in tables of a SQLite file that somebody else opened.
 
-Runs inside the caller's transaction, on the caller's connection: so a version and the journal row that tells of it become
-durable together.
+Runs inside the caller's transaction, on the caller's connection: so a version and the journal row that tells of it
+become durable together.
 """
 
 import json
@@ -12,6 +12,8 @@ from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
 from ctxd.backends.sqlite import rows, schema
 
 _VISIBLE = """SELECT rowid FROM version WHERE entity=e.n AND vt<=:vt AND tx<=:tx ORDER BY vt DESC, tx DESC LIMIT 1"""
+
+_CORRECTED = "SELECT 1 FROM version AS w WHERE w.entity=v.entity AND w.vt=v.vt AND w.tx>v.tx AND w.tx<=:tx"
 
 
 def _beyond(prefix: str) -> str | None:
@@ -103,9 +105,7 @@ class SqliteBackend:
         if after is not None:
             where.append(f"(v.vt, v.tx) {compare} (:after_vt, :after_tx)")
         if not corrections:
-            where.append(
-                "NOT EXISTS(SELECT 1 FROM version AS w WHERE w.entity=v.entity AND w.vt=v.vt AND w.tx>v.tx AND w.tx<=:tx)"
-            )
+            where.append(f"NOT EXISTS({_CORRECTED})")
         query = f"""SELECT {rows.COLUMNS} FROM entity AS e JOIN version AS v ON v.entity=e.n
             WHERE e.id=:id AND {" AND ".join(where)} ORDER BY v.vt {order}, v.tx {order} LIMIT :limit"""
         bindings = {"id": id, "vt": valid_time, "tx": tx, "limit": -1 if limit is None else limit}

@@ -1,7 +1,7 @@
 """Where a version becomes a row of the ``version`` table and a row a version.
 
-SQLite has no check sums: a flipped bit in a row would be read as if it had been written. So each row carries a CRC-32 over
-everything it says, and a row that does not match is an error, never an answer.
+SQLite has no check sums: a flipped bit in a row would be read as if it had been written. So each row carries a
+CRC-32 over everything it says, and a row that does not match is an error, never an answer.
 """
 
 import zlib

@@ -9,9 +9,10 @@ from typing import Final
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS entity(n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS version(
-    entity INTEGER NOT NULL, vt INTEGER NOT NULL, tx INTEGER NOT NULL, tx_time INTEGER NOT NULL, body BLOB, content BLOB,
-    crc INTEGER NOT NULL
+    entity INTEGER NOT NULL, vt INTEGER NOT NULL, tx INTEGER NOT NULL, tx_time INTEGER NOT NULL, body BLOB, content
+    BLOB, crc INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX IF NOT EXISTS version_at ON version(entity, vt, tx);
 """
-"""Entities by number and by id; versions by entity, valid time and tx. ``body`` null is a deletion. ``crc``: see ``rows``."""
+"""Entities by number and by id; versions by entity, valid time and tx. ``body`` null is a deletion. ``crc``: see
+``rows``."""

@@ -1,0 +1,95 @@
+"""A backup taken while the store writes is whole, and a restored one says the same."""
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync
+
+from ctxd.errors import StateDirError
+from ctxd.store.backup import backup, restore
+from ctxd.store.verify import verify
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import running
+
+pytestmark = pytest.mark.anyio
+
+
+def digest(root):
+    *_, report = verify(root)
+    assert report.problems == []
+    return report.digest
+
+
+@pytest.fixture
+async def root(tmp_path):
+    async with running(tmp_path / "state") as store:
+        for n in range(50):
+            store.submit(write(document(f"t{n}", f"{n} " * (600_000 if n == 3 else 50)), knows=(f"t{n}",)))
+        await store.drain()
+    return tmp_path / "state"
+
+
+async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_path):
+    manifest = backup(root, tmp_path / "backup")
+    report = restore(tmp_path / "backup", tmp_path / "again")
+    assert digest(root) == digest(tmp_path / "again") == manifest.digest == report.digest
+    async with running(tmp_path / "again") as store:
+        assert store.status().state == "ok"
+        assert (await store.get("t3", content=True)).document.content == "3 " * 600_000
+        assert (await store.submit(write(document("t1", "new"))).wait()).seq == 51
+    digest(tmp_path / "again")
+
+
+async def test_a_backup_beside_a_writing_store_is_a_moment_of_it(root, tmp_path):
+    async with running(root) as store:
+        stop = anyio.Event()
+        written = []
+
+        async def keep_writing():
+            while not stop.is_set():
+                written.append(await store.submit(write(document(f"n{len(written)}", "x" * 3_000))).wait())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(keep_writing)
+            while len(written) < 3:
+                await anyio.lowlevel.checkpoint()
+            manifest = await run_sync(backup, root, tmp_path / "backup")
+            stop.set()
+    assert 53 <= manifest.head_seq <= 50 + len(written)
+    assert manifest.head_chain == written[manifest.head_seq - 51].chain
+    restore(tmp_path / "backup", tmp_path / "again")
+    assert digest(tmp_path / "again") == manifest.digest
+
+
+async def test_a_damaged_backup_is_refused(root, tmp_path):
+    backup(root, tmp_path / "backup")
+    data = bytearray((tmp_path / "backup" / "state.db").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "backup" / "state.db").write_bytes(data)
+    with pytest.raises(StateDirError, match="not what the manifest says"):
+        restore(tmp_path / "backup", tmp_path / "again")
+
+
+async def test_neither_side_writes_into_a_folder_that_is_not_empty(root, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    with pytest.raises(StateDirError, match="not empty"):
+        backup(root, tmp_path / "full")
+    backup(root, tmp_path / "backup")
+    with pytest.raises(StateDirError, match="not empty"):
+        restore(tmp_path / "backup", root)
+
+
+async def test_a_folder_without_manifest_is_no_backup(root, tmp_path):
+    backup(root, tmp_path / "backup")
+    (tmp_path / "backup" / "manifest.json").unlink()
+    with pytest.raises(StateDirError, match="no backup"):
+        restore(tmp_path / "backup", tmp_path / "again")
+
+
+async def test_a_damaged_store_is_not_backed_up_as_if_it_were_whole(root, tmp_path):
+    (artifact,) = [path for path in (root / "artifacts").rglob("*") if path.is_file()]
+    artifact.chmod(0o600)
+    artifact.write_bytes(b"")
+    with pytest.raises(StateDirError, match="does not match its hash"):
+        backup(root, tmp_path / "backup")
+    assert not (tmp_path / "backup" / "manifest.json").exists()

@@ -1,0 +1,185 @@
+"""A disk that is full stops writes until it has room; a disk that fails stops the daemon. Nobody is told a lie."""
+
+import shutil
+import subprocess
+
+import anyio
+import pytest
+
+from ctxd import failpoints, limits
+from ctxd.clock import SystemClock
+from ctxd.errors import CtxdError
+from ctxd.store.answers import MISSING, StoreFailed
+from ctxd.store.verify import verify
+from ctxd.store.versions import VersionStore
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "state"
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    failpoints.disarm()
+
+
+async def failure(pending):
+    with pytest.raises(CtxdError) as caught:
+        await pending.wait()
+    return caught.value.code, caught.value.outcome
+
+
+async def until(condition):
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "place", ["journal.begin=error:ENOSPC*3", "journal.insert=error:ENOSPC*1", "journal.commit=error:EDQUOT*2"]
+)
+async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_back_by_themselves(
+    root, monkeypatch, place
+):
+    monkeypatch.setattr(limits, "PROBE_S", 0.05)
+    async with running(root) as store:
+        await store.submit(write(document("t1", "kept"))).wait()
+        lost = []
+        store.on_lost(lost.append)
+        failpoints.arm(place)
+        first = store.submit(write(document("t1", "a"), op_id="op", request=b"q"))
+        assert store.peek("t1").tx == first.seq
+        second = store.submit(write(document("t2", "b"), session="s2"))
+        assert await failure(first) == ("disk_full", "not_applied")
+        assert await failure(second) == ("disk_full", "not_applied")
+        assert lost == [{"s1", "s2"}]
+        assert store.peek("t1") is MISSING
+        assert store.status().state == "read_only"
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("t3")))
+        assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
+        assert (await store.get("t1", content=True)).document.content == "kept"
+        assert await store.replay("host", "op", b"q") is None
+
+        await until(lambda: store.status().state == "ok")
+        again = await store.submit(write(document("t1", "a"), op_id="op", request=b"q")).wait()
+        assert again.seq == 2
+    *_, report = verify(root)
+    assert report.problems == [] and report.rows == 2
+
+
+async def test_a_full_disk_under_an_artifact_fails_its_write_and_leaves_nothing(root, monkeypatch):
+    monkeypatch.setattr(limits, "PROBE_S", 0.05)
+    async with running(root) as store:
+        failpoints.arm("art.write=error:ENOSPC*1")
+        large = "x" * (2 * 1024 * 1024)
+        assert await failure(store.submit(write(document("t1", large)))) == ("disk_full", "not_applied")
+        await until(lambda: store.status().state == "ok")
+        await store.submit(write(document("t1", large))).wait()
+
+
+@pytest.mark.parametrize("place", ["journal.insert", "journal.flush", "journal.postcommit", "art.fsync", "art.dirsync"])
+async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, place):
+    store = VersionStore(root, SystemClock())
+    errors = []
+
+    async def run(*, task_status):
+        try:
+            await store.run(task_status=task_status)
+        except StoreFailed as error:
+            errors.append(error)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            await group.start(run)
+            await store.submit(write(document("t1", "kept"))).wait()
+            failpoints.arm(f"{place}=error:EIO*1")
+            first = store.submit(write(document("t2", "x" * (2 * 1024 * 1024))))
+            await anyio.wait_all_tasks_blocked()
+            assert await failure(first) == ("store_failed", "unknown")
+            await until(lambda: errors)
+    for operation in (store.get("t1"), store.heads(["t1"]), store.scan("t")):
+        with pytest.raises(CtxdError) as caught:
+            await operation
+        assert caught.value.code == "store_failed"
+    with pytest.raises(CtxdError, match="failpoint"):
+        store.submit(write(document("t3")))
+    failpoints.disarm()
+    async with running(root) as store:
+        assert (await store.get("t1")) is not None
+        # Only what failed after its commit may be there, and then it is there whole.
+        assert ((await store.get("t2", content=True)) is not None) == (place == "journal.postcommit")
+    *_, report = verify(root)
+    assert report.problems == []
+
+
+async def test_writes_queued_behind_a_failed_disk_were_not_applied(root, monkeypatch):
+    monkeypatch.setattr(limits, "COMMIT_WRITES_MAX", 1)
+    store = VersionStore(root, SystemClock())
+    with anyio.fail_after(10):
+        with pytest.raises(BaseExceptionGroup) as caught:
+            async with anyio.create_task_group() as group:
+                await group.start(store.run)
+                failpoints.arm("journal.flush=error:EIO*1")
+                pendings = [store.submit(write(document(f"t{n}"))) for n in range(3)]
+        assert caught.group_contains(StoreFailed, match="failpoint")
+    outcomes = [await failure(pending) for pending in pendings]
+    assert outcomes == [("store_failed", "unknown"), ("store_failed", "not_applied"), ("store_failed", "not_applied")]
+
+
+async def test_too_little_free_space_stops_writes_before_the_disk_is_full(root, monkeypatch):
+    monkeypatch.setattr(limits, "PROBE_S", 0.05)
+    monkeypatch.setattr(limits, "WITNESS_S", 0.0)
+    async with running(root) as store:
+        free = []
+        monkeypatch.setattr("ctxd.store.committer.Committer.enough_space", lambda self: bool(free))
+        await store.submit(write(document("t1"))).wait()
+        await until(lambda: store.status().state == "read_only")
+        assert "nearly full" in store.status().reason
+        free.append(True)
+        await until(lambda: store.status().state == "ok")
+        await store.submit(write(document("t2"))).wait()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=12m,mode=700", "tmpfs", str(mount)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+async def test_a_disk_that_is_really_full_loses_nothing_and_is_used_again_when_it_has_room(small_disk, monkeypatch):
+    monkeypatch.setattr(limits, "PROBE_S", 0.05)
+    monkeypatch.setattr(limits, "CHECKPOINT_IDLE_S", 0.05)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(8 * 1024 * 1024))
+    root = small_disk / "state"
+    async with running(root) as store:
+        acknowledged = []
+        refused = False
+        for n in range(400):
+            try:
+                await store.submit(write(document(f"t{n}", str(n) * 20_000))).wait()
+                acknowledged.append(f"t{n}")
+            except CtxdError as error:
+                assert (error.code, error.outcome) == ("disk_full", "not_applied")
+                refused = True
+                break
+        assert refused and acknowledged
+        assert len(await store.bulk(acknowledged, tx=len(acknowledged))) == len(acknowledged)
+        ballast.unlink()
+        await until(lambda: store.status().state == "ok")
+        await store.submit(write(document("after", "y"))).wait()
+        assert list(await store.bulk([*acknowledged, "after"], content=True)) == [*acknowledged, "after"]
+    *_, report = verify(root)
+    assert report.problems == [] and report.rows == len(acknowledged) + 1

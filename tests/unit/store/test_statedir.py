@@ -1,0 +1,98 @@
+"""A state directory has one owner, and nobody else can reach into it."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from ctxd import dbfile
+from ctxd.clock import SystemClock
+from ctxd.errors import StateDirError
+from ctxd.store import statedir
+from ctxd.store.versions import VersionStore
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import running
+
+
+def test_a_new_directory_is_ours_alone(tmp_path):
+    held = statedir.hold(tmp_path / "a" / "state")
+    assert stat.S_IMODE(held.root.stat().st_mode) == 0o700
+    held.close()
+
+
+def test_a_second_holder_is_refused_and_told_the_first(tmp_path):
+    held = statedir.hold(tmp_path / "state")
+    program = f"""
+from pathlib import Path
+from ctxd.errors import StateDirError
+from ctxd.store import statedir
+from ctxd.store.versions import VersionStore
+try:
+    statedir.hold(Path({str(tmp_path / "state")!r}))
+except StateDirError as error:
+    print(error.exit_code, error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"75 {tmp_path / 'state'} is in use by process {os.getpid()}"
+    held.close()
+    statedir.hold(tmp_path / "state").close()
+
+
+@pytest.mark.anyio
+async def test_two_stores_on_one_directory_are_refused(tmp_path):
+    async with running(tmp_path / "state") as store:
+        with pytest.raises(StateDirError) as caught:
+            await VersionStore(tmp_path / "state", SystemClock()).run()
+        assert caught.value.exit_code == 75
+        await store.submit(write(document("t1"))).wait()
+
+
+def test_a_directory_that_others_may_enter_is_refused(tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o750)
+    with pytest.raises(StateDirError, match="open to others") as caught:
+        statedir.hold(tmp_path / "state")
+    assert caught.value.exit_code == 78
+
+
+@pytest.mark.parametrize(("mode", "safe"), [(0o755, True), (0o775, False), (0o777, False), (0o1777, True)])
+def test_a_folder_above_that_others_may_write_is_refused_unless_sticky_and_root_s(tmp_path, mode, safe):
+    above = tmp_path / "above"
+    (above / "state").mkdir(parents=True, mode=0o700)
+    (above / "state").chmod(0o700)
+    above.chmod(mode)
+    if safe and (mode & 0o1000) and os.geteuid() != 0:
+        pytest.skip("only root can make a sticky folder of root's")
+    if safe:
+        statedir.check_safe(above / "state")
+    else:
+        with pytest.raises(StateDirError, match="written by others"):
+            statedir.check_safe(above / "state")
+
+
+@pytest.mark.anyio
+async def test_a_file_of_a_newer_program_is_not_touched(tmp_path):
+    root = tmp_path / "state"
+    async with running(root):
+        pass
+    connection = dbfile.open_writer(root / "state.db")
+    connection.execute("PRAGMA user_version=99")
+    dbfile.checkpoint(connection, truncate=True)
+    connection.close()
+    before = (root / "state.db").read_bytes()
+    with pytest.raises(StateDirError, match="newer ctxd") as caught:
+        await VersionStore(root, SystemClock()).run()
+    assert caught.value.exit_code == 78
+    assert (root / "state.db").read_bytes() == before
+
+
+@pytest.mark.anyio
+async def test_a_file_that_is_no_database_is_refused(tmp_path):
+    root = tmp_path / "state"
+    root.mkdir(mode=0o700)
+    (root / "state.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(StateDirError, match="no SQLite database") as caught:
+        await VersionStore(root, SystemClock()).run()
+    assert caught.value.exit_code == 74
