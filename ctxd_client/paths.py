@@ -55,7 +55,7 @@ def find_socket(socket: str | Path | None = None, environ: Mapping[str, str] | N
         return SocketPlace(named, "CTXD_SOCKET")
     places = socket_places(environ)
     existing = next((place for place in places if _exists(place.path)), None)
-    return existing or places[1]
+    return existing or places[0 if os.geteuid() == 0 else 1]
 
 
 def remedy(place: SocketPlace, reason: OSError) -> str:

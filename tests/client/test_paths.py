@@ -1,5 +1,7 @@
 """Where the socket is looked for, in which order, and what is said when nobody is there."""
 
+import os
+
 import pytest
 
 from ctxd_client import paths
@@ -10,6 +12,7 @@ from ctxd_client.paths import SocketPlace, find_socket, remedy
 def places(tmp_path, monkeypatch):
     """An environment whose three usual places are below ``tmp_path``; nothing exists yet."""
     monkeypatch.setattr(paths, "SYSTEM_SOCKET", str(tmp_path / "system.sock"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": "/nowhere"}
 
 
@@ -33,10 +36,12 @@ def test_of_the_usual_places_the_first_that_exists_is_taken(places, tmp_path):
     assert find_socket(None, places).origin == "system"
 
 
-def test_when_none_exists_the_place_named_is_where_this_users_daemon_would_listen(places, tmp_path):
+def test_when_none_exists_the_place_named_is_where_this_users_daemon_would_listen(places, tmp_path, monkeypatch):
     assert find_socket(None, places).path == str(tmp_path / "run/ctxd/ctxd.sock")
     del places["XDG_RUNTIME_DIR"]
     assert find_socket(None, places).path == str(tmp_path / "state/ctxd/ctxd.sock")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert find_socket(None, places).path == str(tmp_path / "system.sock")
 
 
 def test_an_empty_variable_is_no_variable(places, tmp_path):

@@ -127,5 +127,4 @@ def test_a_client_looks_where_a_daemon_listens_by_default(home, monkeypatch, run
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
     listens = str(load({}, home).socket)
     assert listens in [place.path for place in socket_places(home)]
-    if not root:
-        assert find_socket(None, home).path == listens
+    assert find_socket(None, home).path == listens

@@ -1,0 +1,258 @@
+"""The checks of ``ctx doctor``: what on this host keeps ctxd from working, or soon will, and how to mend it.
+
+A check looks and reports; it changes nothing. Facts come in as arguments where a test could not bring them about.
+"""
+
+import importlib.metadata
+import os
+import resource
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from ctxd_client.paths import SOCKET_PATH_BYTES_MAX
+from ctxd_protocol.status import DaemonStatus
+
+Verdict = Literal["ok", "warn", "fail"]
+
+DISK_FREE_FAIL: Final = 64 * 1024 * 1024
+"""Free bytes below which the daemon is about to refuse writes."""
+
+DISK_FREE_WARN: Final = 1024 * 1024 * 1024
+"""Free bytes below which an operator should look."""
+
+WATCHES_WARN: Final = 65_536
+"""inotify watches of a user below which a large tree cannot be followed: one is needed per folder."""
+
+INSTANCES_WARN: Final = 128
+"""inotify instances of a user below which editors and other tools use them up."""
+
+DESCRIPTORS_RESERVED: Final = 128
+"""Descriptors that the daemon needs besides one a connection."""
+
+SQLITE_LEAST: Final = (3, 51, 3)
+"""SQLite before this may lose a commit when the write-ahead log is reset while another connection checkpoints."""
+
+EPOCH_LEAST_MS: Final = 1_700_000_000_000
+"""November 2023, in ms since 1970: a clock that shows less has never been set."""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One check: its name, the verdict, what was found, and the fix; no fix is needed when it is ok."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+
+
+def ok(name: str, found: str) -> Check:
+    """A check that found all well."""
+    return Check(name=name, verdict="ok", found=found)
+
+
+def warn(name: str, found: str, fix: str) -> Check:
+    """A check that found what will hurt later, or hurts somewhat."""
+    return Check(name=name, verdict="warn", found=found, fix=fix)
+
+
+def fail(name: str, found: str, fix: str) -> Check:
+    """A check that found what keeps ctxd from working."""
+    return Check(name=name, verdict="fail", found=found, fix=fix)
+
+
+def socket_path(path: str) -> Check:
+    """Whether the socket's path is short enough for the kernel."""
+    length = len(os.fsencode(path))
+    if length > SOCKET_PATH_BYTES_MAX:
+        return fail(
+            "socket path", f"{path} has {length} bytes, {SOCKET_PATH_BYTES_MAX} are allowed", "choose a shorter one"
+        )
+    return ok("socket path", f"{path}, {length} of {SOCKET_PATH_BYTES_MAX} bytes")
+
+
+def socket_file(path: str) -> Check:
+    """Whether the socket is there, is one, and is closed to strangers, as its folder is."""
+    name = "socket file"
+    try:
+        found = os.stat(path)
+        folder = os.stat(os.path.dirname(path) or ".")
+    except FileNotFoundError:
+        return fail(name, f"{path} is not there", "start the daemon: ctxd run, or systemctl start ctxd")
+    except PermissionError:
+        return fail(name, f"{path} cannot be looked at", "join the daemon's group, or run as its user")
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISSOCK(found.st_mode):
+        return fail(name, f"{path} is not a socket", "move it away, and start the daemon")
+    if mode & 0o007:
+        return fail(name, f"{path} is open to everybody ({mode:04o})", f"chmod o= {path}, and restart the daemon")
+    if folder.st_mode & 0o002 and not folder.st_mode & stat.S_ISVTX:
+        return fail(name, "anybody may replace it: its folder is open to writing", f"chmod o-w {os.path.dirname(path)}")
+    return ok(name, f"mode {mode:04o}")
+
+
+def daemon(status: DaemonStatus | None, error: str, client_version: str) -> Iterator[Check]:
+    """Whether a daemon answers, is of our version, and takes writes. ``error`` says why ``status`` is null."""
+    if status is None:
+        yield fail("daemon", error, "start it; a socket that nobody listens on is replaced at the start")
+        return
+    yield ok("daemon", f"{status.state}, pid {status.pid}")
+    if status.version == client_version:
+        yield ok("version", status.version)
+    else:
+        found = f"daemon {status.version}, ctx {client_version}"
+        yield warn("version", found, "restart the daemon after an upgrade; use the ctx installed with it")
+    store = status.store
+    if store.state == "ok":
+        yield ok("store", f"takes writes, {store.pending_writes} pending")
+    else:
+        yield fail("store", f"{store.state}: {store.reason}", "free disk space, or read the daemon's log")
+
+
+def distribution() -> Check:
+    """Whether somebody else's distribution of the name ``ctxd`` is installed beside ours."""
+    try:
+        other = importlib.metadata.version("ctxd")
+    except importlib.metadata.PackageNotFoundError:
+        return ok("distribution", "no other package is called ctxd")
+    return fail(
+        "distribution",
+        f"another package called ctxd ({other}) shadows ours",
+        "pip uninstall ctxd; ours is ctxd-sidecar",
+    )
+
+
+def executables(path: str) -> Check:
+    """Whether ``ctxd`` on ``path``, a PATH, is the one that belongs to this ``ctx``."""
+    found = shutil.which("ctxd", path=path)
+    if found is None:
+        return warn("executable", "there is no ctxd on the PATH", f"add {Path(sys.executable).parent} to it")
+    if Path(found).resolve().parent != Path(sys.executable).resolve().parent and Path(found).parent != _scripts():
+        return warn("executable", f"{found} is not the ctxd of this ctx", f"put {_scripts()} first on the PATH")
+    return ok("executable", found)
+
+
+def state_dir(path: Path) -> Check:
+    """Whether the state directory is there, ours, and closed to others."""
+    name = "state dir"
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return warn(name, f"{path} is not there yet", "the daemon makes it at its first start")
+    except PermissionError:
+        return warn(name, f"{path} belongs to somebody else", "run ctx doctor as the daemon's user to check it")
+    if not stat.S_ISDIR(found.st_mode):
+        return fail(name, f"{path} is not a folder", "move it away, or set state_dir to another path")
+    if found.st_mode & 0o077:
+        return fail(name, f"{path} is open to others ({stat.S_IMODE(found.st_mode):04o})", f"chmod 700 {path}")
+    if found.st_uid == os.geteuid() and not os.access(path, os.W_OK | os.X_OK):
+        return fail(name, f"{path} cannot be written", f"chmod 700 {path}")
+    return ok(name, f"{path}, mode {stat.S_IMODE(found.st_mode):04o}")
+
+
+def disk(path: Path, free: int | None = None) -> Check:
+    """Whether there is room where the state is kept. ``free`` null: ask the file system."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    free = shutil.disk_usage(path).free if free is None else free
+    found = f"{free // 2**20:,} MiB free at {path}"
+    if free < DISK_FREE_FAIL:
+        return fail("disk", found, "free some: writes are refused until there is room")
+    return warn("disk", found, "free some soon") if free < DISK_FREE_WARN else ok("disk", found)
+
+
+def sqlite(version: str | None = None) -> Check:
+    """Whether the SQLite inside apsw is new enough. ``version`` null: ask the installed distribution."""
+    if version is None:
+        try:
+            version = importlib.metadata.version("apsw")
+        except importlib.metadata.PackageNotFoundError:
+            return fail("SQLite", "apsw is not installed", "pip install ctxd-sidecar again")
+    parts = tuple(int(part) for part in version.split(".")[:3])
+    if parts < SQLITE_LEAST:
+        return fail("SQLite", version, f"pip install 'apsw>={'.'.join(map(str, SQLITE_LEAST))}'")
+    return ok("SQLite", ".".join(version.split(".")[:3]))
+
+
+def machine_id(path: Path = Path("/etc/machine-id")) -> Check:
+    """Whether the host has an identity that outlives restarts; file identities are made from it."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        text = ""
+    if len(text) == 32 and not text.strip("0123456789abcdef"):
+        return ok("machine id", text)
+    return warn(
+        "machine id", f"{path} has none; one is kept in the state directory instead", "systemd-machine-id-setup"
+    )
+
+
+def inotify(folder: Path = Path("/proc/sys/fs/inotify")) -> Iterator[Check]:
+    """Whether the kernel allows enough watches for large trees."""
+    for key, least in (("max_user_watches", WATCHES_WARN), ("max_user_instances", INSTANCES_WARN)):
+        try:
+            value = int((folder / key).read_text())
+        except (OSError, ValueError):
+            yield warn(f"inotify {key}", "unknown", "needs Linux with /proc")
+            continue
+        found = f"{value:,}"
+        setting = f"sysctl fs.inotify.{key}={least * 8}"
+        yield ok(f"inotify {key}", found) if value >= least else warn(f"inotify {key}", found, setting)
+
+
+def descriptors(connections_max: int, soft: int | None = None) -> Check:
+    """Whether a daemon started from here may open a descriptor for each connection it allows."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if soft is None else soft
+    need = connections_max + DESCRIPTORS_RESERVED
+    found = (
+        "no limit"
+        if soft == resource.RLIM_INFINITY
+        else f"{soft:,} allowed, {need:,} for {connections_max:,} connections"
+    )
+    if soft != resource.RLIM_INFINITY and soft < need:
+        return warn("open files", found, f"ulimit -n {need}, or LimitNOFILE={need} in the unit")
+    return ok("open files", found)
+
+
+def clock(now_ms: int, newest_file_ms: int | None) -> Check:
+    """Whether the host's clock can be right: set at all, and not behind what was written here."""
+    if now_ms < EPOCH_LEAST_MS:
+        return fail("clock", "it was never set", "timedatectl set-ntp true")
+    if newest_file_ms is not None and newest_file_ms > now_ms + 60_000:
+        behind = (newest_file_ms - now_ms) // 1000
+        return warn("clock", f"it is {behind:,} s behind the newest state file", "timedatectl set-ntp true")
+    return ok("clock", "plausible")
+
+
+def newest_file_ms(folder: Path) -> int | None:
+    """When the newest file directly in ``folder`` was written, in ms since 1970; null if there is none to see."""
+    try:
+        return max((entry.stat().st_mtime_ns // 1_000_000 for entry in os.scandir(folder)), default=None)
+    except OSError:
+        return None
+
+
+def environment(environ: Mapping[str, str]) -> Check:
+    """Whether a variable of ours is misspelt: a name that nothing reads."""
+    from ctxd.config import SETTINGS
+
+    known = {setting.variable for setting in SETTINGS} | OTHER_VARIABLES
+    strange = sorted(name for name in environ if name.startswith("CTXD_") and name not in known)
+    if strange:
+        return warn("environment", f"nothing reads {', '.join(strange)}", "unset it, or correct its name")
+    return ok("environment", "every CTXD_ variable is one that is read")
+
+
+OTHER_VARIABLES: Final = frozenset(
+    {"CTXD_CONFIG", "CTXD_SESSION", "CTXD_CONTEXT_ID", "CTXD_CONTEXT_FILE", "CTXD_FAILPOINTS", "CTXD_NO_AUTOSTART"}
+)
+"""Variables that are read and are no settings."""
+
+
+def _scripts() -> Path:
+    return Path(sys.argv[0]).resolve().parent

@@ -1,0 +1,25 @@
+"""``ctx completion``: the shell's own completion of commands and options."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from ctxd.cli.command import Command
+from ctxd.cli.exits import FAILURE, Stop
+from ctxd.cli.screen import Screen
+
+
+@click.command(
+    cls=Command,
+    examples='eval "$(ctx completion bash)"\nctx completion fish > ~/.config/fish/completions/ctx.fish',
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that makes SHELL complete ctx's commands and options."""
+    kind = get_completion_class(shell)
+    assert kind is not None, "click completes every shell that the argument allows"
+    try:
+        source = kind(ctx.find_root().command, {}, "ctx", "_CTX_COMPLETE").source()
+    except RuntimeError as error:
+        raise Stop(FAILURE, str(error), hint="use a newer shell") from error
+    Screen().content(source)

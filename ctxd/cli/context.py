@@ -1,0 +1,208 @@
+"""``ctx context``: what a model sees, why, and what changed."""
+
+from typing import Final
+
+import click
+
+from ctxd.cli.command import Command, Invocation, common, session_argument
+from ctxd.cli.exits import USAGE, Stop
+from ctxd.cli.names import session_id
+from ctxd.cli.screen import Colour, cell
+from ctxd.cli.words import count, short, size
+from ctxd_client.errors import InvalidState
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, Section, SectionSize
+
+BAR_COLUMNS: Final = 72
+"""Columns of the bar of sections. Each section that is not empty gets at least one."""
+
+_LOOKS: Final[dict[Section, tuple[str, Colour]]] = {
+    "system_prompt": ("S", "magenta"),
+    "metadata_pool": ("M", "blue"),
+    "chat": ("C", "green"),
+    "active_content": ("A", "yellow"),
+}
+
+
+@click.command(
+    cls=Command,
+    examples="ctx context\nctx context s1 --text | less\nctx context s1 --turn 3\nctx context s1 --diff 3 4\n"
+    "ctx context s1 --diff t2 t5\nctx context s1 --plan 8000",
+)
+@session_argument
+@click.option("--text", "as_text", is_flag=True, help="The context itself, byte for byte into a pipe.")
+@click.option("--turn", type=click.IntRange(min=0), metavar="N", help="As the model saw it at turn N.")
+@click.option("--assembly", type=click.IntRange(min=1), metavar="N", help="As assembly number N was.")
+@click.option("--diff", nargs=2, metavar="A B", help="What changed between two assemblies; t3 is that of turn 3.")
+@click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="What a budget would leave out.")
+@common
+def context(
+    run: Invocation,
+    session: str | None,
+    as_text: bool,
+    turn: int | None,
+    assembly: int | None,
+    diff: tuple[str, str] | None,
+    plan: str | None,
+) -> None:
+    """Show what the model of SESSION sees now, block by block, and why.
+
+    Looking at a live session assembles its context, as its harness would, and the daemon records that.
+    """
+    if sum((turn is not None or assembly is not None, diff is not None, plan is not None)) > 1:
+        raise Stop(USAGE, "--turn or --assembly, --diff and --plan exclude each other", hint="choose one")
+    with run.client() as client:
+        id = session_id(client, session)
+        if diff is not None:
+            _diff(run, client, id, *diff)
+        elif plan is not None:
+            _plan(run, client.context_plan(id, budget_tokens=_tokens(plan)).plan)
+        else:
+            wants_blocks = run.screen.as_json or not as_text
+            wants_text = run.screen.as_json or as_text
+            shown = _seen(run, client, id, turn, assembly, wants_text, wants_blocks)
+            _show(run, shown, as_text=as_text)
+
+
+def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[tuple[Section, int]]:
+    """How many of ``columns`` each section gets by its tokens: to scale, and one at least unless it is empty. Pure."""
+    filled = [each for each in sections if each.tokens > 0]
+    total = sum(each.tokens for each in filled)
+    if not total:
+        return []
+    exact = {each.section: each.tokens * columns / total for each in filled}
+    widths = {section: max(1, int(width)) for section, width in exact.items()}
+    for section in sorted(exact, key=lambda each: exact[each] - int(exact[each]), reverse=True):
+        if sum(widths.values()) < columns:
+            widths[section] += 1
+    while sum(widths.values()) > columns:
+        widths[max(widths, key=lambda each: widths[each])] -= 1
+    return [(each.section, widths[each.section]) for each in filled]
+
+
+def _seen(
+    run: Invocation,
+    client: SyncClient,
+    session: str,
+    turn: int | None,
+    assembly: int | None,
+    text: bool,
+    blocks: bool,
+) -> AssembledContext:
+    if turn is not None or assembly is not None:
+        return client.context_show(session, turn=turn, number=assembly, text=text, blocks=blocks)
+    try:
+        return client.context_assemble(session, text=text, blocks=blocks)
+    except InvalidState as error:
+        if error.code not in ("session_not_active", "session_closed"):
+            raise
+        run.screen.note(f"{error.message}: this is what its model saw last")
+        return client.context_show(session, text=text, blocks=blocks)
+
+
+def _show(run: Invocation, shown: AssembledContext, *, as_text: bool) -> None:
+    screen = run.screen
+    if screen.as_json:
+        screen.document(shown)
+        return
+    if as_text:
+        screen.content(shown.text)
+        return
+    kept = "" if shown.stable_prefix is None else f"  {size(shown.stable_prefix)} unchanged at the start"
+    screen.line(
+        f"{screen.paint(cell(shown.session), 'bold')}  turn {shown.turn}  assembly {shown.number}  "
+        f"{count(shown.tokens)} tokens  {size(shown.bytes)}  {cell(shown.context_id)}{kept}"
+    )
+    _show_bar(run, shown.sections)
+    screen.line()
+    screen.table(
+        ("SECTION", "OBJECT", "TOKENS", "REASON", "TEXT"),
+        [(_LOOKS[b.section][0], short(b.object or ""), count(b.tokens), b.reason, _start(b)) for b in shown.blocks],
+        right=(2,),
+    )
+    if shown.plan.budget_tokens is not None:
+        screen.line()
+        _show_plan(run, shown.plan)
+
+
+def _show_bar(run: Invocation, sections: tuple[SectionSize, ...]) -> None:
+    screen = run.screen
+    drawn = (screen.paint(_LOOKS[section][0] * width, _LOOKS[section][1]) for section, width in bar(sections))
+    screen.line(f"[{''.join(drawn)}]")
+    for each in sections:
+        letter, colour = _LOOKS[each.section]
+        name = f"{letter} {each.section:<15}"
+        screen.line(f"{screen.paint(name, colour)} {count(each.tokens):>9} tokens  {count(each.entries):>5} entries")
+
+
+def _start(block: Block) -> str:
+    return block.text[:80].replace("\n", " ")
+
+
+def _plan(run: Invocation, plan: BudgetPlan) -> None:
+    if run.screen.as_json:
+        run.screen.document(plan)
+    else:
+        _show_plan(run, plan)
+
+
+def _show_plan(run: Invocation, plan: BudgetPlan) -> None:
+    screen = run.screen
+    if plan.budget_tokens is None:
+        screen.line(f"no budget, {count(plan.tokens)} tokens")
+        return
+    over = f", over by {count(plan.over_by)} whatever is left out" if plan.over_by else ""
+    dropped = f", {count(plan.tokens_after)} without {len(plan.dropped)} objects" if plan.dropped else ""
+    screen.line(f"budget {count(plan.budget_tokens)} tokens, context {count(plan.tokens)}{dropped}{over}")
+    if plan.dropped:
+        rows = [(short(each.object), count(each.tokens), each.reason) for each in plan.dropped]
+        screen.table(("LEFT OUT", "TOKENS", "REASON"), rows, right=(1,))
+
+
+def _diff(run: Invocation, client: SyncClient, session: str, a: str, b: str) -> None:
+    import difflib
+
+    before, after = (_recorded(client, session, each) for each in (a, b))
+    lines = list(
+        difflib.unified_diff(
+            before.text.splitlines(keepends=True),
+            after.text.splitlines(keepends=True),
+            f"assembly {before.number} (turn {before.turn})",
+            f"assembly {after.number} (turn {after.turn})",
+        )
+    )
+    if run.screen.as_json:
+        run.screen.document({"from": before.number, "to": after.number, "diff": "".join(lines)})
+        return
+    print_diff(run, lines)
+
+
+def print_diff(run: Invocation, lines: list[str]) -> None:
+    """The lines of a unified diff, coloured where that is wanted."""
+    colours: dict[str, Colour] = {"+": "green", "-": "red", "@": "cyan"}
+    for line in lines:
+        text = line.rstrip("\n")
+        shown = cell(text) if run.screen.terminal else text
+        colour = colours.get(text[:1])
+        run.screen.line(run.screen.paint(shown, colour) if colour else shown)
+
+
+def _recorded(client: SyncClient, session: str, which: str) -> AssembledContext:
+    number, turn = (None, which[1:]) if which[:1] == "t" else (which, None)
+    try:
+        return client.context_show(
+            session, number=int(number) if number else None, turn=int(turn) if turn else None, blocks=False
+        )
+    except ValueError:
+        raise Stop(
+            USAGE, f"{which!r} is no assembly", hint="write its number, or t and a turn: ctx context --diff 3 t5"
+        ) from None
+
+
+def _tokens(text: str) -> int | None:
+    try:
+        return int(text.replace("_", "").replace(",", "")) if text else None
+    except ValueError:
+        raise Stop(
+            USAGE, f"--plan {text!r} is no number of tokens", hint="write --plan 8000, or --plan alone"
+        ) from None

@@ -1,0 +1,92 @@
+"""``ctx doctor``: every check, one line each, and the fix beneath what needs one."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ctxd import __version__
+from ctxd.cli import checks
+from ctxd.cli.checks import Check, Verdict
+from ctxd.cli.command import Command, Invocation, common
+from ctxd.cli.exits import CHECK_FAILED, OK
+from ctxd.cli.screen import Colour, cell
+from ctxd.clock import SystemClock
+from ctxd.config import Config, ConfigError, load
+from ctxd_client.errors import CallFailed
+from ctxd_client.paths import find_socket
+from ctxd_client.sync import connect_sync
+from ctxd_protocol.status import DaemonStatus
+
+ANSWER_S_MAX: Final = 5.0
+"""Seconds that the daemon has to answer: longer is itself a finding."""
+
+_MARKS: Final[dict[Verdict, tuple[str, Colour]]] = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
+
+
+@click.command(cls=Command, examples="ctx doctor\nctx doctor --json | jq '.items[] | select(.verdict != \"ok\")'")
+@common
+def doctor(run: Invocation) -> int:
+    """Check what ctxd needs on this host, and say how to mend what is wrong.
+
+    Exits with 7 when a check fails; warnings alone do not count.
+    """
+    found = _all(run)
+    failed = sum(check.verdict == "fail" for check in found)
+    if run.screen.as_json:
+        run.screen.document({"items": found, "failed": failed})
+    else:
+        for check in found:
+            _show(run, check)
+    return CHECK_FAILED if failed else OK
+
+
+def _all(run: Invocation) -> list[Check]:
+    found: list[Check] = []
+    config: Config | None = None
+    try:
+        config = load()
+        found.append(checks.ok("settings", "every one is allowed"))
+    except ConfigError as error:
+        found.append(checks.fail("settings", str(error), "correct it: the daemon does not start with it"))
+    named = run.socket or os.environ.get("CTXD_SOCKET")
+    if named is None and config is not None and config.origins["socket"].startswith("file"):
+        named = str(config.socket)
+    path = find_socket(named).path
+    status, silence = _ask(path)
+    found += [
+        checks.environment(os.environ),
+        checks.socket_path(path),
+        checks.socket_file(path),
+        *checks.daemon(status, silence, __version__),
+        checks.distribution(),
+        checks.executables(os.environ.get("PATH", "")),
+        checks.sqlite(),
+        checks.machine_id(),
+        *checks.inotify(),
+    ]
+    if config is not None:
+        state_dir = config.state_dir if status is None or not status.state_dir else Path(status.state_dir)
+        found += [
+            checks.state_dir(state_dir),
+            checks.disk(state_dir),
+            checks.descriptors(config.connections_max),
+            checks.clock(SystemClock().wall_ms(), checks.newest_file_ms(state_dir)),
+        ]
+    return found
+
+
+def _ask(path: str) -> tuple[DaemonStatus | None, str]:
+    try:
+        with connect_sync(path, deadline_s=ANSWER_S_MAX, client="ctx doctor", version=__version__) as client:
+            return client.daemon_status(), ""
+    except CallFailed as error:
+        return None, error.message
+
+
+def _show(run: Invocation, check: Check) -> None:
+    mark, colour = _MARKS[check.verdict]
+    run.screen.line(f"{run.screen.paint(mark, colour)} {check.name:<28} {cell(check.found)}")
+    if check.fix:
+        run.screen.line(f"  {'':<28} {run.screen.paint('fix: ' + cell(check.fix), 'dim')}")

@@ -1,0 +1,69 @@
+"""``ctx activate``, ``deactivate``, ``pin`` and ``unpin``: steer what is in a model's window."""
+
+from collections.abc import Callable
+
+import click
+
+from ctxd.cli.command import Command, Invocation, common, session_option
+from ctxd.cli.names import object_id, session_id
+from ctxd.cli.screen import cell
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.methods import MembershipResult
+
+_objects = click.argument("objects", nargs=-1, required=True, metavar="OBJECT...")
+
+
+@click.command(cls=Command, examples="ctx activate 3f9a01bc\nctx activate /workspace/a.py -s s1")
+@_objects
+@session_option
+@common
+def activate(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
+    """Load objects into the window: ids, unique prefixes of 8 characters, or paths."""
+    _move(run, objects, session, SyncClient.session_activate)
+
+
+@click.command(cls=Command, examples="ctx deactivate 3f9a01bc")
+@_objects
+@session_option
+@common
+def deactivate(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
+    """Take objects out of the window; a line that names them stays."""
+    _move(run, objects, session, SyncClient.session_deactivate)
+
+
+@click.command(cls=Command, examples="ctx pin 3f9a01bc")
+@_objects
+@session_option
+@common
+def pin(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
+    """Keep objects loaded: no collapse and no budget takes them out."""
+    _move(run, objects, session, SyncClient.session_pin)
+
+
+@click.command(cls=Command, examples="ctx unpin 3f9a01bc")
+@_objects
+@session_option
+@common
+def unpin(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
+    """Undo pins."""
+    _move(run, objects, session, SyncClient.session_unpin)
+
+
+def _move(
+    run: Invocation,
+    objects: tuple[str, ...],
+    session: str | None,
+    call: Callable[[SyncClient, str, str], MembershipResult],
+) -> None:
+    moved = []
+    with run.client() as client:
+        id = session_id(client, session)
+        for each in objects:
+            done = call(client, id, object_id(client, id, each))
+            moved.append(done)
+            if not run.screen.as_json:
+                pinned = ", pinned" if done.pinned else ""
+                unchanged = "" if done.changed else " (it was so already)"
+                run.screen.line(f"{cell(done.object)} is {done.level}{pinned}{unchanged}")
+    if run.screen.as_json:
+        run.screen.document({"items": moved})

@@ -1,0 +1,104 @@
+"""From what a person types to what the daemon knows: sessions by prefix, objects by path, times by age."""
+
+import os
+import re
+from datetime import datetime
+from typing import Final
+
+from ctxd.cli.exits import CONFLICT, NOT_FOUND, USAGE, Stop
+from ctxd_client.errors import InvalidCall, NotFound
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+_AGE: Final = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)(?:\s+ago)?$")
+_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
+def session_id(client: SyncClient, given: str | None) -> str:
+    """The session that is meant: ``given`` or a unique prefix of it, else ``$CTXD_SESSION``, else the only one.
+
+    Raises: ``Stop`` when there is none, or several fit.
+    """
+    name = given or os.environ.get("CTXD_SESSION")
+    if not name:
+        return _only_session(client)
+    try:
+        return client.session_get(name).session.session
+    except NotFound:
+        fitting = [session for session in _sessions(client) if session.startswith(name)]
+        if not fitting:
+            raise
+    if len(fitting) > 1:
+        raise Stop(CONFLICT, f"{name!r} fits {_some(fitting)}", hint="type more of it", symbol="ambiguous_id")
+    return fitting[0]
+
+
+def session_if_any(client: SyncClient, given: str | None) -> str | None:
+    """As ``session_id`` when one is named or there is only one; null otherwise: full object ids need none."""
+    if given or os.environ.get("CTXD_SESSION"):
+        return session_id(client, given)
+    try:
+        found = client.session_list(limit=2).sessions
+    except InvalidCall:
+        return None
+    return found[0].session if len(found) == 1 else None
+
+
+def object_id(client: SyncClient, session: str | None, given: str) -> str:
+    """The object that is meant: an id as it is, or a path, absolute or starting with a dot, as the session sees it."""
+    if not given.startswith(("/", "./", "../")):
+        return given
+    if session is None:
+        raise Stop(USAGE, f"{given!r} is a path, and paths belong to a session", hint="name one with -s SESSION")
+    return client.file_resolve(session, os.path.abspath(given)).object
+
+
+def moment_ms(text: str, now_ms: int) -> int:
+    """A point in time in ms since 1970: such a number, an age (``2h``), or ISO 8601, local unless it names an offset.
+
+    Raises: ``Stop``.
+    """
+    if text.isdigit():
+        return int(text)
+    if age := _AGE.match(text.strip()):
+        return now_ms - round(float(age[1]) * _UNIT_MS[age[2]])
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise Stop(
+            USAGE, f"{text!r} is no point in time", hint="write 2h, 2026-05-01T12:00, or milliseconds since 1970"
+        ) from None
+
+
+def _only_session(client: SyncClient) -> str:
+    try:
+        found = client.session_list(limit=3).sessions
+    except InvalidCall:
+        current = client.context_current().session
+        if current is None:
+            raise Stop(NOT_FOUND, "this socket has no session", hint="name one", symbol="session_not_found") from None
+        return current
+    if not found:
+        raise Stop(NOT_FOUND, "there is no session", hint="make one: ctx session new AGENT", symbol="session_not_found")
+    if len(found) > 1:
+        names = _some([session.session for session in found])
+        raise Stop(USAGE, f"there are several sessions: {names}", hint="name one, or set CTXD_SESSION")
+    return found[0].session
+
+
+def _sessions(client: SyncClient) -> list[str]:
+    names: list[str] = []
+    cursor: str | None = None
+    while True:
+        try:
+            page = client.session_list(limit=PAGE_ITEMS_MAX, cursor=cursor)
+        except InvalidCall:
+            return names
+        names.extend(session.session for session in page.sessions)
+        cursor = page.next_cursor
+        if cursor is None:
+            return names
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")

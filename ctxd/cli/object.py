@@ -1,0 +1,182 @@
+"""``ctx object``: what is known of files and tool calls, now and at any earlier time."""
+
+from typing import Any
+
+import click
+
+from ctxd.cli.command import Command, Group, Invocation, common, listing, session_option
+from ctxd.cli.context import print_diff
+from ctxd.cli.exits import NOT_FOUND, Stop
+from ctxd.cli.names import moment_ms, object_id, session_if_any
+from ctxd.cli.words import count, moment, short
+from ctxd.clock import SystemClock
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.objects import ObjectType, ObjectVersion
+from ctxd_protocol.sessions import ContextLevel
+
+
+@click.group("object", cls=Group, examples="ctx object ls\nctx object cat 3f9a01bc\nctx object as-of 3f9a01bc 2h")
+def object_group() -> None:
+    """Files and tool calls: list, read, compare, as of any time. OBJECT is an id, a unique prefix, or a path."""
+
+
+@object_group.command(cls=Command, examples="ctx object ls\nctx object ls -s s1 --level active\nctx object ls --all -q")
+@session_option
+@click.option("--all", "everything", is_flag=True, help="Objects of all sessions.")
+@click.option("--type", "type", type=click.Choice(["file", "toolcall"]), help="Only objects of this type.")
+@click.option("--level", type=click.Choice(["active", "inactive", "indexed"]), help="Only objects at this level.")
+@click.option(
+    "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
+)
+@click.option("--cursor", metavar="CURSOR", help="Go on where the last listing ended.")
+@listing
+@common
+def ls(
+    run: Invocation,
+    session: str | None,
+    everything: bool,
+    type: ObjectType | None,
+    level: ContextLevel | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
+    """List the objects of a session, or all."""
+    with run.client() as client:
+        id = None if everything else session_if_any(client, session)
+        page = client.object_list(session=id, type=type, level=level, limit=limit, cursor=cursor)
+    if run.screen.listing(page.objects, [each.object for each in page.objects], next_cursor=page.next_cursor):
+        return
+    run.screen.table(
+        ("OBJECT", "TYPE", "STATE", "LEVEL", "CHARS", "LABEL"),
+        [
+            (
+                short(each.object),
+                each.type,
+                each.state,
+                (each.level or "") + (" pinned" if each.pinned else ""),
+                count(each.char_count),
+                each.label,
+            )
+            for each in page.objects
+        ],
+        right=(4,),
+    )
+    if page.next_cursor is not None:
+        run.screen.note(f"there are more: --cursor {page.next_cursor}")
+
+
+@object_group.command(cls=Command, examples="ctx object cat 3f9a01bc\nctx object cat /workspace/a.py -s s1 > a.py")
+@click.argument("object")
+@session_option
+@common
+def cat(run: Invocation, object: str, session: str | None) -> None:
+    """Print the newest content of OBJECT, byte for byte into a pipe."""
+    with run.client() as client:
+        id, name = _names(client, object, session)
+        found = client.object_get(name, session=id).object
+    _print(run, found)
+
+
+@object_group.command("as-of", cls=Command, examples="ctx object as-of 3f9a01bc 2h\nctx object as-of a.py 2026-05-01")
+@click.argument("object")
+@click.argument("when", required=False)
+@click.option("--tx", type=click.IntRange(min=0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
+@session_option
+@common
+def as_of(run: Invocation, object: str, when: str | None, tx: int | None, session: str | None) -> None:
+    """Print the content that OBJECT had at a time: 2h (ago), 2026-05-01T12:00, or milliseconds since 1970."""
+    valid_time = None if when is None else moment_ms(when, SystemClock().wall_ms())
+    with run.client() as client:
+        id, name = _names(client, object, session)
+        found = client.object_get(name, session=id, valid_time=valid_time, tx=tx).object
+    if not run.screen.as_json:
+        run.screen.note(f"version of {moment(found.valid_time)}, journal sequence {found.tx}")
+    _print(run, found)
+
+
+@object_group.command(cls=Command, examples="ctx object history 3f9a01bc\nctx object history 3f9a01bc --json")
+@click.argument("object")
+@click.option(
+    "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
+)
+@click.option("--corrections", is_flag=True, help="Also versions that were corrected later.")
+@listing
+@session_option
+@common
+def history(run: Invocation, object: str, limit: int, corrections: bool, session: str | None) -> None:
+    """List the versions of OBJECT, newest first. With -q, their journal sequences."""
+    with run.client() as client:
+        id, name = _names(client, object, session)
+        page = client.object_history(name, session=id, order="desc", corrections=corrections, limit=limit)
+    if run.screen.listing(page.versions, [str(row.tx) for row in page.versions], next_cursor=page.next_cursor):
+        return
+    run.screen.table(
+        ("VALID FROM", "SEQ", "STATE", "CHARS", "CONTENT"),
+        [
+            (moment(row.valid_time), str(row.tx), row.state, count(row.char_count), (row.content_hash or "")[:12])
+            for row in page.versions
+        ],
+        right=(1, 3),
+    )
+
+
+@object_group.command(cls=Command, examples="ctx object diff 3f9a01bc\nctx object diff 3f9a01bc 41 57")
+@click.argument("object")
+@click.argument("a", type=click.IntRange(min=0), required=False)
+@click.argument("b", type=click.IntRange(min=0), required=False)
+@session_option
+@common
+def diff(run: Invocation, object: str, a: int | None, b: int | None, session: str | None) -> None:
+    """Compare two versions of OBJECT by their journal sequences; without B the newest, without A the one before."""
+    import difflib
+
+    with run.client() as client:
+        id, name = _names(client, object, session)
+        before, after = _two_versions(client, name, id, a, b)
+    lines = list(
+        difflib.unified_diff(
+            _content(before).splitlines(keepends=True),
+            _content(after).splitlines(keepends=True),
+            f"{before.display_path or before.id} seq {before.tx}",
+            f"{after.display_path or after.id} seq {after.tx}",
+        )
+    )
+    if run.screen.as_json:
+        run.screen.document({"from": before.tx, "to": after.tx, "diff": "".join(lines)})
+    else:
+        print_diff(run, lines)
+
+
+def _names(client: SyncClient, object: str, session: str | None) -> tuple[str | None, str]:
+    id = session_if_any(client, session)
+    return id, object_id(client, id, object)
+
+
+def _two_versions(
+    client: SyncClient, object: str, session: str | None, a: int | None, b: int | None
+) -> tuple[ObjectVersion, ObjectVersion]:
+    after = client.object_get(object, session=session, tx=b).object
+    if a is not None:
+        return client.object_get(object, session=session, tx=a).object, after
+    rows = client.object_history(object, session=session, order="desc", limit=2, tx=b).versions
+    if len(rows) < 2:
+        raise Stop(NOT_FOUND, f"{object} has one version only", hint="ctx object cat shows it")
+    before = rows[1]
+    return client.object_get(object, session=session, valid_time=before.valid_time, tx=b).object, after
+
+
+def _content(version: ObjectVersion) -> str:
+    content: Any = version.payload.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def _print(run: Invocation, version: ObjectVersion) -> None:
+    if run.screen.as_json:
+        run.screen.document(version)
+        return
+    if not isinstance(version.payload.get("content"), str):
+        raise Stop(
+            NOT_FOUND, f"{version.id} has no text: it is {version.state}", hint="--json shows what is known of it"
+        )
+    run.screen.content(_content(version))

@@ -1,0 +1,58 @@
+"""``ctx rpc``: any method of the daemon, for scripts and for what has no command."""
+
+import difflib
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from ctxd.cli.command import Command, Invocation, common
+from ctxd.cli.exits import USAGE, Stop
+from ctxd_client.wire import Call
+from ctxd_protocol.methods import METHODS, Params
+
+
+@click.command(
+    cls=Command,
+    examples='ctx rpc\nctx rpc context.current\nctx rpc session.get \'{"session": "s1"}\'\n'
+    "echo '{\"limit\": 2}' | ctx rpc session.list -",
+)
+@click.argument("method", required=False)
+@click.argument("params", required=False, metavar="[JSON|-]")
+@common
+def rpc(run: Invocation, method: str | None, params: str | None) -> None:
+    """Call METHOD with named parameters in JSON, and print its result; '-' reads them from standard input.
+
+    Without METHOD, list the methods. A write is given an op_id unless it names one.
+    """
+    if method is None:
+        rows = [(row.name, row.capability, "writes" if row.writes else "", row.summary) for row in METHODS.values()]
+        if run.screen.as_json:
+            items = [
+                {"method": row[0], "capability": row[1], "writes": bool(row[2]), "summary": row[3]} for row in rows
+            ]
+            run.screen.document({"items": items})
+        else:
+            run.screen.table(("METHOD", "NEEDS", "", "WHAT IT DOES"), rows)
+        return
+    call = Call(method, _params(method, params), msgspec.Raw)
+    with run.client() as client:
+        result = client.call(call)
+    run.screen.document(msgspec.json.decode(result))
+
+
+def _params(method: str, text: str | None) -> Params:
+    row = METHODS.get(method)
+    if row is None:
+        near = difflib.get_close_matches(method, METHODS, n=1)
+        raise Stop(
+            USAGE, f"there is no method {method!r}", hint=f"did you mean {near[0]}?" if near else "ctx rpc lists them"
+        )
+    text = sys.stdin.read() if text == "-" else text
+    try:
+        named: Any = msgspec.json.decode(text) if text and text.strip() else {}
+        return msgspec.convert(named, row.params)
+    except msgspec.DecodeError as error:
+        known = ", ".join(row.params.__struct_fields__) or "none"
+        raise Stop(USAGE, f"{method}: {error}", hint=f"its parameters: {known}", symbol="invalid_params") from error

@@ -1,0 +1,140 @@
+"""What may reach the terminal: data on standard output, the rest on standard error, colour only for people.
+
+Owns the decision about colour and the rule that no control character of anyone's content reaches a terminal as it is:
+it could move the cursor, set the title, or hide text. Into a pipe, content goes as it is, byte for byte.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TextIO
+
+Colour = Literal["bold", "dim", "red", "green", "yellow", "blue", "magenta", "cyan"]
+
+_SGR: Final[dict[Colour, str]] = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+"""Control characters but tab and line feed, marks that reorder or hide text, and halves of pairs."""
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that a terminal would obey written as an escape; tabs and line feeds stay."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def cell(text: str) -> str:
+    """``text`` on one line, for a table or a message."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
+    """Whether to colour: ``NO_COLOR`` forbids it, ``FORCE_COLOR`` asks for it, else only a terminal that can gets
+    it."""
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return terminal and environ.get("TERM", "dumb") != "dumb"
+
+
+class Screen:
+    """Where one command writes. ``as_json`` and ``quiet`` are what the user asked for."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self.out: TextIO = sys.stdout
+        self.terminal = self.out.isatty()
+        self.colour = wants_colour(os.environ, terminal=self.terminal)
+
+    def paint(self, text: str, *colours: Colour) -> str:
+        """``text`` in colours, where they are wanted."""
+        if not (self.colour and colours and text):
+            return text
+        return f"\x1b[{';'.join(_SGR[colour] for colour in colours)}m{text}\x1b[0m"
+
+    def line(self, text: str = "") -> None:
+        """One line of data, made by ``paint``, ``cell`` and the like."""
+        self._write(text + "\n")
+
+    def content(self, text: str) -> None:
+        """Somebody's content: as it is into a pipe; made harmless, and with a closing line feed, on a terminal."""
+        if not self.terminal:
+            self._write(text)
+            return
+        shown = visible(text)
+        self._write(shown if shown.endswith("\n") or not shown else shown + "\n")
+
+    def document(self, value: Any) -> None:  # noqa: ANN401 - anything that msgspec encodes
+        """One JSON document: indented on a terminal, on one line in a pipe."""
+        self._json(value, indent=2 if self.terminal else None)
+
+    def record(self, value: Any) -> None:  # noqa: ANN401 - anything that msgspec encodes
+        """One JSON document of many, on one line."""
+        self._json(value, indent=None)
+
+    def listing(self, items: Sequence[Any], ids: Sequence[str], **more: Any) -> bool:  # noqa: ANN401
+        """A listing as ``{"items": [...]}`` or as ids alone. False: neither was asked for, the caller shows a table."""
+        if self.quiet:
+            for id in ids:
+                self.line(cell(id))
+        elif self.as_json:
+            self.document({"items": items, **more})
+        return self.quiet or self.as_json
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+        """Columns under a header; those in ``right`` are set to the right. The last column ends at the terminal's
+        edge."""
+        shown = [[cell(text) for text in row] for row in rows]
+        widths = [max(len(text) for text in column) for column in zip(header, *shown, strict=True)]
+        edge = self._columns()
+        for number, row in enumerate([header, *shown]):
+            texts = [
+                text.rjust(width) if index in right else text.ljust(width)
+                for index, (text, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            line = "  ".join(texts).rstrip()
+            if edge and len(line) > edge:
+                line = line[: edge - 1] + "…"
+            self.line(self.paint(line, "bold") if number == 0 else line)
+
+    def note(self, text: str) -> None:
+        """A remark for a person, on standard error."""
+        print(cell(text), file=sys.stderr, flush=True)  # noqa: T201 - this is where the program speaks
+
+    def _json(self, value: Any, *, indent: int | None) -> None:  # noqa: ANN401 - anything that msgspec encodes
+        import msgspec
+
+        # Escapes for all but ASCII on a terminal: there are marks in Unicode that it would obey.
+        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=self.terminal, indent=indent)
+        self._write((text.replace("\x7f", "\\u007f") if self.terminal else text) + "\n")
+
+    def _columns(self) -> int | None:
+        if not self.terminal:
+            return None
+        try:
+            return os.get_terminal_size(self.out.fileno()).columns or None
+        except (OSError, ValueError):
+            return None
+
+    def _write(self, text: str) -> None:
+        self.out.write(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+
+
+def _escape(match: re.Match[str]) -> str:
+    point = ord(match[0])
+    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"

@@ -1,0 +1,209 @@
+"""``ctx session``: list, show, start and end sessions."""
+
+import os
+from pathlib import Path
+
+import click
+
+from ctxd.cli.command import Command, Group, Invocation, common, listing, session_argument
+from ctxd.cli.exits import USAGE, Stop
+from ctxd.cli.names import session_id
+from ctxd.cli.screen import cell
+from ctxd.cli.words import age, count, moment
+from ctxd.clock import SystemClock
+from ctxd_client.calls.handle import as_mounts
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.sessions import SessionState, SessionView
+
+
+@click.group(cls=Group, examples="ctx session ls --state active\nctx session new demo --workdir /workspace")
+def session() -> None:
+    """List, show, start and end sessions."""
+
+
+@session.command(cls=Command, examples="ctx session ls\nctx session ls --agent demo -q\nctx session ls --json")
+@click.option("--state", type=click.Choice(["active", "paused", "closed"]), help="Only sessions in this state.")
+@click.option("--agent", metavar="AGENT", help="Only sessions of this agent.")
+@click.option("--label", metavar="LABEL", help="Only sessions with this label: KEY, or KEY=VALUE.")
+@click.option("--text", metavar="TEXT", help="Only sessions whose preview has this text.")
+@click.option(
+    "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
+)
+@click.option("--cursor", metavar="CURSOR", help="Go on where the last listing ended.")
+@listing
+@common
+def ls(
+    run: Invocation,
+    state: SessionState | None,
+    agent: str | None,
+    label: str | None,
+    text: str | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
+    """List sessions, newest first."""
+    with run.client() as client:
+        page = client.session_list(state=state, agent=agent, label=label, text=text, limit=limit, cursor=cursor)
+    ids = [each.session for each in page.sessions]
+    if run.screen.listing(page.sessions, ids, next_cursor=page.next_cursor):
+        return
+    now = SystemClock().wall_ms()
+    run.screen.table(
+        ("SESSION", "AGENT", "STATE", "TURNS", "ACTIVE", "INDEX", "UPDATED", "LAST MESSAGE"),
+        [
+            (
+                each.session,
+                each.agent,
+                each.state,
+                count(each.turn_count),
+                count(each.active_count),
+                count(each.index_count),
+                age(each.updated_at, now),
+                each.preview,
+            )
+            for each in page.sessions
+        ],
+        right=(3, 4, 5),
+    )
+    if page.next_cursor is not None:
+        run.screen.note(f"there are more: --cursor {page.next_cursor}")
+
+
+@session.command(cls=Command, examples="ctx session show\nctx session show s1 --json")
+@session_argument
+@common
+def show(run: Invocation, session: str | None) -> None:
+    """Show one session's settings and what is in its sets."""
+    with run.client() as client:
+        found = client.session_get(session_id(client, session)).session
+    _show(run, found)
+
+
+@session.command(
+    cls=Command,
+    examples="ctx session new demo\nctx session new demo --id s1 --mount /workspace=. --budget 128000\n"
+    "export CTXD_SESSION=$(ctx session new demo -q)",
+)
+@click.argument("agent")
+@click.option("--id", metavar="SESSION", help="The session's id; else the daemon chooses one.")
+@click.option("--workdir", default="/", show_default=True, metavar="PATH", help="The agent's working directory.")
+@click.option("--mount", multiple=True, metavar="AGENT=HOST", help="A folder of the agent's, and what it is here.")
+@click.option("--system-prompt", metavar="TEXT", default="", help="The system prompt; @FILE reads it from a file.")
+@click.option("--budget", type=click.IntRange(min=1), metavar="TOKENS", help="The token budget.")
+@click.option("--label", multiple=True, metavar="KEY=VALUE", help="A label.")
+@listing
+@common
+def new(
+    run: Invocation,
+    agent: str,
+    id: str | None,
+    workdir: str,
+    mount: tuple[str, ...],
+    system_prompt: str,
+    budget: int | None,
+    label: tuple[str, ...],
+) -> None:
+    """Start a session for AGENT."""
+    with run.client() as client:
+        made = client.session_create(
+            agent,
+            session=id,
+            workdir=workdir,
+            mounts=as_mounts(_pairs(mount, "--mount")),
+            system_prompt=_text_or_file(system_prompt),
+            budget_tokens=budget,
+            labels=_pairs(label, "--label"),
+        )
+    if run.screen.quiet:
+        run.screen.line(made.session.session)
+    elif run.screen.as_json:
+        run.screen.document(made)
+    else:
+        _show(run, made.session)
+
+
+@session.command(cls=Command, examples="ctx session pause s1")
+@session_argument
+@common
+def pause(run: Invocation, session: str | None) -> None:
+    """Set a session aside; nothing is lost."""
+    with run.client() as client:
+        done = client.session_pause(session_id(client, session))
+    _changed(run, done, f"{done.session.session} is {done.session.state}")
+
+
+@session.command(cls=Command, examples="ctx session resume s1")
+@session_argument
+@common
+def resume(run: Invocation, session: str | None) -> None:
+    """Take a session up again; its files are checked."""
+    with run.client() as client:
+        done = client.session_resume(session_id(client, session))
+    found = done.reconciled
+    text = (
+        f"{done.session.session} is {done.session.state}: {count(found.unchanged)} files unchanged, "
+        f"{count(len(found.updated))} updated, {count(len(found.deleted))} deleted, "
+        f"{count(len(found.orphaned))} out of reach, {count(found.unread)} unread"
+    )
+    _changed(run, done, text)
+
+
+@session.command(cls=Command, examples="ctx session close s1")
+@session_argument
+@common
+def close(run: Invocation, session: str | None) -> None:
+    """End a session for good; it stays readable."""
+    with run.client() as client:
+        done = client.session_close(session_id(client, session))
+    _changed(run, done, f"{done.session.session} is {done.session.state}")
+
+
+def _changed(run: Invocation, result: object, text: str) -> None:
+    if run.screen.as_json:
+        run.screen.document(result)
+    else:
+        run.screen.line(text)
+
+
+def _show(run: Invocation, found: SessionView) -> None:
+    if run.screen.as_json:
+        run.screen.document(found)
+        return
+    pinned = set(found.pinned_set)
+    lines = [
+        ("session", found.session),
+        ("agent", f"{found.agent} ({found.principal})"),
+        ("state", found.state),
+        ("created", moment(found.created_at)),
+        ("updated", moment(found.updated_at)),
+        ("turns", count(found.turn_count)),
+        ("workdir", found.workdir),
+        *(("mount", f"{each.agent_prefix} is {each.canonical_prefix}") for each in found.mounts),
+        ("collapse", f"{found.collapse.per_turn} tool calls a turn, {found.collapse.turns} turns"),
+        ("budget", "none" if found.budget_tokens is None else f"{count(found.budget_tokens)} tokens"),
+        *(("label", f"{key}={value}") for key, value in found.labels.items()),
+        ("objects", f"{count(len(found.session_index))} indexed, {count(len(found.metadata_pool))} in the pool"),
+        *(("active", each + (" (pinned)" if each in pinned else "")) for each in found.active_set),
+    ]
+    for name, value in lines:
+        run.screen.line(f"{run.screen.paint(f'{name:<9}', 'dim')} {cell(value)}")
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise Stop(USAGE, f"{option} {text!r} has no '='", hint=f"write {option} LEFT=RIGHT")
+        pairs[key] = value
+    return pairs
+
+
+def _text_or_file(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it is not UTF-8"
+        raise Stop(USAGE, f"{text[1:]}: {reason}", hint="name a readable text file") from error

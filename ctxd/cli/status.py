@@ -1,0 +1,39 @@
+"""``ctx status``: is the daemon well."""
+
+import click
+
+from ctxd.cli.command import Command, Invocation, common
+from ctxd.cli.words import count, span
+from ctxd_protocol.status import DaemonStatus
+
+
+@click.command(cls=Command, examples="ctx status\nctx status --json | jq .store.head_seq")
+@common
+def status(run: Invocation) -> None:
+    """Show how the daemon is doing. Exits with 5 when none answers."""
+    with run.client() as client:
+        found = client.daemon_status()
+    if run.screen.as_json:
+        run.screen.document(found)
+        return
+    colour = {"ready": "green", "degraded": "yellow", "draining": "yellow"}[found.state]
+    for name, value in _lines(found):
+        shown = run.screen.paint(value, colour) if name == "state" else value  # type: ignore[arg-type]
+        run.screen.line(f"{run.screen.paint(f'{name:<12}', 'dim')} {shown}")
+
+
+def _lines(found: DaemonStatus) -> list[tuple[str, str]]:
+    store = found.store
+    reason = f": {store.reason}" if store.reason else ""
+    return [
+        ("state", found.state),
+        ("version", f"{found.version}, pid {found.pid}, start {count(found.incarnation)}, up {span(found.uptime_s)}"),
+        ("socket", found.socket),
+        ("state dir", found.state_dir),
+        ("connections", f"{count(found.connections)}, {count(found.in_flight)} calls in flight"),
+        ("calls", count(found.requests)),
+        ("sessions", f"{count(found.sessions_live)} live, {count(found.objects_cached)} objects in memory"),
+        ("store", f"{store.state}{reason}, {count(store.pending_writes)} writes pending"),
+        ("journal", f"{count(store.rows)} rows in {count(store.commits)} commits, head {store.head_seq}"),
+        ("flush", f"p50 {store.flush_ms_p50:.1f} ms, p99 {store.flush_ms_p99:.1f} ms"),
+    ]

@@ -1,0 +1,30 @@
+"""``ctx watch``: what others change of what a session has read, as it happens."""
+
+import click
+
+from ctxd.cli.command import Command, Invocation, common, session_argument
+from ctxd.cli.names import session_id
+from ctxd.cli.screen import cell
+from ctxd.cli.words import moment, short
+
+
+@click.command(cls=Command, examples="ctx watch\nctx watch s1 --after 0\nctx watch s1 --json | jq .path")
+@session_argument
+@click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin behind this journal sequence.")
+@click.option("--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N notices.")
+@common
+def watch(run: Invocation, session: str | None, after: int | None, most: int | None) -> None:
+    """Follow the notices to SESSION until interrupted. With --json, one JSON document a line."""
+    with run.client() as client:
+        notices = client.follow(session_id(client, session), after=after)
+        for number, notice in enumerate(notices, 1):
+            if run.screen.as_json:
+                run.screen.record(notice)
+            else:
+                by = f" by {cell(notice.by_session)}" if notice.by_session else ""
+                what = cell(notice.path or short(notice.object))
+                run.screen.line(f"{moment(notice.valid_time)}  {notice.seq}  {notice.change}  {what}{by}")
+            run.screen.out.flush()
+            if number == most:
+                break
+        notices.close()

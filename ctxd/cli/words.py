@@ -1,0 +1,45 @@
+"""Numbers and times as people read them. Pure."""
+
+from datetime import UTC, datetime
+
+
+def count(number: int | None) -> str:
+    """A whole number with its thousands apart; empty for null."""
+    return "" if number is None else f"{number:,}"
+
+
+def moment(ms: int) -> str:
+    """Milliseconds since 1970 as UTC to the millisecond."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def age(ms: int, now_ms: int) -> str:
+    """How long ago ``ms`` was, in its largest unit."""
+    seconds = max(0, now_ms - ms) // 1000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units."""
+    whole = int(seconds)
+    parts = [(whole // 86_400, "d"), (whole // 3_600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    first = next((index for index, (number, _) in enumerate(parts) if number), 3)
+    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2])
+
+
+def size(number: int) -> str:
+    """Bytes in the largest unit that leaves a whole part."""
+    value = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the last unit takes every number")
+
+
+def short(id: str) -> str:
+    """An id as a table shows it: long hexadecimal ids by their first 12 digits, which any command takes."""
+    return id[:12] if len(id) == 64 and not id.strip("0123456789abcdef") else id
