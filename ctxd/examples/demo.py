@@ -5,6 +5,7 @@ is a process of its own with its state on disk, the tools are commands on a work
 It leaves nothing behind. ``python -m ctxd.examples.demo``.
 """
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import anyio
 import anyio.to_thread
 
 from ctxd.examples.agent_loop import SYSTEM_PROMPT, Agent
-from ctxd.examples.scripted import CHECK, LOOK, MEND, READ, Step, make_tree, scripted
+from ctxd.examples.scripted import CHECK, GLANCE, LOOK, MEND, READ, Step, make_tree, scripted
 from ctxd.examples.telling import Teller
 from ctxd_client import Client, connect
 from ctxd_protocol.sessions import Notice
@@ -96,7 +97,7 @@ async def story(client: Client, daemon: Daemon, tree: Path, teller: Teller) -> N
     )
     reviewer = Agent(
         await client.session("reviewer", agent="reviewer", workdir=SANDBOX, mounts={SANDBOX: str(tree)}),
-        scripted((LOOK, READ, Step("I wait for the change."))),
+        scripted((LOOK, GLANCE, Step("I wait for the change."))),
         tree,
         view=SANDBOX,
     )

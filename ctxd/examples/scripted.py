@@ -41,6 +41,7 @@ LOOK = Step(
     (ToolCall("list", "ls -1 shop tests"), ToolCall("grep", "grep -n 'def ' shop/cart.py shop/price.py")),
 )
 READ = Step("The sum is made here.", (ToolCall("read", "cat shop/cart.py", "shop/cart.py"), ToolCall("test", TEST)))
+GLANCE = Step("I read the code that sums up.", (ToolCall("read", "cat shop/cart.py", "shop/cart.py"),))
 MEND = Step(
     "It forgets the quantity.", (ToolCall("edit", "sed -i 's/price(n)/price(n) * q/' shop/cart.py", "shop/cart.py"),)
 )

@@ -13,6 +13,7 @@ SIGNS: Final = {"system_prompt": "s", "metadata_pool": "m", "chat": "c", "active
 """What a section looks like in the bar where there are no colours."""
 
 BAR_CELLS: Final = 72
+LABEL_CELLS: Final = 56
 PLAIN_CELLS: Final = 100
 """Width of the output where there is no terminal to ask."""
 
@@ -51,12 +52,14 @@ class Teller:
         self.say(f"{title}: {total}")
         self._console.print(Text("   ") + _bar(context))
         table = Table(box=None, padding=(0, 1), pad_edge=False)
-        for name in ("section", "what", "reason"):
-            table.add_column(name, overflow="ellipsis", no_wrap=True)
-        table.add_column("tokens", justify="right")
+        table.add_column("section", no_wrap=True)
+        table.add_column("what", no_wrap=True, max_width=LABEL_CELLS)
+        table.add_column("reason", no_wrap=True)
+        table.add_column("tokens", justify="right", no_wrap=True)
+        lines = _pool_lines(context)
         for block in context.blocks:
-            style = COLOURS[block.section]
-            table.add_row(Text(block.section, style=style), _label(block), block.reason, f"{block.tokens:,}")
+            section = Text(block.section, style=COLOURS[block.section])
+            table.add_row(section, Text(_label(block, lines)), block.reason, f"{block.tokens:,}")
         self._console.print(table)
 
     def compare(self, before: AssembledContext, after: AssembledContext, seconds: float) -> None:
@@ -81,7 +84,17 @@ def _bar(context: AssembledContext) -> Text:
     return bar
 
 
-def _label(block: Block) -> str:
-    first_line = block.text.split("\n", 2)
-    shown = first_line[1] if len(first_line) > 1 and first_line[0].startswith(("CHAT", "METADATA")) else first_line[0]
-    return shown[:60]
+def _pool_lines(context: AssembledContext) -> dict[str, str]:
+    """What the metadata pool says of each object, by id."""
+    pool = [block.text.splitlines()[1:] for block in context.blocks if block.section == "metadata_pool"]
+    split = [line.removeprefix("id=").partition(" ") for lines in pool for line in lines]
+    return {id: rest for id, _, rest in split}
+
+
+def _label(block: Block, lines: dict[str, str]) -> str:
+    if block.section == "metadata_pool":
+        return f"{len(lines)} objects, one line each"
+    if block.section == "active_content" and block.object in lines:
+        return lines[block.object].removeprefix("type=")
+    first, _, rest = block.text.partition("\n")
+    return rest.partition("\n")[0] if first.startswith("CHAT_MESSAGE") else first

@@ -7,6 +7,7 @@ back and sends its call again under the same ``op_id``; now and then it gives up
 import random
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,9 @@ class LoadClient:
             method, params["messages"] = "session.append", [{"role": "user", "content": element}]
         else:
             size = 1_200_000 if self._rng.random() < self._large else self._rng.randrange(2000)
-            method, params["id"], params["tool"], params["content"] = "toolcall.record", element, "load", "x" * size
+            # Equal text would be kept once, and the second time nothing would be written.
+            content = element + "x" * size
+            method, params["id"], params["tool"], params["content"] = "toolcall.record", element, "load", content
         t0 = time.monotonic()
         outcome, result = await self._until_answered(method, params)
         receipt = None
@@ -112,20 +115,28 @@ class LoadClient:
 
     async def _read(self, session: str, name: str) -> None:
         t0 = time.monotonic()
-        try:
-            value = await read_list(await self._connection(), session, name)
-        except Gone:
-            return await self._disconnected()
-        self._note(Event(t0, time.monotonic(), self._name, session, "read", value=value, list=name))
+        value = await self._shown(lambda wire: read_list(wire, session, name))
+        if value is not None:
+            self._note(Event(t0, time.monotonic(), self._name, session, "read", value=value, list=name))
 
     async def _read_as_of(self, session: str, name: str) -> None:
         vt = self._last[session, name].vt
         t0 = time.monotonic()
+        value = await self._shown(lambda wire: read_object(wire, session, name, vt))
+        if value is not None:
+            self._note(Event(t0, time.monotonic(), self._name, session, "read_as_of", vt, value=value, list=name))
+
+    async def _shown(self, read: Callable[[Wire], Awaitable[tuple[str, ...]]]) -> tuple[str, ...] | None:
+        """What a read shows; null if the daemon ends before it can say."""
         try:
-            value = await read_object(await self._connection(), session, name, vt)
+            return await read(await self._connection())
         except Gone:
-            return await self._disconnected()
-        self._note(Event(t0, time.monotonic(), self._name, session, "read_as_of", vt, value=value, list=name))
+            await self._disconnected()
+        except Refused as refusal:
+            self._recorder.counts[refusal.code] += 1
+            if not refusal.retryable:
+                raise
+        return None
 
     async def _until_answered(self, method: str, params: dict[str, Any]) -> tuple[Outcome, Any]:
         """Send the call until somebody answers, or give up on it. Refused after a lost answer is still unknown."""
