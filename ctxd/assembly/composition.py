@@ -177,7 +177,7 @@ class Rendering:
         stable = [*top, *self._chat]
         active = list(self._active.values())
         made = plan(
-            [_candidate(view.state, piece) for piece in active],
+            [] if view.budget_tokens is None else [_candidate(view.state, piece) for piece in active],
             total_bytes=_joined_size([piece.size for piece in (*stable, *active)]),
             budget_tokens=view.budget_tokens,
             calibration=view.calibration,

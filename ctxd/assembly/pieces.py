@@ -14,7 +14,7 @@ from ctxd.assembly.values import ActiveContent, ChatText, FileLine, PoolLine, To
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
-from ctxd.sessions.state import SessionState, is_file_id
+from ctxd.sessions.state import SessionState
 from ctxd_protocol.context import Section
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Message
@@ -26,7 +26,7 @@ Display = Callable[[FilesystemSource], str]
 """What the agent calls a file."""
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rendered block, ``size`` bytes of UTF-8, and the version that it shows."""
 
     section: Section
@@ -91,7 +91,8 @@ def why_active(state: SessionState, id: str) -> Reason:
         return "pinned"
     if id in state.chosen:
         return "activated explicitly"
-    return "read" if is_file_id(id) else "recent tool call"
+    # An active tool call that nobody chose has a place in its turn; a file never has.
+    return "recent tool call" if id in state.recency else "read"
 
 
 def _present(id: str, stored: Stored | None) -> Stored:

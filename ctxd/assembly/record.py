@@ -12,7 +12,7 @@ from ctxd.assembly.composition import Composition
 from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
-from ctxd.sessions.head import inner_document
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions.live import assembly_id
 from ctxd_protocol.context import AssemblyRecord
 from ctxd_protocol.ids import context_id
@@ -46,7 +46,14 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def document_of(session: str, recorded: Recorded) -> Document:
     """The document that keeps ``recorded``."""
-    return inner_document(assembly_id(session, recorded.number), "assembly", msgspec.to_builtins(recorded))
+    id, payload = assembly_id(session, recorded.number), msgspec.to_builtins(recorded)
+    return Document(
+        id=id,
+        type="assembly",
+        identity_hash=identity_hash("assembly", None, id),
+        content_hash=content_hash(payload, None),
+        payload=payload,
+    )
 
 
 def read_record(stored: Stored) -> Recorded:

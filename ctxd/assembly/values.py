@@ -11,7 +11,7 @@ import msgspec
 LineState = Literal["present", "unread", "deleted"]
 
 
-class FileLine(msgspec.Struct, frozen=True, kw_only=True):
+class FileLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A file in the metadata pool. ``path`` is what the agent calls it; ``char_count`` is in code points."""
 
     id: str
@@ -21,7 +21,7 @@ class FileLine(msgspec.Struct, frozen=True, kw_only=True):
     state: LineState = "present"
 
 
-class ToolcallLine(msgspec.Struct, frozen=True, kw_only=True):
+class ToolcallLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tool call in the metadata pool."""
 
     id: str
@@ -29,14 +29,14 @@ class ToolcallLine(msgspec.Struct, frozen=True, kw_only=True):
     status: str
 
 
-class ChatText(msgspec.Struct, frozen=True, kw_only=True):
+class ChatText(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a user or an assistant said."""
 
     role: Literal["user", "assistant"]
     text: str
 
 
-class ToolcallRef(msgspec.Struct, frozen=True, kw_only=True):
+class ToolcallRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a tool's output stood in the chat."""
 
     id: str
@@ -44,7 +44,7 @@ class ToolcallRef(msgspec.Struct, frozen=True, kw_only=True):
     status: str
 
 
-class ActiveContent(msgspec.Struct, frozen=True, kw_only=True):
+class ActiveContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An active object, whole."""
 
     id: str
