@@ -170,9 +170,10 @@ async def the_rest(client: Client, builder: Agent, teller: Teller) -> None:
     teller.say(f"builder: {step.text} ... {last.text}")
     teller.holds("the tests pass on the real tree", "\nOK" in context.text, f"turn {context.turn}")
     shown = await builder.session.show(number=1)
-    teller.holds(
-        "what the model saw first can be shown again", shown.bytes > 0, f"{shown.context_id}, {shown.bytes} bytes"
-    )
+    recorded = (await builder.session.assemblies()).assemblies[0]
+    same = hashlib.sha256(shown.text.encode()).hexdigest() == recorded.sha256
+    evidence = f"{shown.context_id}, {shown.bytes} bytes"
+    teller.holds("what the model saw first can be shown again", same, evidence)
     teller.context("What the builder's model sees", context)
 
 
