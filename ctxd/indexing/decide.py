@@ -31,10 +31,14 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
 
 
 class OutOfReach(msgspec.Struct, frozen=True, tag=True):
-    """Whether the source is there, or what it holds, cannot be told now; ``why`` is for a person."""
+    """Whether the source is there, or what it holds, cannot be told now; ``why`` is for a person.
+
+    ``escapes``: its path leads out of the directory that it is confined to.
+    """
 
     kind: Literal["unreadable", "special", "missing"]
     why: str = ""
+    escapes: bool = False
 
 
 SourceState = Held | Oversized | Gone | OutOfReach

@@ -5,8 +5,9 @@ touched. Many paths cost one hop to a thread and one look-up.
 """
 
 from collections.abc import Iterable
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
+import anyio.lowlevel
 import msgspec
 
 from ctxd.errors import CtxdError
@@ -19,6 +20,9 @@ from ctxd.objects.next_version import file_stub
 from ctxd.sources.port import Look, Missing, Regular, Source, Special, Unreadable
 from ctxd.store.answers import Missing as Unknown
 from ctxd_protocol.objects import FilesystemSource
+
+PLACED_IN_A_ROW: Final = 500
+"""Paths that are hashed before other sessions get their turn: some 3 ms."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +55,11 @@ async def discover(
     A path on another filesystem than the host's cannot be looked at: it counts only if its object exists. Decided on
     the newest versions, without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
     """
-    places = [_placed(mounts, workdir, path) for path in paths]
+    places: list[_Place | Found] = []
+    for path in paths:
+        places.append(_placed(mounts, workdir, path))
+        if len(places) % PLACED_IN_A_ROW == 0:
+            await anyio.lowlevel.checkpoint()
     known = [place for place in places if isinstance(place, _Place)]
     on_host = {place.source.path: None for place in known if place.source.filesystem_id == host_filesystem}
     looks = dict(zip(on_host, await source.look_many(list(on_host)), strict=True)) if on_host else {}

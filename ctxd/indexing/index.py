@@ -75,6 +75,14 @@ class Indexer:
         self._marks = Marks()
         self._builder = Builder()
 
+    def confine(self, mounts: MountTable) -> None:
+        """Let no symlink below a mount of a sandbox lead the daemon to other files of the host, whoever asks.
+
+        ``index`` and ``discover`` do so for their own mounts; call it for those of sessions that are loaded otherwise.
+        """
+        for root in mounts.host_roots:
+            self._source.confine(root)
+
     def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
         """The object that the agent's ``path`` is, whether or not it exists, and where it lies.
 
@@ -89,9 +97,10 @@ class Indexer:
         """Index the file that the agent calls ``path``, by ``content`` or, where that is null, by reading it.
 
         Unchanged: one hash and one look-up. Only a ``check`` finds ``deleted`` and ``orphaned``, and only of an object
-        that exists. Raises: CtxdError invalid_path, file_not_found, source_unreachable, unsupported (a directory, a
-        device). Cancel: safe; nothing is written here.
+        that exists. Raises: CtxdError invalid_path, file_not_found, source_unreachable, path_escapes_mount,
+        unsupported (a directory, a device). Cancel: safe; nothing is written here.
         """
+        self.confine(mounts)
         id, source = self.resolve(mounts, workdir, path)
         if content is None:
             return await self._index_source(id, source, normalise(path, workdir), cause)
@@ -115,6 +124,7 @@ class Indexer:
 
     async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[Found, ...]:
         """See ``ctxd.indexing.discover.discover``."""
+        self.confine(mounts)
         return await discover(self._versions, self._source, self._host, mounts, workdir, paths)
 
     async def freshen(self, ids: Iterable[str]) -> Freshened:
@@ -180,6 +190,10 @@ class Indexer:
 
 def _failure(seen: Seen, shown: str) -> CtxdError:
     match seen.state:
+        case OutOfReach(escapes=True, why=why):
+            hint = "Send the file's content with the call."
+            message = f"read failed path={shown}: {why}"
+            return CtxdError("path_escapes_mount", message, hint=hint, outcome="not_applied")
         case OutOfReach(kind="special", why=why):
             return CtxdError(
                 "unsupported",

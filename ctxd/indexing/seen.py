@@ -3,6 +3,7 @@
 Hashing and encoding text beyond a bound takes long enough to hold up every other session, so it is done in a thread.
 """
 
+import errno
 import os
 from collections.abc import Callable
 from typing import Final, TypeVar, assert_never
@@ -46,6 +47,8 @@ def seen_at(reading: Reading, *, device: int | None) -> Seen:
             return Seen(Oversized(reading.size_bytes), reading.stamp)
         case Special():
             return Seen(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))
+        case Unreadable(errno=errno.EXDEV):
+            return Seen(OutOfReach("unreadable", "a symlink leads out of the mount", escapes=True))
         case Unreadable():
             return Seen(OutOfReach("unreadable", os.strerror(reading.errno)))
         case Missing():

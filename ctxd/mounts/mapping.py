@@ -49,6 +49,14 @@ class MountTable:
         self._by_agent = sorted(rules.values(), key=lambda rule: -len(rule.agent))
         self._by_canonical = sorted(rules.values(), key=lambda rule: -len(rule.canonical))
 
+    @property
+    def host_roots(self) -> tuple[str, ...]:
+        """The directories of the host that a sandbox sees, and may plant symlinks in; none for an agent on the host."""
+        if self.filesystem_id == self.host_filesystem_id:
+            return ()
+        on_host = (rule for rule in self._by_canonical if rule.filesystem_id == self.host_filesystem_id)
+        return tuple(rule.canonical or "/" for rule in on_host)
+
     def forward(self, path: str, workdir: str = "/") -> FilesystemSource:
         """Where the file lies that the agent calls ``path``; a relative path is taken from ``workdir``.
 

@@ -1,4 +1,7 @@
-"""A document: one version of one entity, before or after it is stored."""
+"""A document: one version of one entity, before or after it is stored.
+
+Documents refer to nothing that refers back, so the garbage collector is spared looking at them: many are kept.
+"""
 
 from typing import Any
 
@@ -7,11 +10,11 @@ import msgspec
 from ctxd_protocol.objects import FilesystemSource
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
+class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One version of an entity, as it is written.
 
-    ``payload`` holds every mutable field but ``content``; ``content`` is the text itself, kept apart so that equal text is
-    kept once. ``source_hash`` is null for unread and deleted files and for entities without a source.
+    ``payload`` holds every mutable field but ``content``; ``content`` is the text itself, kept apart so that equal text
+    is kept once. ``source_hash`` is null for unread and deleted files and for entities without a source.
     """
 
     id: str
@@ -24,11 +27,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None = None
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One version of an entity, as it was accepted.
 
-    ``document.content`` is null unless the reader asked for content; ``content_ref`` then names it (BLAKE3, 64 hex digits),
-    null if the version has none. ``tx`` is the journal sequence, ``valid_time`` and ``tx_time`` are ms since 1970.
+    ``document.content`` is null unless the reader asked for content; ``content_ref`` then names it (BLAKE3, 64 hex
+    digits), null if the version has none. ``tx`` is the journal sequence, ``valid_time`` and ``tx_time`` are ms since
+    1970.
     """
 
     document: Document

@@ -61,7 +61,14 @@ class HostFiles:
     def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
+        self._confined: frozenset[str] = frozenset()
         self._limiter = anyio.CapacityLimiter(THREADS)
+
+    def confine(self, root: str) -> None:
+        """See ``Source.confine``."""
+        # Readers are in threads: they see the set before or after, never half of it.
+        if root not in self._confined and root != "/":
+            self._confined |= {root}
 
     async def read(self, path: str | bytes) -> Reading:
         """See ``Source.read``."""
@@ -97,6 +104,8 @@ class HostFiles:
         """The file, or null if it changed under the reading."""
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
+            if self._confined and self._escapes(path, place):
+                return Unreadable(errno.EXDEV)
             found = os.fstat(place)
             special = _special(found)
             if special is not None:
@@ -116,6 +125,16 @@ class HostFiles:
         if _signature(after) != _signature(found):
             return None
         return Present(raw, source_hash(raw), _decoded(raw), self._stamp(found, path))
+
+    def _escapes(self, path: str | bytes, place: int) -> bool:
+        """Whether ``path`` is below a confined directory and what it led to, open as ``place``, is not."""
+        named = os.fsdecode(path)
+        led_to = os.readlink(f"/proc/self/fd/{place}")
+        # The kernel names what is open, so nothing can be swapped between this look and the reading.
+        return led_to != named and any(
+            named.startswith(root + "/") and not led_to.startswith(os.path.realpath(root) + "/")
+            for root in self._confined
+        )
 
     def _look(self, path: str) -> Look:
         try:

@@ -56,7 +56,11 @@ class TooLarge(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag=True):
-    """Something is there, or may be, and cannot be read. EAGAIN: the file changed during each of several readings."""
+    """Something is there, or may be, and cannot be read.
+
+    EAGAIN: the file changed during each of several readings. EXDEV: a symlink leads out of the directory that the path
+    is confined to.
+    """
 
     errno: int
 
@@ -94,6 +98,12 @@ Look = Regular | Unreadable | Special | Missing
 
 class Source(Protocol):
     """Files by canonical absolute path. Symlinks are followed. Nothing here blocks the loop; cancel: safe anywhere."""
+
+    def confine(self, root: str) -> None:
+        """From now on read paths below ``root`` only if they also lead to files below it, symlinks followed.
+
+        For a directory that a sandbox writes to: its symlinks mean the sandbox's files, and must not fetch the host's.
+        """
 
     async def read(self, path: str | bytes) -> Reading:
         """The file whole, as it is now."""

@@ -34,6 +34,8 @@ class FakeFiles:
         self._special: dict[str, SpecialKind] = {"/": "directory"}
         self._denied: dict[str, int] = {}
         self._devices: dict[str, int] = {}
+        self._links: dict[str, str] = {}
+        self._confined: set[str] = set()
         self._ticks = 0
         self.settled = True
         self.reads = 0
@@ -65,6 +67,13 @@ class FakeFiles:
     def special(self, path: str, kind: SpecialKind) -> None:
         """Put something there that is no regular file."""
         self._special[path] = kind
+
+    def symlink(self, path: str, target: str) -> None:
+        """Make a symlink to an absolute path."""
+        self._links[path] = target
+
+    def confine(self, root: str) -> None:
+        self._confined.add(root)
 
     def deny(self, path: str, number: int = errno.EACCES) -> None:
         """Have everything about ``path`` fail with that errno."""
@@ -102,6 +111,10 @@ class FakeFiles:
 
     def _read(self, path: str) -> Reading:
         self.reads += 1
+        target = self._links.get(path, path)
+        if any(path.startswith(root + "/") and not target.startswith(root + "/") for root in self._confined):
+            return Unreadable(errno.EXDEV)
+        path = target
         found = self._found(path)
         if isinstance(found, Stamp):
             raw, _ = self._files[path]
@@ -117,6 +130,7 @@ class FakeFiles:
 
     def _look(self, path: str) -> Look:
         self.stats += 1
+        path = self._links.get(path, path)
         found = self._found(path)
         return Regular(found) if isinstance(found, Stamp) else found
 

@@ -1,5 +1,6 @@
 """What every source promises. A subclass gives ``tree``: the source, and hands to make the world it looks at."""
 
+import errno
 from typing import Protocol
 
 import pytest
@@ -19,6 +20,7 @@ class Tree(Protocol):
     def write_sparse(self, name: str, size_bytes: int) -> None: ...
     def mkdir(self, name: str) -> None: ...
     def fifo(self, name: str) -> None: ...
+    def symlink(self, name: str, target: str) -> None: ...
     def remove(self, name: str) -> None: ...
 
 
@@ -148,3 +150,17 @@ class SourceSuite:
             assert isinstance(found, Unreadable)
         for look in await tree.source.look_many([tree.path("x" * 256), tree.path("a\0b")]):
             assert isinstance(look, Unreadable)
+
+    @pytest.mark.anyio
+    async def test_a_symlink_out_of_a_confined_directory_is_not_followed(self, tree: Tree) -> None:
+        tree.write("box/inside", b"own")
+        tree.write("box2/outside", b"secret")
+        tree.symlink("box/in", tree.path("box/inside"))
+        tree.symlink("box/out", tree.path("box2/outside"))
+        tree.symlink("link", tree.path("box2/outside"))
+        tree.source.confine(tree.path("box"))
+        assert await tree.source.read(tree.path("box/out")) == Unreadable(errno.EXDEV)
+        for name, raw in {"box/inside": b"own", "box/in": b"own", "box2/outside": b"secret", "link": b"secret"}.items():
+            reading = await tree.source.read(tree.path(name))
+            assert isinstance(reading, Present)
+            assert reading.raw == raw

@@ -201,6 +201,27 @@ async def test_an_object_that_is_not_there_or_is_no_file_cannot_be_read(world: W
     assert caught.value.code == "object_not_found"
 
 
+async def test_a_sandboxs_symlink_does_not_fetch_a_file_of_the_host(world: World) -> None:
+    world.files.write("/etc/shadow", b"secret")
+    world.files.write("/src/a", b"own")
+    known = await world.read("/w/a")
+    world.files.symlink("/src/link", "/etc/shadow")
+    with pytest.raises(CtxdError) as caught:
+        await world.read("/w/link")
+    assert caught.value.code == "path_escapes_mount"
+    world.files.remove("/src/a")
+    world.files.symlink("/src/a", "/etc/shadow")
+    fresh = await world.indexer.freshen([known.object])
+    assert (fresh.documents, fresh.orphaned) == ((), (known.object,))
+
+
+async def test_a_symlink_of_an_agent_on_the_host_is_followed(world: World) -> None:
+    world.files.write("/opt/shared", b"text")
+    world.files.symlink("/src/link", "/opt/shared")
+    indexed = await world.indexer.index(ON_HOST, "/", "/src/link")
+    assert (indexed.outcome, indexed.char_count) == ("created", 4)
+
+
 @pytest.mark.requirement("IDX-4")
 async def test_of_two_who_saw_one_change_the_second_writes_nothing(world: World) -> None:
     world.files.write("/src/a", b"one")

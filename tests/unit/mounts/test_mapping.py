@@ -122,6 +122,14 @@ def test_a_table_without_one_meaning_is_refused(mounts: list[tuple[str, str]]) -
     assert caught.value.code == "invalid_path"
 
 
+def test_the_hosts_directories_that_a_sandbox_sees_are_told() -> None:
+    assert set(table(("/w", "/srv/a"), ("/d", "/x", DISK), ("/r", "/")).host_roots) == {"/srv/a", "/"}
+    on_host = MountTable(
+        [Mount(agent_prefix="/w", canonical_prefix="/srv/a")], filesystem_id=HOST, host_filesystem_id=HOST
+    )
+    assert on_host.host_roots == ()
+
+
 names = st.sampled_from(["a", "b", "ab", "c"])
 paths = st.lists(names, max_size=4).map(lambda parts: "/" + "/".join(parts))
 prefixes = st.lists(names, max_size=3).map(lambda parts: "/" + "/".join(parts))

@@ -28,6 +28,9 @@ class FakeTree:
     def fifo(self, name: str) -> None:
         self.files.special(self.path(name), "fifo")
 
+    def symlink(self, name: str, target: str) -> None:
+        self.files.symlink(self.path(name), target)
+
     def remove(self, name: str) -> None:
         self.files.remove(self.path(name))
 

@@ -60,6 +60,9 @@ class RealTree:
     def fifo(self, name: str) -> None:
         os.mkfifo(self.root / name)
 
+    def symlink(self, name: str, target: str) -> None:
+        os.symlink(target, self.root / name)
+
     def remove(self, name: str) -> None:
         place = self.root / name
         if place.is_dir():
@@ -155,6 +158,26 @@ async def test_a_file_of_proc_is_read_though_its_size_is_zero(tree: RealTree) ->
 async def test_a_file_that_tells_a_smaller_size_than_it_has_is_still_bounded(tree: RealTree) -> None:
     small = HostFiles(tree.clock, bytes_max=100)
     assert isinstance(await small.read("/proc/self/status"), TooLarge)
+
+
+@pytest.mark.anyio
+async def test_a_directory_that_is_swapped_for_a_symlink_leads_nowhere(tree: RealTree) -> None:
+    tree.write("outside/a", b"secret")
+    tree.write("box/dir/a", b"own")
+    tree.source.confine(tree.path("box"))
+    assert isinstance(await tree.read("box/dir/a"), Present)
+    os.rename(tree.path("box/dir"), tree.path("box/old"))
+    os.symlink("../outside", tree.path("box/dir"))
+    assert await tree.read("box/dir/a") == Unreadable(errno.EXDEV)
+
+
+@pytest.mark.anyio
+async def test_a_confined_directory_may_itself_be_reached_by_a_symlink(tree: RealTree) -> None:
+    tree.write("real/a", b"own")
+    os.symlink("real", tree.path("alias"))
+    tree.source.confine(tree.path("alias"))
+    reading = await tree.read("alias/a")
+    assert isinstance(reading, Present)
 
 
 @pytest.mark.anyio
