@@ -79,8 +79,7 @@ class Committer:
     def _check_version(self, version: int | None) -> None:
         if version is not None and version > journal.SCHEMA_VERSION:
             raise StateDirError(
-                f"{self._path} has schema {version}, this program knows up to {journal.SCHEMA_VERSION}: it was
-                written by a " "newer ctxd; nothing was touched",
+                f"{self._path} was written by a newer ctxd: its schema is {version}, not {journal.SCHEMA_VERSION}",
                 exit_code=_EXIT_NEWER,
             )
 

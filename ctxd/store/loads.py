@@ -10,11 +10,9 @@ from ctxd.objects.document import Stored
 from ctxd.store import journal
 from ctxd.store.cache import Heads
 from ctxd.store.journal import Body
+from ctxd.store.operations import Operation
 from ctxd.store.reads import Reader, answering
 from ctxd_protocol.objects import Receipt
-
-Operation = tuple[str, str]
-"""A principal and its operation id."""
 
 
 class Batch:

@@ -1,22 +1,25 @@
 """Reads of what is durable: plain blocking functions on a read-only connection, run on a thread by the store."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends import documents
-from ctxd.backends.port import DamagedVersion, Version
+from ctxd.backends.port import LATEST, DamagedVersion, Version
 from ctxd.backends.sqlite.backend import SqliteBackend
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.store import journal
 from ctxd.store.answers import Change
 from ctxd_protocol.objects import Receipt
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -29,6 +32,17 @@ def answering() -> Iterator[None]:
         raise CtxdError("corrupt", f"the database is damaged: {error}") from error
     except (dbfile.DiskFailed, dbfile.DiskFull) as error:
         raise CtxdError("store_failed", f"the database cannot be read: {error}") from error
+
+
+def answered(function: Callable[[], T]) -> T:
+    """What ``function`` returns, under ``answering``."""
+    with answering():
+        return function()
+
+
+def basis(valid_time: int | None, tx: int | None) -> tuple[int, int]:
+    """Both times of a read, null meaning the newest, as a backend takes them."""
+    return LATEST if valid_time is None else valid_time, LATEST if tx is None else tx
 
 
 def to_stored(version: Version) -> Stored | None:

@@ -6,7 +6,6 @@ waits for company, and nobody pays for a flush alone. If a transaction fails, so
 nothing of them remains. Reads of anything but a head wait until what was accepted before them is durable or has failed.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -18,7 +17,6 @@ from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends.port import LATEST
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
@@ -27,9 +25,11 @@ from ctxd.store.answers import Change, Missing, Replay, StoreFailed
 from ctxd.store.cache import Heads, Texts
 from ctxd.store.committer import Committer
 from ctxd.store.group_commit import GroupCommit
+from ctxd.store.journal import Body
 from ctxd.store.loads import Loads
+from ctxd.store.operations import Operations, operation, replay_of
 from ctxd.store.queue import Entry, Prepared
-from ctxd.store.reads import Reader, answering, to_stored
+from ctxd.store.reads import Reader, answered, basis, to_stored
 from ctxd.store.state import Health
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.witness import WitnessFile
@@ -55,8 +55,7 @@ class VersionStore:
         self._texts = Texts(limits.CONTENT_CACHE_BYTES)
         self._loads = Loads(self._heads)
         self._times = ValidTimes()
-        self._in_flight: dict[tuple[str, str], Entry] = {}
-        self._finished: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._operations = Operations(limits.OPS_CACHED_MAX)
         self._next_seq = 1
         self._durable: Receipt | None = None
         self._on_lost: list[Callable[[frozenset[str]], None]] = []
@@ -137,7 +136,7 @@ class VersionStore:
 
     def _note_landed(self, batch: Sequence[Entry]) -> None:
         for entry in batch:
-            self._release(entry, finished=True)
+            self._operations.end(entry, durable=True)
         self._durable = batch[-1].pending.receipt
         self._heads.trim(batch[-1].pending.seq)
         landed = [(entry.write, entry.pending) for entry in batch]
@@ -147,21 +146,11 @@ class VersionStore:
     def _note_lost(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self._heads.forget(entry.ids)
-            self._release(entry, finished=False)
+            self._operations.end(entry, durable=False)
         self._next_seq = entries[0].pending.seq
         sessions = frozenset(entry.write.session for entry in entries if entry.write.session is not None)
         for callback in self._on_lost:
             callback(sessions)
-
-    def _release(self, entry: Entry, *, finished: bool) -> None:
-        if entry.write.op_id is None:
-            return
-        key = (entry.write.principal, entry.write.op_id)
-        self._in_flight.pop(key, None)
-        if finished:
-            self._finished[key] = None
-            if len(self._finished) > limits.OPS_CACHED_MAX:
-                self._finished.popitem(last=False)
 
     # --- write ---
 
@@ -176,17 +165,14 @@ class VersionStore:
             raise CtxdError(
                 "store_backlog_full", "too many writes wait for the disk", retry_after_ms=100, outcome="not_applied"
             )
-        key = None if write.op_id is None else (write.principal, write.op_id)
-        if key is not None and (key in self._in_flight or key in self._finished):
-            raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
+        self._operations.require_new(operation(write))
         prepared = Prepared(write)
         wall = self._clock.wall_ms()
         vt = self._times.next(wall, write.floor_vt, (put.id for put in prepared.puts))
         pending = Pending(self._next_seq, vt)
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)
-        if key is not None:
-            self._in_flight[key] = entry
+        self._operations.begin(entry)
         self._show(entry)
         self._commits.put(entry)
         return pending
@@ -211,17 +197,16 @@ class VersionStore:
         another ``request``; ``corrupt``. Cancel: safe.
         """
         key = (principal, op_id)
-        if (entry := self._in_flight.get(key)) is None:
+        found: Entry | tuple[Body, Receipt] | None = self._operations.under_way(key)
+        while found is None:
+            self._health.require_readable()
             missing = [id for id in heads if isinstance(self._heads.get(id), Missing)]
-            found = (await self._loads.find(missing, key)).operations.get(key)
-            if found is not None:
-                body, receipt = found
-                _require_same(op_id, body.request, request)
-                return Replay(body.result, None, receipt)
-            if (entry := self._in_flight.get(key)) is None:
+            batch = await self._loads.find(missing, key)
+            # It may have been begun, and even have ended, while the journal was read.
+            found = batch.operations.get(key) or self._operations.under_way(key)
+            if found is None and not self._operations.ended(key):
                 return None
-        _require_same(op_id, entry.write.request, request)
-        return Replay(entry.write.result, entry.pending, None)
+        return replay_of(key, request, found)
 
     def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Have ``callback`` told the sessions whose accepted writes were lost, before their callers are told."""
@@ -238,7 +223,7 @@ class VersionStore:
         self._health.require_readable()
         await self._commits.settle()
         self._health.require_readable()
-        return await run_sync(_answered, function, limiter=self._reading)
+        return await run_sync(answered, function, limiter=self._reading)
 
     def peek(self, id: str) -> Stored | None | Missing:
         """The newest accepted version of ``id`` without waiting; ``MISSING`` when only a reading would tell."""
@@ -276,7 +261,7 @@ class VersionStore:
         if valid_time is None and tx is None:
             found = [head for head in (await self.heads(ids)).values() if head is not None]
         else:
-            at = _basis(valid_time, tx)
+            at = basis(valid_time, tx)
             versions = await self._read(lambda: self._reader.versions.as_of(list(ids), valid_time=at[0], tx=at[1]))
             by_id = {version.id: to_stored(version) for version in versions}
             found = [stored for id in dict.fromkeys(ids) if (stored := by_id.get(id)) is not None]
@@ -310,7 +295,7 @@ class VersionStore:
         With ``corrections`` also those that a later write replaced at the same valid time. Raises and cancel: as
         ``get``.
         """
-        at = _basis(valid_time, tx)
+        at = basis(valid_time, tx)
         versions = await self._read(
             lambda: self._reader.versions.history(
                 id,
@@ -337,7 +322,7 @@ class VersionStore:
 
         Raises and cancel: as ``get``.
         """
-        at = _basis(valid_time, tx)
+        at = basis(valid_time, tx)
         versions = await self._read(
             lambda: self._reader.versions.scan(prefix, after=after or None, limit=limit, valid_time=at[0], tx=at[1])
         )
@@ -415,22 +400,3 @@ class VersionStore:
             flush_ms_p50=flushes[len(flushes) // 2] * 1000,
             flush_ms_p99=flushes[len(flushes) * 99 // 100] * 1000,
         )
-
-
-def _require_same(op_id: str, was: bytes, request: bytes) -> None:
-    if was != request:
-        raise CtxdError(
-            "idempotency_mismatch",
-            f"operation id {op_id} was used with other parameters",
-            hint="Take a new op_id for a new call.",
-            outcome="not_applied",
-        )
-
-
-def _basis(valid_time: int | None, tx: int | None) -> tuple[int, int]:
-    return LATEST if valid_time is None else valid_time, LATEST if tx is None else tx
-
-
-def _answered(function: Callable[[], T]) -> T:
-    with answering():
-        return function()

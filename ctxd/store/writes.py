@@ -14,8 +14,9 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     """One call's worth of versions: all of it becomes durable, or none.
 
     ``kind`` is the method's name. ``request`` is a digest of the parameters, compared when an ``op_id`` comes again.
-    ``result`` is the encoded result without receipt, answered to a resend. ``knows`` names objects that enter the index of
-    ``session``. ``floor_vt`` is the least valid time, in ms: one above the newest of every entity that is written again.
+    ``result`` is the encoded result without receipt, answered to a resend. ``knows`` names objects that enter the index
+    of ``session``. ``floor_vt`` is the least valid time, in ms: one above the newest of every entity that is written
+    again.
     ``signatures`` keeps a file's stat signature beside its version, as a cache that decides whether to read it again.
     """
 

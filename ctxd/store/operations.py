@@ -1,0 +1,76 @@
+"""Operation ids in memory: which writes are under way, and which ended a short while ago. Older ones are in the
+journal."""
+
+from collections import OrderedDict
+
+from ctxd.errors import CtxdError
+from ctxd.store.answers import Replay
+from ctxd.store.journal import Body
+from ctxd.store.queue import Entry
+from ctxd.store.writes import Write
+from ctxd_protocol.objects import Receipt
+
+Operation = tuple[str, str]
+"""A principal and its operation id."""
+
+
+def operation(write: Write) -> Operation | None:
+    """The operation that ``write`` is; null if it has no id."""
+    return None if write.op_id is None else (write.principal, write.op_id)
+
+
+def replay_of(key: Operation, request: bytes, found: Entry | tuple[Body, Receipt]) -> Replay:
+    """The answer to a resend of the write that was ``found`` under ``key``.
+
+    Raises: CtxdError ``idempotency_mismatch`` if that had another ``request``.
+    """
+    if isinstance(found, Entry):
+        was, replay = found.write.request, Replay(found.write.result, found.pending, None)
+    else:
+        body, receipt = found
+        was, replay = body.request, Replay(body.result, None, receipt)
+    if was != request:
+        raise CtxdError(
+            "idempotency_mismatch",
+            f"operation id {key[1]} was used with other parameters",
+            hint="Take a new op_id for a new call.",
+            outcome="not_applied",
+        )
+    return replay
+
+
+class Operations:
+    """The operations that memory knows. At most ``limit`` finished ones are remembered."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._under_way: dict[Operation, Entry] = {}
+        self._finished: OrderedDict[Operation, None] = OrderedDict()
+
+    def under_way(self, key: Operation) -> Entry | None:
+        """The write under ``key`` that is not durable yet; null if there is none."""
+        return self._under_way.get(key)
+
+    def ended(self, key: Operation) -> bool:
+        """Whether the write under ``key`` became durable a short while ago."""
+        return key in self._finished
+
+    def require_new(self, key: Operation | None) -> None:
+        """Raises: CtxdError ``cancelled``, to be sent again, if ``key`` was begun while nobody looked."""
+        if key in self._under_way or key in self._finished:
+            raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
+
+    def begin(self, entry: Entry) -> None:
+        """Remember ``entry`` until it ends."""
+        if (key := operation(entry.write)) is not None:
+            self._under_way[key] = entry
+
+    def end(self, entry: Entry, *, durable: bool) -> None:
+        """Say that ``entry`` is durable, or that nothing of it remains."""
+        if (key := operation(entry.write)) is None:
+            return
+        self._under_way.pop(key, None)
+        if durable:
+            self._finished[key] = None
+            if len(self._finished) > self._limit:
+                self._finished.popitem(last=False)
