@@ -1,0 +1,136 @@
+"""Assemblies while others write: what was recorded is always what the store gives as of the record."""
+
+import random
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd import failpoints
+from ctxd.assembly.parse import parse
+from ctxd.errors import CtxdError
+from ctxd.sessions import changes
+from ctxd.sessions.calls import Call
+from ctxd.sessions.live import LiveSession
+from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.sessions import Message
+from tests.unit.assembly.household import Household, household
+
+
+async def work(home: Household, live: LiveSession, seed: int, made: list[AssembledContext]) -> None:
+    rng = random.Random(seed)
+    for step in range(40):
+        path = home.files / f"f{rng.randint(0, 5)}.py"
+        match rng.randint(0, 5):
+            case 0:
+                path.write_text(f"by {seed} in step {step}\n" * rng.randint(0, 5))
+            case 1 if path.exists():
+                async with live.lock:
+                    await home.read(live, path)
+            case 2:
+                async with live.lock:
+                    await home.discover(live, [path])
+            case 3:
+                async with live.lock:
+                    home.append(live, Message(role="user", content=f"{seed}: {step}"))
+            case 4:
+                async with live.lock:
+                    home.record(live, f"{live.session}-{step}", "out " * step)
+            case _:
+                made.append(await home.assemble(live))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(4))
+async def test_sessions_that_share_files_each_record_what_the_store_shows_as_of_then(tmp_path: Path, seed: int) -> None:
+    made: list[AssembledContext] = []
+    async with household(tmp_path) as home:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for n in range(5):
+                    live = await home.create(f"s{n}", budget_tokens=200 if n == 4 else None)
+                    group.start_soon(work, home, live, seed * 100 + n, made)
+        for one in made:
+            assert (await home.archive.show(one.session, number=one.number)).context == one
+    assert len(made) > 20
+
+
+@pytest.mark.anyio
+async def test_two_assemblies_at_once_make_one_record(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        home.append(live, Message(role="user", content="x"))
+        made: list[AssembledContext] = []
+
+        async def one() -> None:
+            made.append(await home.assemble(live))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(one)
+    assert [context.number for context in made] == [1] * 5
+
+
+@pytest.mark.anyio
+async def test_an_assembly_given_up_at_any_moment_leaves_the_session_fit_for_the_next(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        path = home.files / "a.py"
+        for attempt in range(12):
+            path.write_text("x" * attempt)
+            home.append(live, Message(role="user", content=f"{attempt}"))
+            await home.read(live, path)
+            path.write_text("x" * attempt + "y")
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+
+                    async def give_up(scope: anyio.CancelScope = scope, attempt: int = attempt) -> None:
+                        for _ in range(attempt):
+                            await anyio.lowlevel.checkpoint()
+                        scope.cancel()
+
+                    group.start_soon(give_up)
+                    await home.assemble(live)
+        with anyio.fail_after(5):
+            made = await home.assemble(live)
+            assert (await home.archive.show("s")).context == made
+        assert parse(made.text).active[-1].content.endswith("y")
+
+
+@pytest.mark.anyio
+async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live, other, reader = await home.create(), await home.create("other"), await home.create("reader")
+        home.append(live, Message(role="user", content="kept"))
+        first = await home.assemble(live)
+        path = home.files / "shared.py"
+        path.touch()
+        await home.discover(other, [path])
+        known = await home.assemble(other)
+        path.write_text("read, and lost")
+        found = await home.indexer.index(reader.mounts, "/", str(path))
+        failpoints.arm("journal.commit=error:ENOSPC*1")
+        try:
+            # Nothing from here to the commit's failure gives way to it.
+            reader.commit(Call("file.index", "p"), changes.read(reader.state, found.object), puts=found.puts)
+            home.record(live, "call_1", "lost")
+            lost = await home.assembler.assemble(live, "p")
+            showing = await home.assembler.assemble(other, "p")
+            assert (lost.context.number, showing.context.number) == (2, 2)
+            with pytest.raises(CtxdError) as caught:
+                assert lost.pending is not None
+                await lost.pending.wait()
+        finally:
+            failpoints.disarm()
+        assert caught.value.code == "disk_full"
+        assert "char_count=14" in showing.context.text
+        live, other = await home.sessions.live("s"), await home.sessions.live("other")
+        with anyio.fail_after(10):
+            while home.store.status().state != "ok":
+                await anyio.lowlevel.checkpoint()
+        assert await home.assemble(live) == first
+        assert (await home.assemble(other)).text == known.text
+        home.append(live, Message(role="user", content="after"))
+        second = await home.assemble(live)
+        assert second.number == 2
+        assert (await home.archive.show("s")).context == second

@@ -1,0 +1,118 @@
+import inspect
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.handlers.context import handlers
+from ctxd.store.writes import Accepted
+from ctxd_protocol.methods import (
+    METHODS,
+    AssembleParams,
+    AssemblyListParams,
+    ContextCurrentParams,
+    PlanParams,
+    ShowParams,
+)
+from ctxd_protocol.sessions import Message
+from tests.unit.assembly.household import Household, household
+
+HOST = Caller(principal="p", capability="host", session=None, connection=1, notify=lambda method, event: True)
+INSIDE = Caller(principal="p", capability="observe", session="s", connection=1, notify=lambda method, event: True)
+
+
+class Methods:
+    """The handlers, called as a connection calls them, results decoded as a client decodes them."""
+
+    def __init__(self, home: Household) -> None:
+        self.table = handlers(home.sessions, home.assembler, home.archive)
+
+    async def __call__(self, name: str, params: Any, caller: Caller = HOST) -> Any:
+        answer = self.table[name](caller, params)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, Accepted):
+            receipt = None if answer.pending is None else await answer.pending.wait()
+            answer = answer.result(receipt)
+        return msgspec.json.decode(msgspec.json.encode(answer), type=METHODS[name].result)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("CTX-10")
+async def test_the_current_context_is_told_at_once_for_a_session_or_for_the_only_one(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        call = Methods(home)
+        nowhere = await call("context.current", ContextCurrentParams())
+        assert (nowhere.context_id, nowhere.session) == (None, None)
+        await home.create()
+        made = await home.assemble()
+        for params, caller in (
+            (ContextCurrentParams(), HOST),
+            (ContextCurrentParams(session="s"), HOST),
+            (ContextCurrentParams(), INSIDE),
+        ):
+            told = await call("context.current", params, caller)
+            assert (told.context_id, told.session, told.assembly) == (made.context_id, "s", 1)
+        await home.create("other")
+        await home.assemble("other")
+        assert (await call("context.current", ContextCurrentParams())).context_id is None
+        assert (await call("context.current", ContextCurrentParams(), INSIDE)).session == "s"
+        assert not inspect.iscoroutinefunction(call.table["context.current"])
+
+
+@pytest.mark.anyio
+async def test_an_answer_comes_with_or_without_its_text_and_its_blocks(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        call = Methods(home)
+        await home.create()
+        whole = await call("context.assemble", AssembleParams(session="s"))
+        for text in (True, False):
+            for blocks in (True, False):
+                expected = msgspec.structs.replace(
+                    whole, text=whole.text if text else "", blocks=whole.blocks if blocks else ()
+                )
+                params = {"session": "s", "text": text, "blocks": blocks}
+                assert await call("context.assemble", AssembleParams(**params)) == expected
+                assert await call("context.show", ShowParams(**params)) == expected
+
+
+@pytest.mark.anyio
+async def test_assemblies_are_listed_in_pages(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        call = Methods(home)
+        live = await home.create()
+        made = []
+        for n in range(5):
+            home.append(live, Message(role="user", content=str(n)))
+            made.append(await home.assemble())
+        numbers, after = [], 0
+        while after is not None:
+            page = await call("context.list", AssemblyListParams(session="s", after=after, limit=2))
+            numbers += [(row.number, row.context_id, row.bytes) for row in page.assemblies]
+            after = page.next_after
+        assert numbers == [(one.number, one.context_id, one.bytes) for one in made]
+
+
+@pytest.mark.anyio
+async def test_a_plan_takes_the_sessions_budget_unless_given_another(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        call = Methods(home)
+        live = await home.create(budget_tokens=30)
+        home.record(live, "call_1", "x" * 400)
+        own = await call("context.plan", PlanParams(session="s"))
+        wide = await call("context.plan", PlanParams(session="s", budget_tokens=1000))
+        assert (own.plan.budget_tokens, [dropped.object for dropped in own.plan.dropped]) == (30, ["call_1"])
+        assert (wide.plan.budget_tokens, wide.plan.dropped) == (1000, ())
+
+
+@pytest.mark.anyio
+async def test_number_and_turn_together_are_refused(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        await home.create()
+        await home.assemble()
+        with pytest.raises(CtxdError) as caught:
+            await Methods(home)("context.show", ShowParams(session="s", number=1, turn=1))
+        assert caught.value.code == "invalid_params"
