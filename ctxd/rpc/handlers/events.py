@@ -62,8 +62,11 @@ class _Subscription:
 
     def tell(self, notice: Notice) -> None:
         """Send ``notice``, or remember that it could not be sent. Before the subscription is answered it is held."""
-        if self._held is not None and len(self._held) < HELD_MAX:
-            self._held.append(notice)
+        if self._held is not None:
+            if len(self._held) < HELD_MAX:
+                self._held.append(notice)
+            else:
+                self._dropped = notice
             return
         missed = self._dropped is not None
         if self._caller.notify("events.notice", NoticeEvent(subscription=self._number, notice=notice, missed=missed)):
@@ -74,8 +77,12 @@ class _Subscription:
     def answered(self) -> None:
         """The client knows the subscription's number: send what was held."""
         held, self._held = self._held or [], None
+        dropped, self._dropped = self._dropped, None
         for notice in held:
             self.tell(notice)
+        if dropped is not None:
+            self._dropped = dropped
+            self.catch_up()
 
     def catch_up(self) -> None:
         """There is room again: say that something was missed."""

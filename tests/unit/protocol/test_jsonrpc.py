@@ -129,7 +129,7 @@ def test_a_nesting_bomb_is_refused(bomb):
 @pytest.mark.parametrize("name", ["jsonrpc", "method", "id", "params", "other", "m\\u0065thod"])
 @pytest.mark.parametrize("padding", [0, 500])
 def test_a_member_named_twice_is_refused(name, padding):
-    text = '{"jsonrpc":"2.0","id":1,"method":"m","params":["%s"],"other":1,"%s":"2.0"}' % ("x" * padding, name)
+    text = '{{"jsonrpc":"2.0","id":1,"method":"m","params":["{}"],"other":1,"{}":"2.0"}}'.format("x" * padding, name)
     assert code(text.encode()) == "invalid_request"
     assert BlockReader().read(text.encode() + b"\n") is None
 
@@ -137,7 +137,7 @@ def test_a_member_named_twice_is_refused(name, padding):
 @pytest.mark.parametrize("padding", [0, 500])
 @pytest.mark.parametrize("params", ['{"id":1,"method":"a","params":{}}', '{"id":1,"id":1}', '["\\"id\\":", {}]'])
 def test_names_inside_params_are_not_the_envelopes(params, padding):
-    text = '{"jsonrpc":"2.0","id":1,"params":%s,"method":"%s"}' % (params, "m" * (padding + 1))
+    text = '{{"jsonrpc":"2.0","id":1,"params":{},"method":"{}"}}'.format(params, "m" * (padding + 1))
     assert isinstance(read_frame(text.encode()), Request)
 
 
@@ -146,7 +146,7 @@ def test_names_inside_params_are_not_the_envelopes(params, padding):
 )
 @pytest.mark.parametrize("padding", [0, 500])
 def test_an_integer_that_readers_cannot_hold_is_refused_in_params(value, padding):
-    text = '{"jsonrpc":"2.0","id":5,"method":"m","params":["%s",%s]}' % ("x" * padding, value)
+    text = '{{"jsonrpc":"2.0","id":5,"method":"m","params":["{}",{}]}}'.format("x" * padding, value)
     read = read_frame(text.encode())
     assert (read.id, read.error.code) == (5, -32602)
     assert BlockReader().read(text.encode() + b"\n") is None

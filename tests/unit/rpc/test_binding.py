@@ -1,0 +1,162 @@
+"""Where a socket is bound, how widely it can be reached, and whose it is."""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from ctxd.errors import StateDirError
+from ctxd.rpc.binding import bind_socket, inode_of, remove_socket
+from ctxd.rpc.peer import Peer, may_enter, peer_of
+from tests.fakes.loopback import serving
+from tests.unit.rpc.families import Services
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o177, 0o777])
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_the_socket_is_its_owners_whatever_the_umask(tmp_path, umask):
+    path = tmp_path / "ctxd.sock"
+    with bind_socket(path):
+        assert mode(path) == 0o600
+
+
+def test_the_socket_is_never_wider_than_asked_between_bind_and_the_end_of_binding(tmp_path, monkeypatch):
+    seen = []
+    bind = socket.socket.bind
+
+    class Watched(socket.socket):
+        def bind(self, address):
+            bind(self, address)
+            seen.append(mode(tmp_path / "ctxd.sock"))
+
+    monkeypatch.setattr(socket, "socket", Watched)
+    before = os.umask(0)
+    try:
+        bind_socket(tmp_path / "ctxd.sock").close()
+    finally:
+        os.umask(before)
+    assert seen == [0o600]
+
+
+def test_a_group_may_be_let_in(tmp_path):
+    path = tmp_path / "ctxd.sock"
+    with bind_socket(path, gid=os.getgid()):
+        assert (mode(path), path.stat().st_gid) == (0o660, os.getgid())
+
+
+def test_a_missing_folder_is_made_for_its_owner_only(tmp_path):
+    before = os.umask(0)
+    try:
+        bind_socket(tmp_path / "a" / "b" / "ctxd.sock").close()
+    finally:
+        os.umask(before)
+    assert [mode(tmp_path / "a"), mode(tmp_path / "a" / "b")] == [0o700, 0o700]
+
+
+def test_a_path_that_a_socket_cannot_have_is_refused_with_its_length(tmp_path):
+    path = tmp_path / ("x" * 120)
+    with pytest.raises(StateDirError, match=r"has \d+ bytes, 107 are possible"):
+        bind_socket(path)
+
+
+def test_the_longest_possible_path_works(tmp_path):
+    path = tmp_path / ("x" * (107 - len(os.fsencode(tmp_path)) - 1))
+    bind_socket(path).close()
+
+
+def test_a_socket_that_nobody_answers_is_replaced(tmp_path):
+    path = tmp_path / "ctxd.sock"
+    bind_socket(path).close()
+    first = inode_of(path)
+    with bind_socket(path), socket.socket(socket.AF_UNIX) as client:
+        assert path.exists() and (inode_of(path), mode(path)) != (first, 0)
+        client.connect(str(path))
+
+
+def test_a_live_socket_is_refused_and_its_holder_named(tmp_path):
+    path = tmp_path / "ctxd.sock"
+    with bind_socket(path), pytest.raises(StateDirError, match=rf"in use by .*\(pid {os.getpid()}\)") as refused:
+        bind_socket(path)
+    assert refused.value.exit_code == 69
+
+
+def test_what_is_no_socket_is_left_alone(tmp_path):
+    path = tmp_path / "ctxd.sock"
+    path.write_text("mine")
+    with pytest.raises(StateDirError, match="is no socket"):
+        bind_socket(path)
+    assert path.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_its_cause(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateDirError, match="Not a directory"):
+        bind_socket(tmp_path / "file" / "ctxd.sock")
+
+
+def test_a_socket_is_removed_only_by_whom_it_belongs_to(tmp_path):
+    path = tmp_path / "ctxd.sock"
+    with bind_socket(path):
+        mine = inode_of(path)
+        remove_socket(path, (mine[0], mine[1] + 1))
+        assert path.exists()
+        remove_socket(path, mine)
+        assert not path.exists()
+        remove_socket(path, mine)
+
+
+def test_the_kernel_says_who_the_peer_is():
+    one, two = socket.socketpair()
+    with one, two:
+        assert peer_of(one.fileno()) == Peer(os.getpid(), os.getuid(), os.getgid())
+
+
+@pytest.mark.parametrize(
+    ("uid", "owner_only", "enters"), [(1000, True, True), (0, True, True), (1001, True, False), (1001, False, True)]
+)
+def test_foreign_users_enter_by_group_only(uid, owner_only, enters):
+    assert may_enter(Peer(1, uid, uid), owner_uid=1000, owner_only=owner_only) is enters
+
+
+STRANGER = """
+import os, socket, sys
+client = socket.socket(socket.AF_UNIX)
+os.chdir(os.path.dirname(sys.argv[1]))
+os.setuid(65534)
+client.connect(os.path.basename(sys.argv[1]))
+sys.stdout.write(client.recv(4096).decode())
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+async def test_another_user_is_refused_even_where_the_file_mode_lets_him_in(tmp_path):
+    async with serving(tmp_path, Services().handlers()) as server:
+        server.path.chmod(0o666)
+        tmp_path.chmod(0o711)
+        process = subprocess.Popen([sys.executable, "-c", STRANGER, str(server.path)], stdout=subprocess.PIPE)
+        with process:
+            await server.until(lambda: process.poll() is not None)
+            assert b'"code":"unauthorized"' in process.stdout.read()
+        assert server.server.connections == 0
+
+
+@pytest.mark.anyio
+async def test_a_second_server_is_refused_and_the_first_goes_on(tmp_path):
+    async with serving(tmp_path, Services().handlers()) as server:
+        with pytest.raises(StateDirError, match="in use"):
+            server.server.bind()
+        async with server.connected() as wire:
+            assert "result" in await wire.call("context.current")

@@ -1,0 +1,135 @@
+"""Subscriptions over a real connection."""
+
+import pytest
+
+from ctxd.rpc.handlers import events
+from ctxd.rpc.lane import Timing
+from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.sessions import Notice
+from tests.fakes.loopback import frame, serving
+
+pytestmark = pytest.mark.anyio
+
+
+class Following:
+    def __init__(self, after):
+        self.after = after
+        self.cancelled = False
+
+    def close(self):
+        self.cancelled = True
+
+
+class FakeNotices:
+    """A port that holds its subscribers; ``past`` is told to each at once."""
+
+    def __init__(self, past=()):
+        self.past = list(past)
+        self.callbacks = []
+        self.followings = []
+
+    async def subscribe(self, session, after, callback):
+        for seq in self.past:
+            if after is not None and seq > after:
+                callback(notice(seq))
+        self.callbacks.append(callback)
+        self.followings.append(Following(after or 0))
+        return self.followings[-1]
+
+
+def notice(seq):
+    return Notice(
+        seq=seq,
+        session="s",
+        object="o",
+        path="/f",
+        change="updated",
+        by_session=None,
+        content_hash="h",
+        valid_time=1,
+    )
+
+
+SUBSCRIBE = frame("events.subscribe", {"session": "s", "after": 4})
+
+
+async def test_notices_come_after_the_answer_and_in_order(tmp_path):
+    notices = FakeNotices(past=[3, 5, 6])
+    async with serving(tmp_path, events.handlers(notices)) as server, server.connected() as wire:
+        await wire.send(SUBSCRIBE)
+        subscribed = await wire.answer()
+        assert subscribed["result"]["after"] == 4
+        notices.callbacks[0](notice(7))
+        came = [await wire.answer() for _ in range(3)]
+        assert [event["params"]["notice"]["seq"] for event in came] == [5, 6, 7]
+        number = subscribed["result"]["subscription"]
+        assert {(event["method"], event["params"]["subscription"]) for event in came} == {("events.notice", number)}
+        assert not any("id" in event or event["params"]["missed"] for event in came)
+
+
+async def test_unsubscribing_and_leaving_both_end_the_following(tmp_path):
+    notices = FakeNotices()
+    async with serving(tmp_path, events.handlers(notices)) as server:
+        async with server.connected() as wire:
+            first = (await wire.call("events.subscribe", {"session": "s"}))["result"]["subscription"]
+            await wire.call("events.subscribe", {"session": "s"})
+            assert (await wire.call("events.unsubscribe", {"subscription": first}))["result"] == {"receipt": None}
+            assert [following.cancelled for following in notices.followings] == [True, False]
+            again = await wire.call("events.unsubscribe", {"subscription": first})
+            assert again["error"]["data"]["code"] == "subscription_not_found"
+        await server.until(lambda: notices.followings[1].cancelled)
+
+
+async def test_another_connections_subscription_is_not_there(tmp_path):
+    notices = FakeNotices()
+    async with serving(tmp_path, events.handlers(notices)) as server:
+        async with server.connected() as one, server.connected() as two:
+            number = (await one.call("events.subscribe", {"session": "s"}))["result"]["subscription"]
+            answer = await two.call("events.unsubscribe", {"subscription": number})
+            assert answer["error"]["data"]["code"] == "subscription_not_found"
+            assert not notices.followings[0].cancelled
+
+
+async def test_a_connection_has_a_bounded_number_of_subscriptions(tmp_path):
+    async with serving(tmp_path, events.handlers(FakeNotices())) as server, server.connected() as wire:
+        for _ in range(events.SUBSCRIPTIONS_MAX):
+            assert "result" in await wire.call("events.subscribe", {"session": "s"})
+        refused = await wire.call("events.subscribe", {"session": "s"})
+        assert refused["error"]["data"]["code"] == "too_large"
+
+
+async def test_a_slow_reader_is_told_that_it_missed_notices(tmp_path):
+    def large(caller, params):
+        return CurrentContext(context_id="x" * 600_000, session=None, turn=0, assembly=0)
+
+    notices = FakeNotices()
+    timing = Timing(notices=10, write_buffer_bytes=1000)
+    table = events.handlers(notices) | {"context.current": large}
+    async with serving(tmp_path, table, timing=timing) as server, server.connected() as wire:
+        wire.reader._limit = 1 << 21
+        await wire.send(SUBSCRIBE)
+        assert "result" in await wire.answer()
+        wire.writer.transport.pause_reading()
+        wire.writer.write(frame("context.current", id=1))
+        await server.until(lambda: server.server.requests == 2)
+        for seq in range(5, 105):
+            notices.callbacks[0](notice(seq))
+        wire.writer.transport.resume_reading()
+        assert (await wire.answer())["id"] == 1
+        came = [(await wire.answer())["params"] for _ in range(11)]
+        assert [event["notice"]["seq"] for event in came] == [*range(5, 15), 104]
+        assert [event["missed"] for event in came] == [False] * 10 + [True]
+        notices.callbacks[0](notice(105))
+        event = (await wire.answer())["params"]
+        assert (event["notice"]["seq"], event["missed"]) == (105, False)
+
+
+async def test_notices_beyond_what_is_held_before_the_answer_count_as_missed(tmp_path):
+    notices = FakeNotices(past=range(5, 5 + events.HELD_MAX + 10))
+    timing = Timing(notices=events.HELD_MAX + 100)
+    async with serving(tmp_path, events.handlers(notices), timing=timing) as server, server.connected() as wire:
+        await wire.send(SUBSCRIBE)
+        assert "result" in await wire.answer()
+        came = [(await wire.answer())["params"] for _ in range(events.HELD_MAX + 1)]
+        assert [event["missed"] for event in came] == [False] * events.HELD_MAX + [True]
+        assert came[-1]["notice"]["seq"] == 5 + events.HELD_MAX + 9

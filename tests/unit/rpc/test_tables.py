@@ -1,0 +1,162 @@
+"""What a connection may call, and how parameters become a method's struct."""
+
+import anyio
+import msgspec
+import pytest
+import structlog
+
+from ctxd import failpoints
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.capability import reachable
+from ctxd.rpc.dispatch import Entry, build_table
+from ctxd.rpc.faults import MalformedParams, error_of
+from ctxd.rpc.handlers import daemon, table
+from ctxd_protocol.errors import ERRORS
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods import METHODS, HelloParams, Nothing
+from ctxd_protocol.objects import Receipt
+from tests.fakes.loopback import frame, serving
+from tests.unit.rpc.families import Services
+
+
+def caller(capability="host", session=None):
+    return Caller("uid:1", capability, session, 1, lambda method, params: True)
+
+
+def params(method, raw):
+    return Entry(METHODS[method], lambda caller, params: params).params(msgspec.Raw(raw))
+
+
+def test_each_capability_reaches_its_own_methods_and_those_below():
+    assert reachable("host") == METHODS.keys()
+    assert reachable("observe") == {"hello", "rpc.discover", "context.current"}
+    assert reachable("observe") < reachable("session") < reachable("host")
+
+
+def test_what_a_capability_does_not_reach_is_not_in_its_table():
+    every = {name: lambda caller, params: params for name in METHODS}
+    assert build_table(every, "session").keys() == reachable("session")
+    assert "session.create" not in build_table(every, "session")
+
+
+def test_a_connection_bound_to_a_session_sees_no_other_and_need_not_name_its_own():
+    entry = build_table({"object.get": lambda caller, params: params}, "session")["object.get"]
+    bound = caller("session", "s-1")
+    own = entry.call(bound, entry.params(msgspec.Raw(b'{"object":"o-1","session":"s-1"}')))
+    unnamed = entry.call(bound, entry.params(msgspec.Raw(b'{"object":"o-1"}')))
+    assert (own.session, unnamed.session) == ("s-1", "s-1")
+    with pytest.raises(CtxdError) as refused:
+        entry.call(bound, entry.params(msgspec.Raw(b'{"object":"o-1","session":"s-2"}')))
+    assert refused.value.code == "session_not_found"
+
+
+def test_params_by_position_fill_the_fields_in_their_order():
+    read = params("session.append", b'["s",[{"role":"user","content":"x"}],"op-1"]')
+    assert (read.session, read.messages[0].content, read.op_id) == ("s", "x", "op-1")
+
+
+@pytest.mark.parametrize("raw", [b"[]", b'["s"]', b'["s",[],1,2,3]', b"{}", b'{"session":"s","messages":[],"x":1}'])
+def test_params_that_do_not_fit_are_invalid(raw):
+    with pytest.raises(CtxdError) as refused:
+        params("session.append", raw)
+    assert refused.value.code == "invalid_params"
+
+
+@pytest.mark.parametrize("raw", [b"1", b'"x"', b"null", b"true"])
+def test_params_that_are_no_structure_are_the_requests_fault(raw):
+    with pytest.raises(MalformedParams):
+        params("session.append", raw)
+
+
+def test_a_table_with_a_hole_a_double_or_a_stranger_does_not_come_to_be():
+    every = {name: lambda caller, params: params for name in METHODS}
+    assert table.complete(every) == every
+    with pytest.raises(AssertionError, match=r"no handler for \['hello'\]"):
+        table.complete({name: handler for name, handler in every.items() if name != "hello"})
+    with pytest.raises(AssertionError, match="two handlers"):
+        table.complete(every, {"hello": every["hello"]})
+    with pytest.raises(AssertionError, match="not in the protocol"):
+        table.complete(every, {"hallo": every["hello"]})
+
+
+@pytest.mark.parametrize("code", sorted(ERRORS))
+def test_every_code_becomes_its_number_and_says_whether_to_retry(code):
+    exc = CtxdError(code, "m", hint="h", retry_after_ms=7, outcome="unknown")
+    error = error_of(exc, method="m", log=structlog.get_logger())
+    assert (error.code, error.message) == (ERRORS[code].number, "m")
+    assert msgspec.to_builtins(error.data) == {
+        "code": code,
+        "hint": "h",
+        "retry_after_ms": 7,
+        "outcome": "unknown",
+    } | ({"retryable": True} if ERRORS[code].retryable else {})
+
+
+def test_what_is_unexpected_is_logged_whole_and_told_without_detail():
+    with structlog.testing.capture_logs() as logged:
+        error = error_of(ValueError("secret"), method="hello", log=structlog.get_logger())
+    assert "secret" not in error.message + error.data.hint
+    assert logged[0]["method"] == "hello" and str(logged[0]["exc_info"]) == "secret"
+
+
+def daemon_handlers(check=lambda receipt: None):
+    return daemon.handlers(incarnation=3, limits=Limits(), status=lambda: "the status", check_witness=check)
+
+
+def test_hello_agrees_on_the_newest_common_version_and_announces_bounds():
+    said = daemon_handlers()["hello"](caller(), HelloParams(protocol=(1, 99)))
+    assert (said.server, said.protocol, said.incarnation, said.limits) == ("ctxd", 1, 3, Limits())
+    assert said.capabilities == tuple(sorted(METHODS))
+    assert daemon_handlers()["hello"](caller("observe"), HelloParams()).capabilities == tuple(
+        sorted(reachable("observe"))
+    )
+
+
+def test_hello_without_a_common_version_says_both_sides():
+    with pytest.raises(CtxdError, match=r"\[2, 3\], the daemon \[1\]") as refused:
+        daemon_handlers()["hello"](caller(), HelloParams(protocol=(2, 3)))
+    assert refused.value.code == "unsupported"
+
+
+def test_hello_has_the_clients_receipt_witnessed():
+    def check(receipt):
+        raise CtxdError("data_loss", f"receipt {receipt.seq} is not in the journal")
+
+    with pytest.raises(CtxdError, match="receipt 7"):
+        daemon_handlers(check)["hello"](caller(), HelloParams(last_receipt=Receipt(7, "c", 1)))
+
+
+def test_status_and_the_document_are_handed_out():
+    assert daemon_handlers()["daemon.status"](caller(), Nothing()) == "the status"
+    document = msgspec.json.decode(daemon_handlers()["rpc.discover"](caller(), Nothing()))
+    assert [method["name"] for method in document["methods"]] == list(METHODS)
+
+
+@pytest.mark.anyio
+async def test_every_failpoint_of_the_edge_is_passed(tmp_path):
+    names = ("conn.accept", "conn.frame", "rpc.dispatch", "rpc.reply", "drain.start")
+    failpoints.arm(";".join(f"{name}=count" for name in names))
+    try:
+        async with serving(tmp_path, Services().handlers()) as server:
+            async with server.connected() as wire:
+                await wire.send(frame("context.current"))
+                await wire.answer()
+            with anyio.fail_after(5):
+                await server.server.drain()
+        assert {name: failpoints.passes(name) for name in names} == dict.fromkeys(names, 1)
+    finally:
+        failpoints.disarm()
+
+
+@pytest.mark.anyio
+async def test_a_fault_at_accept_costs_that_connection_only(tmp_path):
+    async with serving(tmp_path, Services().handlers()) as server:
+        failpoints.arm("conn.accept=error:EMFILE*1")
+        try:
+            async with server.connected() as wire:
+                assert await wire.closed()
+            async with server.connected() as wire:
+                assert "result" in await wire.call("context.current")
+        finally:
+            failpoints.disarm()
