@@ -16,6 +16,7 @@ class Snapshot(
     frozen=True,
     kw_only=True,
     omit_defaults=True,
+    gc=False,
     rename={
         "index": "i",
         "pool": "p",
@@ -51,6 +52,7 @@ class Delta(
     frozen=True,
     kw_only=True,
     omit_defaults=True,
+    gc=False,
     rename={
         "snapshot": "s",
         "messages": "m",
@@ -87,19 +89,16 @@ class Delta(
     hidden: tuple[str, ...] = ()
 
     @property
-    def weight(self) -> int:
-        """How many changes of sets this holds; messages do not count."""
-        return (
-            len(self.called)
-            + len(self.read)
-            + len(self.discovered)
-            + len(self.activated)
-            + len(self.shown)
-            + len(self.pinned)
-            + len(self.unpinned)
-            + len(self.deactivated)
-            + len(self.collapsed)
-            + len(self.hidden)
+    def has_requests(self) -> bool:
+        """Whether it holds more than messages, tool calls and reads, which is what most writes are."""
+        return bool(
+            self.discovered
+            or self.activated
+            or self.shown
+            or self.pinned
+            or self.unpinned
+            or self.deactivated
+            or self.hidden
         )
 
 

@@ -64,23 +64,24 @@ def read_head(stored: Stored) -> Head:
         raise CtxdError("corrupt", f"the head {stored.document.id} cannot be read") from error
 
 
-def segment_document(id: str, delta: Delta) -> Document:
-    """The document of the segment ``id``.
+def segment_document(id: str, delta: Delta, bundle: str | None = None) -> Document:
+    """The document of the segment ``id``, with the bundle of its run if it carries one.
 
     Raises: CtxdError invalid_params if a message's ``meta`` has no canonical encoding (an integer beyond 2^53-1).
     """
     payload = to_payload(delta)
-    if delta.messages or delta.snapshot is not None:
-        return _inner_document(id, "segment", payload)
+    if delta.messages or delta.snapshot is not None or bundle is not None:
+        return _inner_document(id, "segment", payload, bundle)
     # Only lists of text under ASCII names: sorting is all that the canonical encoding does, and most writes are such.
     hashed = hashlib.sha256(_encode_sorted(payload)).hexdigest()
     identity = identity_hash("segment", None, id)
     return Document(id=id, type="segment", identity_hash=identity, content_hash=hashed, payload=payload)
 
 
-def _inner_document(id: str, type: str, payload: dict[str, object]) -> Document:
+def _inner_document(id: str, type: str, payload: dict[str, object], content: str | None = None) -> Document:
     try:
-        hashed = content_hash(payload, None)
+        hashed = content_hash(payload, content)
     except ValueError as error:
         raise CtxdError("invalid_params", str(error)) from error
-    return Document(id=id, type=type, identity_hash=identity_hash(type, None, id), content_hash=hashed, payload=payload)
+    identity = identity_hash(type, None, id)
+    return Document(id=id, type=type, identity_hash=identity, content_hash=hashed, payload=payload, content=content)

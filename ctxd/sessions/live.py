@@ -14,6 +14,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document
+from ctxd.sessions.bundles import RUN, carries_bundle, to_text
 from ctxd.sessions.calls import Call
 from ctxd.sessions.delta import NOTHING, Delta
 from ctxd.sessions.head import PREVIEW_CHARS, Head, Settings, head_document, segment_document
@@ -55,6 +56,7 @@ class LiveSession:
         state: SessionState,
         seqs: list[int],
         *,
+        run: list[Delta],
         head_vt: int,
         updated_at: int,
         host_filesystem_id: str,
@@ -67,6 +69,8 @@ class LiveSession:
         self.context_id = head.context_id
         self.preview = head.preview
         self.seqs = seqs
+        # The deltas of the run that has no bundle yet.
+        self._run = run
         self.updated_at = updated_at
         self.lock = SessionLock()
         self.last_pending: Pending | None = None
@@ -166,7 +170,7 @@ class LiveSession:
         if delta != NOTHING:
             if self.state.snapshot_due:
                 delta = msgspec.structs.replace(delta, snapshot=snapshot(self.state))
-            documents.append(segment_document(segment_id(self.session, self.state.segments), delta))
+            documents.append(self._segment(delta))
         head = self._head_after(delta, settings, assembly)
         if head is not None:
             documents.append(head_document(self.session, head))
@@ -218,6 +222,9 @@ class LiveSession:
         if delta != NOTHING:
             apply(self.state, delta)
             self.seqs.append(pending.seq)
+            self._run.append(delta)
+            if len(self._run) == RUN:
+                self._run.clear()
         if head is not None:
             if head.settings is not self.settings:
                 self.settings = head.settings
@@ -230,6 +237,11 @@ class LiveSession:
                 self._ops.popitem(last=False)
         self.updated_at = pending.vt
         self.last_pending = pending
+
+    def _segment(self, delta: Delta) -> Document:
+        number = self.state.segments
+        bundle = to_text(self.seqs[-len(self._run) :], self._run) if carries_bundle(number) else None
+        return segment_document(segment_id(self.session, number), delta, bundle)
 
     def _new_in(self, delta: Delta) -> tuple[str, ...]:
         index = self.state.index

@@ -1,7 +1,10 @@
-"""A session out of the store: its head and the fold of its segments, now or as of a transaction."""
+"""A session out of the store: its head and the fold of its segments, now or as of a time.
 
-from collections.abc import Sequence
-from typing import Final
+A session of today is read by its bundles and the segments after the last one; one of the past segment by segment.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 from anyio import CapacityLimiter
@@ -9,6 +12,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.sessions.bundles import RUN, carriers, from_text
 from ctxd.sessions.delta import Delta, from_payload
 from ctxd.sessions.head import read_head
 from ctxd.sessions.live import LiveSession, segment_id
@@ -17,7 +21,19 @@ from ctxd.store.versions import VersionStore
 from ctxd_protocol.ids import session_object_id
 
 SEGMENTS_INLINE_MAX: Final = 500
-"""Segments that are folded on the loop: a few milliseconds. More go to a thread, so that other sessions go on."""
+"""Segments that are decoded on the loop: a few milliseconds. More go to a thread, so that other sessions go on."""
+
+_NUMBER_DIGITS: Final = 10
+
+T = TypeVar("T")
+
+
+class Segments(msgspec.Struct, frozen=True):
+    """A session's deltas from the first on, the sequence of each one's write, and the newest valid time, or 0."""
+
+    deltas: list[Delta]
+    seqs: list[int]
+    valid_time: int
 
 
 async def load(
@@ -36,34 +52,87 @@ async def load(
     stored = await store.get(session_object_id(session), tx=tx, valid_time=valid_time)
     if stored is None:
         return None
-    head = read_head(stored)
-    segments = await store.scan(segment_id(session, 0)[:-10], tx=tx, valid_time=valid_time)
-    if len(segments) > SEGMENTS_INLINE_MAX:
-        state = await run_sync(fold_stored, session, segments, limiter=limiter)
+    if tx is None and valid_time is None:
+        segments = await _newest(store, session, limiter)
     else:
-        state = fold_stored(session, segments)
-    newest = max(stored.valid_time, segments[-1].valid_time if segments else 0)
-    live = LiveSession(
+        found = await store.scan(segment_prefix(session), tx=tx, valid_time=valid_time)
+        segments = await _in_thread(limiter, len(found), lambda: decoded(session, found))
+    state = await _in_thread(limiter, len(segments.deltas), lambda: fold(segments.deltas))
+    return LiveSession(
         store,
         session,
-        head,
+        read_head(stored),
         state,
-        [segment.tx for segment in segments],
+        segments.seqs,
+        run=segments.deltas[len(segments.deltas) // RUN * RUN :],
         head_vt=stored.valid_time,
-        updated_at=newest,
+        updated_at=max(stored.valid_time, segments.valid_time),
         host_filesystem_id=host_filesystem_id,
     )
-    return live
+
+
+def segment_prefix(session: str) -> str:
+    """How the ids of all segments of ``session`` begin, and no others."""
+    return segment_id(session, 0)[:-_NUMBER_DIGITS]
 
 
 def fold_stored(session: str, segments: Sequence[Stored]) -> SessionState:
-    """The state that ``segments``, all of the session's by number, make.
+    """The state that ``segments``, all of the session's by number, make. Raises: CtxdError corrupt."""
+    return fold(decoded(session, segments).deltas)
+
+
+def decoded(session: str, found: Sequence[Stored], *, first: int = 0) -> Segments:
+    """What the segments ``found`` hold, which are all of ``session`` from number ``first`` on.
 
     Raises: CtxdError corrupt if one cannot be read or is missing.
     """
-    if segments and segments[-1].document.id != segment_id(session, len(segments) - 1):
-        raise CtxdError("corrupt", f"of session {session}, {len(segments)} segments are there but not the first ones")
-    return fold([_delta(segment) for segment in segments])
+    if found and found[-1].document.id != segment_id(session, first + len(found) - 1):
+        raise CtxdError("corrupt", f"segments of session {session} are missing before {found[-1].document.id}")
+    return Segments(
+        [_delta(segment) for segment in found],
+        [segment.tx for segment in found],
+        found[-1].valid_time if found else 0,
+    )
+
+
+async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -> Segments:
+    prefix = segment_prefix(session)
+    newest = await store.scan_newest(prefix, before_id=None, limit=1)
+    count = int(newest[0].document.id[-_NUMBER_DIGITS:]) + 1 if newest else 0
+    ends = [segment_id(session, number) for number in carriers(count)]
+    carrying = await store.bulk(ends, content=True)
+    if len(carrying) < len(ends):
+        raise CtxdError("corrupt", f"segments of session {session} are missing")
+    tail = await store.scan(prefix, after=ends[-1] if ends else "")
+    first = len(ends) * RUN
+
+    def read() -> tuple[list[Delta | None], list[int], Segments]:
+        deltas: list[Delta | None] = []
+        seqs: list[int] = []
+        for stored in carrying.values():
+            _unbundle(stored, deltas, seqs)
+        return deltas, seqs, decoded(session, tail, first=first)
+
+    deltas, seqs, rest = await _in_thread(limiter, count, read)
+    large = {segment_id(session, number): number for number, delta in enumerate(deltas) if delta is None}
+    for id, stored in (await store.bulk(list(large))).items():
+        deltas[large[id]] = _delta(stored)
+    whole = [delta for delta in (*deltas, *rest.deltas) if delta is not None]
+    if len(whole) != count:
+        raise CtxdError("corrupt", f"session {session} has {len(whole)} of its {count} segments")
+    return Segments(whole, seqs + rest.seqs, newest[0].valid_time if newest else 0)
+
+
+def _unbundle(stored: Stored, deltas: list[Delta | None], seqs: list[int]) -> None:
+    """Add the run that ends with ``stored``."""
+    try:
+        bundle = from_text(stored.document.content or "")
+    except msgspec.DecodeError as error:
+        raise CtxdError("corrupt", f"the bundle of {stored.document.id} cannot be read") from error
+    deltas.extend(bundle.deltas)
+    deltas.append(_delta(stored))
+    seqs.extend(bundle.seqs)
+    seqs.append(stored.tx)
 
 
 def _delta(segment: Stored) -> Delta:
@@ -71,3 +140,7 @@ def _delta(segment: Stored) -> Delta:
         return from_payload(segment.document.payload)
     except msgspec.ValidationError as error:
         raise CtxdError("corrupt", f"segment {segment.document.id} cannot be read") from error
+
+
+async def _in_thread(limiter: CapacityLimiter, segments: int, work: Callable[[], T]) -> T:
+    return await run_sync(work, limiter=limiter) if segments > SEGMENTS_INLINE_MAX else work()

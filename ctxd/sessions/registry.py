@@ -154,6 +154,7 @@ class Sessions:
             head,
             SessionState(),
             [],
+            run=[],
             head_vt=pending.vt,
             updated_at=pending.vt,
             host_filesystem_id=self.host_filesystem_id,

@@ -98,11 +98,17 @@ def apply(state: SessionState, delta: Delta) -> None:
         _call(state, id)
     for id in delta.collapsed:
         _rest(state, id)
-    _apply_rest(state, delta)
+    for id in delta.read:
+        _enter(state, id)
+        state.active[id] = None
+        state.read.setdefault(id, state.segments)
+    weight = len(delta.called) + len(delta.collapsed) + len(delta.read)
+    if delta.has_requests:
+        weight += _apply_requests(state, delta)
     if delta.snapshot is not None:
         state.tail = 0
     state.segments += 1
-    state.tail += delta.weight
+    state.tail += weight
 
 
 def fold(deltas: Sequence[Delta]) -> SessionState:
@@ -154,11 +160,8 @@ def check(state: SessionState) -> None:
     assert all(state.chosen_calls.values()), "no turn is kept without a chosen tool call"
 
 
-def _apply_rest(state: SessionState, delta: Delta) -> None:
-    for id in delta.read:
-        _enter(state, id)
-        state.active[id] = None
-        state.read.setdefault(id, state.segments)
+def _apply_requests(state: SessionState, delta: Delta) -> int:
+    """Make the changes that few writes hold; how many there were."""
     for id in delta.discovered:
         _enter(state, id)
     for id in delta.activated:
@@ -175,6 +178,8 @@ def _apply_rest(state: SessionState, delta: Delta) -> None:
         _rest(state, id)
     for id in delta.hidden:
         _hide(state, id)
+    held = (delta.discovered, delta.activated, delta.shown, delta.pinned, delta.unpinned, delta.deactivated)
+    return sum(map(len, held)) + len(delta.hidden)
 
 
 def _comparable(state: SessionState) -> tuple[object, ...]:

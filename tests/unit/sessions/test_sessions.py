@@ -59,6 +59,31 @@ async def test_a_session_loaded_again_is_the_very_same(tmp_path: Path) -> None:
         assert await w.call("session.list") == listed
 
 
+async def test_a_long_session_is_the_same_out_of_its_bundles_and_out_of_its_segments(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        last = None
+        for n in range(600):
+            if n % 7 == 0:
+                text = "long " * (2000 if n % 70 == 0 else 1)
+                last = await w.begin("session.append", session="s1", messages=[{"role": "user", "content": text}])
+            else:
+                last = await w.begin("toolcall.record", session="s1", id=f"call-{n}", tool="t", content=str(n))
+        receipt = await last.pending.wait()
+        live = await w.sessions.live("s1")
+        view = live.view()
+    async with world(tmp_path / "state") as w:
+        again = await w.sessions.live("s1")
+        assert (again.state, again.seqs, again.view()) == (live.state, live.seqs, view)
+        past = await w.sessions.as_of("s1", tx=receipt.seq)
+        assert (past.state, past.seqs, past.view()) == (live.state, live.seqs, view)
+        for n in range(600, 1300):
+            last = await w.begin("toolcall.record", session="s1", id=f"call-{n}", tool="t", content=str(n))
+        await last.pending.wait()
+    async with world(tmp_path / "state") as w:
+        assert (await w.sessions.live("s1")).state == again.state
+
+
 async def test_idle_sessions_are_unloaded_and_come_back_equal(tmp_path: Path) -> None:
     async with world(tmp_path / "state", live_max=2) as w:
         for n in range(6):
