@@ -9,7 +9,7 @@ ObjectState = Literal["present", "unread", "deleted", "orphaned"]
 """``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: its source cannot be reached now."""
 
 
-class FilesystemSource(msgspec.Struct, frozen=True, tag="filesystem", tag_field="type", rename="camel"):
+class FilesystemSource(msgspec.Struct, frozen=True, gc=False, tag="filesystem", tag_field="type", rename="camel"):
     """A file, by the filesystem it lives on and its canonical absolute path there (spec 1 §2.3)."""
 
     filesystem_id: str
