@@ -48,7 +48,7 @@ class Committer:
         self.head_vt = 0
         self.incarnation = 0
         self.commits = 0
-        self.flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
+        self._flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
         self.low_space = False
 
     # --- open and close ---
@@ -206,7 +206,7 @@ class Committer:
             hit("journal.flush")
             hit("journal.commit")
             self._connection.execute("COMMIT")
-            self.flush_s.append(self._clock.monotonic() - started)
+            self._flush_s.append(self._clock.monotonic() - started)
         except BaseException:
             # SQLite has rolled back by itself after some errors.
             if self._connection.in_transaction:
@@ -216,6 +216,11 @@ class Committer:
 
     def _set_meta(self, name: str, value: bytes) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, value))
+
+    def flush_ms(self, percent: int) -> float:
+        """How many ms the newest commits took at that percentile; 0 if there was none."""
+        times = sorted(self._flush_s.copy())
+        return times[len(times) * percent // 100] * 1000 if times else 0.0
 
     # --- upkeep ---
 

@@ -162,9 +162,8 @@ class VersionStore:
         """
         self._health.require_writable()
         if self._commits.full:
-            raise CtxdError(
-                "store_backlog_full", "too many writes wait for the disk", retry_after_ms=100, outcome="not_applied"
-            )
+            message = "too many writes wait for the disk"
+            raise CtxdError("store_backlog_full", message, retry_after_ms=100, outcome="not_applied")
         self._operations.require_new(operation(write))
         prepared = Prepared(write)
         wall = self._clock.wall_ms()
@@ -386,7 +385,6 @@ class VersionStore:
 
     def status(self) -> StoreStatus:
         """The figures of ``daemon.status``."""
-        flushes = sorted(self._committer.flush_s.copy()) or [0.0]
         lead = self._times.lead_ms(self._clock.wall_ms())
         late = f"valid times are {lead} ms ahead of the host's clock" if lead > limits.VALID_TIME_LEAD_MS else ""
         return StoreStatus(
@@ -397,6 +395,6 @@ class VersionStore:
             pending_writes=self._commits.waiting,
             commits=self._committer.commits,
             rows=self._committer.head.seq,
-            flush_ms_p50=flushes[len(flushes) // 2] * 1000,
-            flush_ms_p99=flushes[len(flushes) * 99 // 100] * 1000,
+            flush_ms_p50=self._committer.flush_ms(50),
+            flush_ms_p99=self._committer.flush_ms(99),
         )

@@ -1,0 +1,151 @@
+"""How long the daemon takes from its start to its first answer: with an empty journal, and with 1,000,000 rows in it.
+
+Expected order of growth: O(1). A start opens the file, recomputes the newest 10,000 hashes, and reads nothing else.
+
+Both figures are wall time from starting ``python -m ctxd run`` to the answer to ``hello``, imports included, median of
+some starts. The pages of the database are dropped from the system's cache before each.
+"""
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from bench.figures import Figure
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends import documents
+from ctxd.backends.port import Version
+from ctxd.backends.sqlite.backend import SqliteBackend
+from ctxd.clock import SystemClock
+from ctxd.objects.document import Document
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.store import journal, statedir
+from ctxd.store.committer import Committer
+from ctxd.store.witness import Head, WitnessFile
+from ctxd.store.writes import Write
+
+ROWS = 1_000_000
+ROWS_QUICK = 100_000
+STARTS = 5
+READY_S_MAX = 30.0
+SEGMENTS_OF_A_SESSION = 500
+ROWS_OF_A_TRANSACTION = 20_000
+
+
+def generate(root: Path, rows: int) -> None:
+    """Fill the new state directory ``root`` with ``rows`` journal rows of one segment each: a valid chain, and all that
+    a verification looks for, written without a flush a row."""
+    held = statedir.hold(root)
+    witness = WitnessFile(held.witness)
+    committer = Committer(held.database, ArtifactStore(held.artifacts), witness, SystemClock())
+    committer.open()
+    chain = committer.head.chain
+    committer.close(tidy=True)
+    connection = dbfile.open_writer(held.database)
+    connection.execute("PRAGMA synchronous=OFF").fetchall()
+    backend = SqliteBackend(connection)
+    for first in range(1, rows + 1, ROWS_OF_A_TRANSACTION):
+        last = min(first + ROWS_OF_A_TRANSACTION, rows + 1)
+        connection.execute("BEGIN")
+        chain = _add(connection, backend, range(first, last), chain)
+        connection.execute("COMMIT")
+        dbfile.checkpoint(connection, truncate=True)
+    connection.close()
+    witness.write(Head(rows, chain), sync=True)
+    witness.close()
+    held.close()
+    os.sync()
+
+
+def _add(connection: dbfile.Connection, backend: SqliteBackend, seqs: range, chain: bytes) -> bytes:
+    lines, versions = [], []
+    for seq in seqs:
+        session = f"session-{seq // SEGMENTS_OF_A_SESSION:06d}"
+        id = f"segment:{session}#{seq % SEGMENTS_OF_A_SESSION:010d}"
+        payload = {"messages": [{"role": "assistant", "content": f"line {seq} of a conversation of ordinary length"}]}
+        document = Document(
+            id=id,
+            type="segment",
+            identity_hash=identity_hash("segment", None, id),
+            content_hash=content_hash(payload, None),
+            payload=payload,
+        )
+        put = journal.Put(id, documents.encode(document), None)
+        write = Write(kind="session.append", principal="host", session=session, request=b"q" * 16, result=b"{}")
+        at = 1_700_000_000_000 + seq
+        columns = (1, "host", session, "session.append", f"op-{seq}", at, at)
+        body = journal.encode_body(write, (put,))
+        b3 = journal.row_hash(*columns, body)
+        chain = journal.link(chain, seq, b3)
+        lines.append((seq, *columns, body, b3, chain))
+        versions.append(Version(id, at, seq, at, put.document))
+    dbfile.insert_rows(connection, f"INSERT INTO journal({journal.COLUMNS})", "(?,?,?,?,?,?,?,?,?,?,?)", lines)
+    backend.append(versions)
+    return chain
+
+
+def ready_s(root: Path, place: Path) -> float:
+    """Seconds from starting a daemon on the state directory ``root`` to its answer to ``hello``. ``place`` is a folder
+    for its socket."""
+    if (root / "state.db").exists():
+        dbfile.forget_cached_pages(root / "state.db")
+    path = place / "ready.sock"
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ctxd", "run", "--socket", str(path), "--state-dir", str(root)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        while not _answers(path):
+            if process.poll() is not None or time.monotonic() - began > READY_S_MAX:
+                raise RuntimeError(f"the daemon did not answer: {process.stderr.read().decode()[-2000:]}")
+            time.sleep(0.002)
+        return time.monotonic() - began
+    finally:
+        process.terminate()
+        process.communicate()
+        path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        if peer.connect_ex(str(path)) != 0:
+            return False
+        peer.settimeout(READY_S_MAX)
+        peer.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{}}\n')
+        with peer.makefile("rb") as lines:
+            return "result" in msgspec.json.decode(lines.readline() or b"{}")
+
+
+def run() -> Iterator[Figure]:
+    rows = ROWS_QUICK if os.environ.get("CTXD_BENCH_QUICK") == "1" else ROWS
+    with tempfile.TemporaryDirectory(prefix="ctxd-bench-") as made:
+        place = Path(made)
+        empty = [ready_s(place / f"empty{number}", place) for number in range(STARTS)]
+        yield Figure(
+            name="ready_empty",
+            value=statistics.median(empty),
+            goal=0.5,
+            better="lower",
+            detail=f"s, median of {STARTS} starts, new state directory",
+        )
+        generate(place / "full", rows)
+        size = (place / "full" / "state.db").stat().st_size
+        full = [ready_s(place / "full", place) for _ in range(STARTS)]
+        yield Figure(
+            name="ready_million",
+            value=statistics.median(full),
+            goal=2.0,
+            better="lower",
+            detail=f"s, median of {STARTS} starts, {rows:,} journal rows, {size / 1e6:,.0f} MB, cold cache",
+        )
