@@ -3,7 +3,7 @@
 import posixpath
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ctxd.errors import CtxdError
@@ -139,6 +139,7 @@ mount_rows = st.lists(
 
 
 @given(mount_rows, paths)
+@settings(deadline=None)
 def test_a_path_shown_to_the_agent_names_the_same_file_again(rows: list[tuple[str, str, str]], path: str) -> None:
     mounts = table(*rows)
     source = mounts.forward(path)
@@ -147,6 +148,7 @@ def test_a_path_shown_to_the_agent_names_the_same_file_again(rows: list[tuple[st
 
 
 @given(mount_rows, paths)
+@settings(deadline=None)
 def test_the_agent_sees_its_own_path_again_wherever_a_file_has_one_name(
     rows: list[tuple[str, str, str]], path: str
 ) -> None:
@@ -163,6 +165,7 @@ def test_the_agent_sees_its_own_path_again_wherever_a_file_has_one_name(
 
 
 @given(st.text(alphabet="ab./", min_size=1).map(lambda text: "/" + text))
+@settings(deadline=None)
 def test_normalising_twice_changes_nothing(path: str) -> None:
     try:
         normal = normalise(path)

@@ -1,7 +1,7 @@
 """Ids: that none of different origin meet, and what an abbreviation means."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctxd.errors import CtxdError
@@ -35,6 +35,7 @@ def test_a_tool_call_whose_id_is_another_sessions_is_aliased() -> None:
 
 
 @given(st.one_of(st.sampled_from(RESERVED_PREFIXES).flatmap(lambda p: st.text().map(lambda t: p + t)), st.just(ONE)))
+@settings(deadline=None)
 def test_no_harness_id_can_pose_as_an_id_of_ctxds_own(harness_id: str) -> None:
     assert is_reserved(harness_id)
     assert toolcall_id("s1", harness_id, taken=False) == f"toolcall:s1:{harness_id}"
