@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _work(self, items: Sequence[Work]) -> None:
-        """Start the calls of ``items`` until a bound is met; hold the rest. What is answered at once goes out together."""
+        """Start the calls of ``items`` until a bound is met; hold the rest. Answers that are there go out together."""
         frames: list[bytes] = []
         unsent = 0
         for first in range(0, len(items), _ANSWERS_MAX):
