@@ -67,7 +67,9 @@ def _all(run: Invocation) -> list[Check]:
         *checks.inotify(),
     ]
     if config is not None:
-        state_dir = config.state_dir if status is None or not status.state_dir else Path(status.state_dir)
+        # An ephemeral daemon names no path.
+        told = Path(status.state_dir) if status is not None else config.state_dir
+        state_dir = told if told.is_absolute() else config.state_dir
         found += [
             checks.state_dir(state_dir),
             checks.disk(state_dir),

@@ -1,0 +1,52 @@
+"""A real daemon in a process of its own, for tests of the client and of the command line."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from ctxd_client import connect_sync
+
+START_S_MAX = 30.0
+"""Seconds that a daemon may take from its start to its first answer, on a busy machine."""
+
+
+class Running:
+    """``python -m ctxd run`` at ``socket``; with ``state_dir`` it keeps its state over ``kill`` and ``start``."""
+
+    def __init__(self, folder: Path, *, keep_state: bool = False) -> None:
+        self.socket = str(folder / "ctxd.sock")
+        self._state = ["--state-dir", str(folder / "state")] if keep_state else ["--ephemeral"]
+        self._log = folder / "ctxd.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end(signal.SIGTERM)
+
+    def start(self) -> None:
+        """Start it and wait for its first answer."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ctxd", "run", "--socket", self.socket, *self._state], stdout=log, stderr=log
+            )
+        try:
+            with connect_sync(self.socket, wait_s=START_S_MAX):
+                pass
+        except BaseException:
+            self._end(signal.SIGKILL)
+            raise RuntimeError(self._log.read_text()) from None
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(START_S_MAX)
+            self._process = None
