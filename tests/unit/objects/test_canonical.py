@@ -74,7 +74,7 @@ def refused() -> Iterator[Any]:
     yield {"\udc00": 1}
 
 
-@pytest.mark.parametrize("value", list(refused()), ids=ascii)
+@pytest.mark.parametrize("value", list(refused()), ids=lambda _: "bad")
 def test_what_is_no_json_is_refused_at_any_depth(value: Any) -> None:
     with pytest.raises(ValueError):
         canonical(value)
