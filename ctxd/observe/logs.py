@@ -1,6 +1,7 @@
 """Logs: one line a record on standard error, never with content.
 
-Owns the format and the level. A part gets its logger handed in; records name methods, sizes, sequences, durations and codes,
+Owns the format and the level. A part gets its logger handed in; records name methods, sizes, sequences,
+durations and codes,
 and are escaped, so that no client can forge a line.
 """
 

@@ -1,6 +1,7 @@
 """Identifiers and their rules.
 
-An id is text. Ids that a client chooses follow ``ID_PATTERN``, tool call ids excepted: harnesses put ``|`` and blanks in
+An id is text. Ids that a client chooses follow ``ID_PATTERN``, tool call ids excepted: harnesses put ``|`` and
+blanks in
 theirs, so those may be any printable text of at most 256 bytes.
 """
 
@@ -60,7 +61,8 @@ def toolcall_alias(session: str, toolcall: str) -> ObjectId:
 def context_id(parent: str, artifact: str, created_at: str, template: str, *, digits: int = 8) -> ContextId:
     """The id of a context: ``ctx-`` and the first ``digits`` hex digits of SHA-256 over the four parts, NUL-separated.
 
-    ``parent`` is the id before it or empty; ``artifact`` names the content; ``created_at`` is UTC in whole seconds with a
+    ``parent`` is the id before it or empty; ``artifact`` names the content; ``created_at`` is UTC in whole
+    seconds with a
     trailing ``Z``. A caller that finds the id taken by other content asks again with 12, then 16 digits.
     """
     digest = hashlib.sha256("\0".join((parent, artifact, created_at, template)).encode()).hexdigest()

@@ -1,7 +1,7 @@
 """The API's index: every method, its parameters, its result, who may call it, and whether a resend is safe.
 
-Every write takes an optional ``op_id``: the same ``op_id`` with the same parameters is applied once and answers the first
-result; with other parameters it is refused as ``idempotency_mismatch``.
+Every write takes an optional ``op_id``: the same ``op_id`` with the same parameters is applied once and answers
+the first result; with other parameters it is refused as ``idempotency_mismatch``.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -40,21 +40,25 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a call, an object with named members."""
 
 
-class Nothing(Params):
+class Nothing(Params, frozen=True, kw_only=True):
     """No parameters."""
 
 
-# --- daemon ------------------------------------------------------------------------------------------------------------
+# --- daemon ---
 
 
-class HelloParams(Params):
+class HelloParams(Params, frozen=True, kw_only=True):
+    """Who the client is, what it speaks, and the newest receipt it holds."""
+
     client: str = ""
     version: str = ""
     protocol: tuple[int, ...] = (1,)
     last_receipt: Receipt | None = None
 
 
-class HelloResult(Result):
+class HelloResult(Result, frozen=True, kw_only=True):
+    """Who the daemon is, the protocol version to speak, the methods and bounds of this connection."""
+
     server: str
     version: str
     protocol: int
@@ -63,19 +67,25 @@ class HelloResult(Result):
     incarnation: int
 
 
-# --- sessions ----------------------------------------------------------------------------------------------------------
+# --- sessions ---
 
 
-class SessionParams(Params):
+class SessionParams(Params, frozen=True, kw_only=True):
+    """A session by its id."""
+
     session: SessionIdText
 
 
-class SessionWriteParams(Params):
+class SessionWriteParams(Params, frozen=True, kw_only=True):
+    """A session by its id, to be written."""
+
     session: SessionIdText
     op_id: OpIdText | None = None
 
 
-class SessionCreateParams(Params):
+class SessionCreateParams(Params, frozen=True, kw_only=True):
+    """What a session starts with. ``session`` null: the daemon makes an id. ``filesystem_id`` null: the host's."""
+
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     session: SessionIdText | None = None
     system_prompt: str = ""
@@ -88,7 +98,7 @@ class SessionCreateParams(Params):
     op_id: OpIdText | None = None
 
 
-class SessionConfigureParams(Params):
+class SessionConfigureParams(Params, frozen=True, kw_only=True):
     """A field left out stays as it is. ``budget_tokens`` 0 removes the budget."""
 
     session: SessionIdText
@@ -100,12 +110,16 @@ class SessionConfigureParams(Params):
     op_id: OpIdText | None = None
 
 
-class SessionResult(Result):
+class SessionResult(Result, frozen=True, kw_only=True):
+    """The whole session; ``receipt`` null when nothing was written."""
+
     session: SessionView
     receipt: Receipt | None
 
 
-class SessionListParams(Params):
+class SessionListParams(Params, frozen=True, kw_only=True):
+    """Filters, all of which must hold: ``label`` is ``name=value``, ``text`` occurs in id or preview."""
+
     state: SessionState | None = None
     agent: str | None = None
     label: str | None = None
@@ -114,7 +128,9 @@ class SessionListParams(Params):
     cursor: str | None = None
 
 
-class SessionListResult(Result):
+class SessionListResult(Result, frozen=True, kw_only=True):
+    """One page, newest first; ``next_cursor`` null at the end."""
+
     sessions: tuple[SessionSummary, ...]
     next_cursor: str | None
 
@@ -129,47 +145,61 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     orphaned: tuple[str, ...]
 
 
-class SessionResumeResult(Result):
+class SessionResumeResult(Result, frozen=True, kw_only=True):
+    """The session as it goes on, and what its files came to."""
+
     session: SessionView
     reconciled: Reconciled
     receipt: Receipt | None
 
 
-class SessionAppendParams(Params):
+class SessionAppendParams(Params, frozen=True, kw_only=True):
+    """Messages to add, in order."""
+
     session: SessionIdText
     messages: Annotated[tuple[Message, ...], msgspec.Meta(min_length=1, max_length=1000)]
     op_id: OpIdText | None = None
 
 
-class SessionAppendResult(Result):
+class SessionAppendResult(Result, frozen=True, kw_only=True):
+    """The number of the turn that the last message belongs to."""
+
     turn: int
     receipt: Receipt | None
 
 
-class SystemPromptParams(Params):
+class SystemPromptParams(Params, frozen=True, kw_only=True):
+    """The system prompt to have from now on."""
+
     session: SessionIdText
     content: str
     op_id: OpIdText | None = None
 
 
-class WriteResult(Result):
+class WriteResult(Result, frozen=True, kw_only=True):
+    """A write without other result; ``receipt`` null when nothing was to be written."""
+
     receipt: Receipt | None
 
 
-class ChatResult(Result):
+class ChatResult(Result, frozen=True, kw_only=True):
+    """Turns in order; ``next_turn`` null at the end."""
+
     session: str
     turn_count: int
     turns: tuple[Any, ...]
     next_turn: int | None
 
 
-class ChatParams(Params):
+class ChatParams(Params, frozen=True, kw_only=True):
+    """Which turns of a chat; turn 0 holds what came before the first user message."""
+
     session: SessionIdText
     first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
 
 
-class MembershipParams(Params):
+class MembershipParams(Params, frozen=True, kw_only=True):
     """``object``: a full id, or a unique prefix of at least 8 characters of one in the session's index."""
 
     session: SessionIdText
@@ -177,7 +207,7 @@ class MembershipParams(Params):
     op_id: OpIdText | None = None
 
 
-class MembershipResult(Result):
+class MembershipResult(Result, frozen=True, kw_only=True):
     """``changed`` false: the object already was as asked, and nothing was written."""
 
     object: str
@@ -187,21 +217,27 @@ class MembershipResult(Result):
     receipt: Receipt | None
 
 
-class NoticesParams(Params):
+class NoticesParams(Params, frozen=True, kw_only=True):
+    """Notices beyond the sequence ``after``."""
+
     session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
 
 
-class NoticesResult(Result):
+class NoticesResult(Result, frozen=True, kw_only=True):
+    """Notices in order, and the sequence from which to ask on."""
+
     notices: tuple[Notice, ...]
     next_after: int
 
 
-# --- tool calls and files ----------------------------------------------------------------------------------------------
+# --- tool calls and files ---
 
 
-class ToolcallRecordParams(Params):
+class ToolcallRecordParams(Params, frozen=True, kw_only=True):
+    """A tool call, its arguments as the harness had them, and its whole output."""
+
     session: SessionIdText
     id: ToolcallIdText
     tool: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -213,15 +249,19 @@ class ToolcallRecordParams(Params):
     op_id: OpIdText | None = None
 
 
-class ToolcallRecordResult(Result):
+class ToolcallRecordResult(Result, frozen=True, kw_only=True):
+    """The tool call's object, and the tool calls that were collapsed to make room for it."""
+
     object: str
     outcome: Literal["created", "unchanged"]
     collapsed: tuple[str, ...]
     receipt: Receipt | None
 
 
-class ToolObserveParams(Params):
-    """``command`` is the shell command line as it ran in ``cwd`` (the session's workdir when null), ``output`` its output."""
+class ToolObserveParams(Params, frozen=True, kw_only=True):
+    """``command`` is the shell command line as it ran in ``cwd`` (the session's workdir when null), ``output``
+    its output.
+    """
 
     session: SessionIdText
     command: str
@@ -239,7 +279,9 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
 
 
-class ToolObserveResult(Result):
+class ToolObserveResult(Result, frozen=True, kw_only=True):
+    """Each path that was looked at, in order of appearance."""
+
     objects: tuple[Discovered, ...]
     receipt: Receipt | None
 
@@ -248,7 +290,7 @@ FileKind = Literal["text", "binary", "too_large", "unreadable", "special", "miss
 FileOutcome = Literal["created", "updated", "unchanged", "deleted", "orphaned"]
 
 
-class FileIndexParams(Params):
+class FileIndexParams(Params, frozen=True, kw_only=True):
     """``content`` null lets the daemon read the file. ``content_base64`` is for bytes that are not UTF-8."""
 
     session: SessionIdText
@@ -259,7 +301,9 @@ class FileIndexParams(Params):
     op_id: OpIdText | None = None
 
 
-class FileIndexResult(Result):
+class FileIndexResult(Result, frozen=True, kw_only=True):
+    """What became of the file's object; ``char_count`` is in code points, 0 without text."""
+
     object: str
     outcome: FileOutcome
     kind: FileKind
@@ -268,18 +312,24 @@ class FileIndexResult(Result):
     receipt: Receipt | None
 
 
-class FileDiscoverParams(Params):
+class FileDiscoverParams(Params, frozen=True, kw_only=True):
+    """Paths as the agent names them."""
+
     session: SessionIdText
     paths: Annotated[tuple[PathText, ...], msgspec.Meta(max_length=PATHS_MAX)]
     op_id: OpIdText | None = None
 
 
-class FileResolveParams(Params):
+class FileResolveParams(Params, frozen=True, kw_only=True):
+    """A path as the agent names it."""
+
     session: SessionIdText
     path: PathText
 
 
-class FileResolveResult(Result):
+class FileResolveResult(Result, frozen=True, kw_only=True):
+    """The object a path is, whether or not it is known yet."""
+
     object: str
     canonical_path: str
     filesystem_id: str
@@ -287,23 +337,27 @@ class FileResolveResult(Result):
     known: bool
 
 
-class MountDetectParams(Params):
-    """Exactly one of the two: the text of ``docker inspect CONTAINER``, or of ``/proc/self/mountinfo`` in the sandbox."""
+class MountDetectParams(Params, frozen=True, kw_only=True):
+    """Exactly one of the two: the text of ``docker inspect CONTAINER``, or of ``/proc/self/mountinfo`` in the
+    sandbox.
+    """
 
     docker_inspect: str | None = None
     mountinfo: str | None = None
 
 
-class MountDetectResult(Result):
+class MountDetectResult(Result, frozen=True, kw_only=True):
+    """Mappings, the container's own filesystem id if the text names it, and what was ignored and why."""
+
     mounts: tuple[Mount, ...]
     filesystem_id: str | None
     ignored: tuple[str, ...]
 
 
-# --- objects -----------------------------------------------------------------------------------------------------------
+# --- objects ---
 
 
-class ObjectGetParams(Params):
+class ObjectGetParams(Params, frozen=True, kw_only=True):
     """``valid_time`` and ``tx`` null mean the newest. ``session`` gives display paths and allows id prefixes."""
 
     object: ObjectIdText
@@ -313,25 +367,29 @@ class ObjectGetParams(Params):
     content: bool = True
 
 
-class ObjectGetResult(Result):
+class ObjectGetResult(Result, frozen=True, kw_only=True):
+    """One version."""
+
     object: ObjectVersion
 
 
-class ObjectBulkParams(Params):
+class ObjectBulkParams(Params, frozen=True, kw_only=True):
+    """Objects by their full ids, and the basis as in ``object.get``."""
+
     objects: Annotated[tuple[ObjectIdText, ...], msgspec.Meta(max_length=PATHS_MAX)]
     valid_time: Milliseconds | None = None
     tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
     content: bool = False
 
 
-class ObjectBulkResult(Result):
+class ObjectBulkResult(Result, frozen=True, kw_only=True):
     """``missing`` lists the ids that had no version at those times."""
 
     objects: tuple[ObjectVersion, ...]
     missing: tuple[str, ...]
 
 
-class ObjectHistoryParams(Params):
+class ObjectHistoryParams(Params, frozen=True, kw_only=True):
     """``corrections`` true also lists versions that a later transaction replaced at the same valid time."""
 
     object: ObjectIdText
@@ -344,12 +402,16 @@ class ObjectHistoryParams(Params):
     cursor: str | None = None
 
 
-class ObjectHistoryResult(Result):
+class ObjectHistoryResult(Result, frozen=True, kw_only=True):
+    """Versions in the order asked for; ``next_cursor`` null at the end."""
+
     versions: tuple[VersionRow, ...]
     next_cursor: str | None
 
 
-class ObjectListParams(Params):
+class ObjectListParams(Params, frozen=True, kw_only=True):
+    """Filters, all of which must hold; ``level`` needs a ``session``."""
+
     session: SessionIdText | None = None
     type: ObjectType | None = None
     level: ContextLevel | None = None
@@ -369,44 +431,56 @@ class ObjectListItem(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool
 
 
-class ObjectListResult(Result):
+class ObjectListResult(Result, frozen=True, kw_only=True):
+    """One page; ``next_cursor`` null at the end."""
+
     objects: tuple[ObjectListItem, ...]
     next_cursor: str | None
 
 
-class ObjectSessionsParams(Params):
+class ObjectSessionsParams(Params, frozen=True, kw_only=True):
+    """An object by its full id."""
+
     object: ObjectIdText
 
 
-class ObjectSessionsResult(Result):
+class ObjectSessionsResult(Result, frozen=True, kw_only=True):
+    """The ids of the sessions in whose index the object is."""
+
     sessions: tuple[str, ...]
 
 
-# --- context -----------------------------------------------------------------------------------------------------------
+# --- context ---
 
 
-class ContextCurrentParams(Params):
+class ContextCurrentParams(Params, frozen=True, kw_only=True):
     """``session`` null: the connection's own session, or the only one there is."""
 
     session: SessionIdText | None = None
 
 
-class AssembleParams(Params):
+class AssembleParams(Params, frozen=True, kw_only=True):
+    """Whose context, and whether the answer carries its text and its blocks."""
+
     session: SessionIdText
     text: bool = True
     blocks: bool = True
 
 
-class PlanParams(Params):
+class PlanParams(Params, frozen=True, kw_only=True):
+    """A budget to plan for; null takes the session's own."""
+
     session: SessionIdText
     budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-class PlanResult(Result):
+class PlanResult(Result, frozen=True, kw_only=True):
+    """The plan; nothing was changed."""
+
     plan: BudgetPlan
 
 
-class ShowParams(Params):
+class ShowParams(Params, frozen=True, kw_only=True):
     """Exactly one of ``number`` (an assembly) and ``turn`` (its newest assembly); both null: the newest."""
 
     session: SessionIdText
@@ -416,53 +490,61 @@ class ShowParams(Params):
     blocks: bool = True
 
 
-class AssemblyListParams(Params):
+class AssemblyListParams(Params, frozen=True, kw_only=True):
+    """Records with a number beyond ``after``."""
+
     session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
 
 
-class AssemblyListResult(Result):
+class AssemblyListResult(Result, frozen=True, kw_only=True):
+    """Records in order; ``next_after`` null at the end."""
+
     assemblies: tuple[AssemblyRecord, ...]
     next_after: int | None
 
 
-# --- events ------------------------------------------------------------------------------------------------------------
+# --- events ---
 
 
-class SubscribeParams(Params):
+class SubscribeParams(Params, frozen=True, kw_only=True):
     """Notices to ``session`` with a sequence above ``after`` come at once, later ones as they happen."""
 
     session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-class SubscribeResult(Result):
+class SubscribeResult(Result, frozen=True, kw_only=True):
     """``after``: the sequence from which notices will come."""
 
     subscription: int
     after: int
 
 
-class UnsubscribeParams(Params):
+class UnsubscribeParams(Params, frozen=True, kw_only=True):
+    """A subscription of this connection."""
+
     subscription: int
 
 
 class NoticeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Params of the notification ``events.notice``. ``missed`` true: the queue was full; read ``session.notices`` again."""
+    """Params of the notification ``events.notice``. ``missed`` true: the queue was full; read
+    ``session.notices`` again.
+    """
 
     subscription: int
     notice: Notice
     missed: bool = False
 
 
-class CancelParams(Params):
+class CancelParams(Params, frozen=True, kw_only=True):
     """Params of the notification ``$/cancelRequest``."""
 
     id: int | str
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------
+# --- the table ---
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
@@ -502,25 +584,75 @@ _TABLE: Final = (
     _read("session.list", SessionListParams, SessionListResult, "host", "Sessions, newest first, with previews."),
     _read("session.get", SessionParams, SessionResult, "session", "One session whole."),
     _write("session.pause", SessionWriteParams, SessionResult, "host", "Set a session aside; nothing is lost."),
-    _write("session.resume", SessionWriteParams, SessionResumeResult, "host", "Take a session up again and check its files."),
+    _write(
+        "session.resume",
+        SessionWriteParams,
+        SessionResumeResult,
+        "host",
+        "Take a session up again and check its files.",
+    ),
     _write("session.close", SessionWriteParams, SessionResult, "host", "End a session for good; it stays readable."),
-    _write("session.append", SessionAppendParams, SessionAppendResult, "session", "Add chat messages; a user message starts a turn."),
+    _write(
+        "session.append",
+        SessionAppendParams,
+        SessionAppendResult,
+        "session",
+        "Add chat messages; a user message starts a turn.",
+    ),
     _write("session.set_system_prompt", SystemPromptParams, WriteResult, "session", "Replace the system prompt."),
     _read("session.chat", ChatParams, ChatResult, "session", "The chat, turn by turn."),
-    _write("session.activate", MembershipParams, MembershipResult, "session", "Load an object's content into the window."),
-    _write("session.deactivate", MembershipParams, MembershipResult, "session", "Take an object's content out of the window."),
-    _write("session.pin", MembershipParams, MembershipResult, "session", "Exempt an object from auto-collapse and budget drops."),
+    _write(
+        "session.activate", MembershipParams, MembershipResult, "session", "Load an object's content into the window."
+    ),
+    _write(
+        "session.deactivate",
+        MembershipParams,
+        MembershipResult,
+        "session",
+        "Take an object's content out of the window.",
+    ),
+    _write(
+        "session.pin",
+        MembershipParams,
+        MembershipResult,
+        "session",
+        "Exempt an object from auto-collapse and budget drops.",
+    ),
     _write("session.unpin", MembershipParams, MembershipResult, "session", "Undo a pin."),
     _write("session.pool_add", MembershipParams, MembershipResult, "session", "Show an indexed object as metadata."),
-    _write("session.pool_remove", MembershipParams, MembershipResult, "session", "Hide an object's metadata; it stays indexed."),
-    _read("session.notices", NoticesParams, NoticesResult, "session", "Changes that others made to what the session has read."),
-    _write("toolcall.record", ToolcallRecordParams, ToolcallRecordResult, "session", "Keep a tool call and its output."),
-    _write("tool.observe", ToolObserveParams, ToolObserveResult, "session", "Find the files a command's output speaks of."),
+    _write(
+        "session.pool_remove",
+        MembershipParams,
+        MembershipResult,
+        "session",
+        "Hide an object's metadata; it stays indexed.",
+    ),
+    _read(
+        "session.notices",
+        NoticesParams,
+        NoticesResult,
+        "session",
+        "Changes that others made to what the session has read.",
+    ),
+    _write(
+        "toolcall.record", ToolcallRecordParams, ToolcallRecordResult, "session", "Keep a tool call and its output."
+    ),
+    _write(
+        "tool.observe", ToolObserveParams, ToolObserveResult, "session", "Find the files a command's output speaks of."
+    ),
     _write("file.index", FileIndexParams, FileIndexResult, "session", "Bring a file's object up to date."),
     _write("file.discover", FileDiscoverParams, ToolObserveResult, "session", "Make unread stubs for existing files."),
     _read("file.resolve", FileResolveParams, FileResolveResult, "session", "Which object a path is."),
-    _read("mount.detect", MountDetectParams, MountDetectResult, "host", "Mount mappings from docker inspect or mountinfo text."),
-    _read("object.get", ObjectGetParams, ObjectGetResult, "session", "One version of one object, now or as of two times."),
+    _read(
+        "mount.detect",
+        MountDetectParams,
+        MountDetectResult,
+        "host",
+        "Mount mappings from docker inspect or mountinfo text.",
+    ),
+    _read(
+        "object.get", ObjectGetParams, ObjectGetResult, "session", "One version of one object, now or as of two times."
+    ),
     _read("object.bulk", ObjectBulkParams, ObjectBulkResult, "session", "Many objects in one call."),
     _read("object.history", ObjectHistoryParams, ObjectHistoryResult, "session", "An object's versions."),
     _read("object.list", ObjectListParams, ObjectListResult, "session", "Objects, of one session or all."),
@@ -530,7 +662,13 @@ _TABLE: Final = (
     _read("context.plan", PlanParams, PlanResult, "session", "What a token budget would drop, and why."),
     _read("context.show", ShowParams, AssembledContext, "session", "A recorded assembly, byte for byte."),
     _read("context.list", AssemblyListParams, AssemblyListResult, "session", "A session's recorded assemblies."),
-    _read("events.subscribe", SubscribeParams, SubscribeResult, "session", "Have a session's notices sent as notifications."),
+    _read(
+        "events.subscribe",
+        SubscribeParams,
+        SubscribeResult,
+        "session",
+        "Have a session's notices sent as notifications.",
+    ),
     _read("events.unsubscribe", UnsubscribeParams, WriteResult, "session", "Stop a subscription."),
 )
 

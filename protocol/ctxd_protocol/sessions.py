@@ -31,7 +31,8 @@ class Collapse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One chat message. ``role`` ``toolcall`` stands for a tool result: ``toolcall`` names the object, ``content`` is empty.
+    """One chat message. ``role`` ``toolcall`` stands for a tool result: ``toolcall`` names the object,
+    ``content`` is empty.
 
     ``meta`` is the harness's own (model, usage, stop reason) and is kept as it came.
     """

@@ -20,7 +20,9 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` counts its starts."""
+    """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` counts
+    its starts.
+    """
 
     version: str
     pid: int

@@ -1,7 +1,8 @@
 """The specification as data: what ctxd does, sentence by sentence.
 
-Ids are never reused. ``source`` names where the behaviour comes from: a section of the context specification (``spec``), or a
-decision of this project (``ctxd``). A requirement is proven by every test that carries ``@pytest.mark.requirement(id)``.
+Ids are never reused. ``source`` names where the behaviour comes from: a section of the context specification
+(``spec``), or a decision of this project (``ctxd``). A requirement is proven by every test that carries
+``@pytest.mark.requirement(id)``.
 """
 
 from typing import NamedTuple

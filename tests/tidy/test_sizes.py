@@ -87,8 +87,20 @@ def test_only_context_managers_yield_inside_a_task_group(path: Path) -> None:
 
 
 def tracked() -> list[Path]:
-    skipped = {".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "__pycache__", "dist", "data"}
-    return [p for p in ROOT.rglob("*") if p.is_file() and not skipped & set(p.parts) and p.suffix not in {".pyc", ".so"}]
+    skipped = {
+        ".git",
+        ".venv",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".hypothesis",
+        "__pycache__",
+        "dist",
+        "data",
+    }
+    return [
+        p for p in ROOT.rglob("*") if p.is_file() and not skipped & set(p.parts) and p.suffix not in {".pyc", ".so"}
+    ]
 
 
 def test_no_file_names_a_package_registry() -> None:
