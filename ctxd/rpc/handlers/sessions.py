@@ -109,6 +109,7 @@ class _SessionCalls:
     async def get(self, _: Caller, params: wire.SessionParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
+            live.require_current()
             return _shown_unchanged(live)
 
     async def configure(self, caller: Caller, params: wire.SessionConfigureParams) -> Accepted:
@@ -157,7 +158,7 @@ class _SessionCalls:
                 return Accepted(
                     None, lambda _: wire.SessionResumeResult(session=view, reconciled=kept, receipt=receipt)
                 )
-            found = await self._indexer.freshen(to_check(live.state))
+            found = await self._indexer.freshen(live.mounts, to_check(live.state))
             settings = msgspec.structs.replace(live.settings, state="active")
             told = reconciled(found)
             if settings == live.settings and not found.documents:
@@ -244,6 +245,7 @@ class _SessionCalls:
     async def chat(self, _: Caller, params: wire.ChatParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
+            live.require_current()
             every = live.state.turns
             first = max(params.first_turn, 0 if every[0] else 1)
             end = min(first + params.limit, len(every))
@@ -290,7 +292,7 @@ class _SessionCalls:
     async def _activate_unread(self, live: LiveSession, call: Call, id: str, delta: Delta) -> Accepted:
         """Read the file of which only the name is known, then activate it, in one write."""
         try:
-            indexed = await self._indexer.index_object(id, cause="read")
+            indexed = await self._indexer.index_object(live.mounts, id, cause="read")
         except CtxdError as error:
             if error.code not in ("file_not_found", "unsupported"):
                 raise

@@ -27,6 +27,7 @@ def code_of(decide, *args) -> str:
     return caught.value.code
 
 
+@pytest.mark.requirement("COL-1")
 def test_five_newest_tool_calls_of_each_of_three_turns_stay_active() -> None:
     state = SessionState()
     for turn in range(6):
@@ -47,6 +48,7 @@ def test_a_turn_that_leaves_the_window_takes_its_tool_calls_along_without_a_new_
     assert "call-a" in state.pool
 
 
+@pytest.mark.requirement("COL-2")
 def test_pinned_tool_calls_never_collapse_and_do_once_unpinned() -> None:
     state = SessionState()
     user(state)
@@ -60,6 +62,7 @@ def test_pinned_tool_calls_never_collapse_and_do_once_unpinned() -> None:
     assert list(state.active) == ["call-new"]
 
 
+@pytest.mark.requirement("COL-2")
 def test_files_never_collapse() -> None:
     state = SessionState()
     apply(state, changes.read(state, FILE))
@@ -69,6 +72,7 @@ def test_files_never_collapse() -> None:
     assert FILE in state.active
 
 
+@pytest.mark.requirement("COL-3")
 def test_an_explicit_deactivate_sticks() -> None:
     state = SessionState()
     user(state)
@@ -79,6 +83,7 @@ def test_an_explicit_deactivate_sticks() -> None:
     assert list(state.active) == ["call-2"]
 
 
+@pytest.mark.requirement("COL-3")
 def test_an_explicit_activate_counts_as_recent_until_the_window_passes() -> None:
     state = SessionState()
     user(state)
@@ -123,6 +128,9 @@ def test_the_cost_of_a_tool_call_does_not_grow_with_the_session() -> None:
     assert sizes == {15}
 
 
+@pytest.mark.requirement("SES-6")
+@pytest.mark.requirement("SES-7")
+@pytest.mark.requirement("OBJ-11")
 def test_what_the_sets_do_not_allow_is_refused_by_name() -> None:
     state = SessionState()
     apply(state, changes.discover(state, [FILE]))
@@ -135,6 +143,7 @@ def test_what_the_sets_do_not_allow_is_refused_by_name() -> None:
     assert code_of(changes.pool_remove, state, FILE) == "not_in_pool"
 
 
+@pytest.mark.requirement("SES-4")
 def test_activating_an_object_that_is_only_indexed_shows_it_first() -> None:
     state = SessionState()
     apply(state, changes.discover(state, [FILE]))
@@ -145,6 +154,7 @@ def test_activating_an_object_that_is_only_indexed_shows_it_first() -> None:
     assert state.level(FILE) == "active"
 
 
+@pytest.mark.requirement("SES-14")
 def test_an_object_is_found_by_eight_characters_or_by_a_tool_calls_own_id() -> None:
     state = SessionState()
     near = FILE[:10] + "0" * 54
@@ -156,6 +166,7 @@ def test_an_object_is_found_by_eight_characters_or_by_a_tool_calls_own_id() -> N
     assert changes.resolve(state, "s", "fedcba98") == "toolcall:s:fedcba98"
 
 
+@pytest.mark.requirement("SES-8")
 def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> None:
     state = SessionState()
     apply(state, Delta(called=("toolcall:s:c1",)))

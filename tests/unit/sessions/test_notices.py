@@ -28,6 +28,8 @@ async def edit(w: World, session: str, path: Path, text: str) -> str:
     return await w.read(session, path)
 
 
+@pytest.mark.requirement("NOT-1")
+@pytest.mark.requirement("NOT-2")
 async def test_who_read_a_file_is_told_when_another_changes_it(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer", "stranger", "lister", "late")
@@ -60,6 +62,7 @@ async def test_a_deletion_found_by_another_is_told(tmp_path: Path) -> None:
         assert await told(w, "other") == []
 
 
+@pytest.mark.requirement("NOT-3")
 async def test_notices_come_in_pages_and_again_after_a_restart(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
@@ -81,6 +84,7 @@ async def test_notices_come_in_pages_and_again_after_a_restart(tmp_path: Path) -
         assert found == whole
 
 
+@pytest.mark.requirement("NOT-3")
 async def test_a_subscription_joins_backlog_and_live_without_loss_or_repeat(tmp_path: Path) -> None:
     """Writes go on while the backlog is read, with a buffer so small that it overflows again and again."""
     async with world(tmp_path / "state") as w:

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd_protocol.ids import chat_id, session_object_id
-from tests.unit.sessions.world import World, settled, world
+from tests.unit.sessions.world import CALLER, World, settled, world
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,7 @@ async def filled(w: World, session: str, folder: Path) -> None:
     await w.call("session.pool_remove", session=session, object=f"{session}-call-0-1")
 
 
+@pytest.mark.requirement("SES-11")
 async def test_a_session_loaded_again_is_the_very_same(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await filled(w, "s1", tmp_path)
@@ -96,6 +98,7 @@ async def test_idle_sessions_are_unloaded_and_come_back_equal(tmp_path: Path) ->
         assert w.sessions.live_count == 2
 
 
+@pytest.mark.requirement("SES-13")
 async def test_no_session_sees_anothers_sets_or_chat(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         names = [f"s{n}" for n in range(20)]
@@ -110,6 +113,7 @@ async def test_no_session_sees_anothers_sets_or_chat(tmp_path: Path) -> None:
             assert view.turn_count == 5
 
 
+@pytest.mark.requirement("RPC-7")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio starts tasks in an order of its own
 async def test_calls_of_a_session_take_effect_in_the_order_they_arrive(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
@@ -126,6 +130,7 @@ async def test_calls_of_a_session_take_effect_in_the_order_they_arrive(tmp_path:
         assert live.state.calls == dict.fromkeys(range(1, 11), 3)
 
 
+@pytest.mark.requirement("RPC-4")
 async def test_a_resend_gets_the_first_answer_and_changes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         first = [await w.call("session.create", agent="a", op_id="op-1")]
@@ -150,6 +155,7 @@ async def test_a_resend_gets_the_first_answer_and_changes_nothing(tmp_path: Path
         assert len(await w.sessions.store.scan("session:")) == 1
 
 
+@pytest.mark.requirement("RPC-4")
 async def test_a_call_and_its_resend_at_once_are_made_once(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
@@ -183,6 +189,7 @@ async def test_a_lost_commit_takes_the_state_it_made_along(tmp_path: Path) -> No
         assert after.session == before.session
 
 
+@pytest.mark.requirement("SES-10")
 async def test_paused_and_closed_sessions_take_no_writes_but_can_be_read(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
@@ -204,6 +211,7 @@ async def test_an_existing_id_is_refused_and_an_unknown_session_is_not_found(tmp
         assert await code_of(w.call("session.get", session="s2")) == "session_not_found"
 
 
+@pytest.mark.requirement("SES-9")
 async def test_sessions_are_listed_newest_first_filtered_and_by_pages(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         for n in range(7):
@@ -227,6 +235,7 @@ async def test_sessions_are_listed_newest_first_filtered_and_by_pages(tmp_path: 
         assert following.sessions[0].preview == "Please fix the Parser"
 
 
+@pytest.mark.requirement("CTX-10")
 async def test_the_only_open_session_is_the_current_one(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         assert w.sessions.current(None).session is None
@@ -238,6 +247,8 @@ async def test_the_only_open_session_is_the_current_one(tmp_path: Path) -> None:
         assert w.sessions.current("s2").turn == 0
 
 
+@pytest.mark.requirement("OBJ-8")
+@pytest.mark.requirement("OBJ-9")
 async def test_a_tool_call_is_recorded_once_and_its_id_is_each_sessions_own(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         for name in ("s1", "s2"):
@@ -255,6 +266,7 @@ async def test_a_tool_call_is_recorded_once_and_its_id_is_each_sessions_own(tmp_
         assert gone.object == "toolcall:s2:call|1 x"
 
 
+@pytest.mark.requirement("COL-1")
 async def test_collapsed_tool_calls_are_named_in_the_result(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
@@ -262,6 +274,8 @@ async def test_collapsed_tool_calls_are_named_in_the_result(tmp_path: Path) -> N
         assert [result.collapsed for result in results] == [()] * 5 + [("call-0",), ("call-1",)]
 
 
+@pytest.mark.requirement("SES-4")
+@pytest.mark.requirement("SES-5")
 async def test_activating_an_unread_file_reads_it_and_one_that_is_out_of_reach_stays_a_stub(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
@@ -283,6 +297,9 @@ async def test_activating_an_unread_file_reads_it_and_one_that_is_out_of_reach_s
         assert (await w.call("object.get", object=ids[1])).object.state == "unread"
 
 
+@pytest.mark.requirement("SES-11")
+@pytest.mark.requirement("SES-12")
+@pytest.mark.requirement("IDX-7")
 async def test_a_resume_checks_every_file_and_changes_no_set(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
@@ -311,6 +328,8 @@ async def test_a_resume_checks_every_file_and_changes_no_set(tmp_path: Path) -> 
         assert [states[id] for id in ids] == ["present", "present", "deleted", "present"]
 
 
+@pytest.mark.requirement("OBJ-11")
+@pytest.mark.requirement("VER-2")
 async def test_chat_and_session_read_as_objects_of_any_time(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         made = await w.call("session.create", agent="a", session="s1")
@@ -337,6 +356,7 @@ async def test_chat_and_session_read_as_objects_of_any_time(tmp_path: Path) -> N
         assert [v.tx for v in (*page.versions, *rest.versions)] == [4, 2, 1]
 
 
+@pytest.mark.requirement("NOT-4")
 async def test_objects_are_listed_by_session_and_over_all(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await filled(w, "s1", tmp_path)
@@ -363,3 +383,106 @@ async def test_objects_are_listed_by_session_and_over_all(tmp_path: Path) -> Non
         assert not [id for id in everything if id.startswith(("segment:", "assembly:"))]
         shared = (await w.call("object.sessions", object=files[0].object)).sessions
         assert shared == ("s1", "s2")
+
+
+@pytest.mark.requirement("SES-1")
+async def test_a_session_is_read_whole_as_it_was_created(tmp_path: Path) -> None:
+    mount = {"agent_prefix": "/workspace", "canonical_prefix": "/home/me/project", "writable": False}
+    asked = {"agent": "pi", "workdir": "/workspace/./src/", "mounts": [mount], "budget_tokens": 9000}
+    asked |= {"labels": {"team": "red"}, "collapse": {"per_turn": 2, "turns": 1}, "filesystem_id": "container"}
+    async with world(tmp_path / "state") as w:
+        made = await w.call("session.create", session="s1", system_prompt="be brief", **asked)
+        view = (await w.call("session.get", session="s1")).session
+        assert view == made.session
+        assert (view.agent, view.principal, view.state, view.workdir) == ("pi", "host", "active", "/workspace/src")
+        assert (view.budget_tokens, view.labels, view.filesystem_id) == (9000, {"team": "red"}, "container")
+        assert (view.mounts[0].agent_prefix, view.mounts[0].writable) == ("/workspace", False)
+        assert (view.created_at <= view.updated_at, view.turn_count) == (True, 0)
+        prompt = (await w.call("object.get", object=view.system_prompt_ref)).object
+        assert prompt.payload["content"] == "be brief"
+        bad = [mount, mount]
+        assert await code_of(w.call("session.create", agent="a", session="s2", mounts=bad)) == "invalid_path"
+        assert await code_of(w.call("session.get", session="s2")) == "session_not_found"
+
+
+@pytest.mark.requirement("COL-4")
+async def test_the_window_and_other_settings_are_changed_one_by_one(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1", budget_tokens=5, labels={"a": "b"})
+        await w.call("session.configure", session="s1", collapse={"per_turn": 1, "turns": 1})
+        view = (await w.call("session.configure", session="s1", budget_tokens=0)).session
+        assert (view.collapse.per_turn, view.budget_tokens, view.labels) == (1, None, {"a": "b"})
+        same = await w.call("session.configure", session="s1", labels={"a": "b"})
+        assert same.receipt is None
+        await record(w, "s1", "call-1")
+        assert (await record(w, "s1", "call-2")).collapsed == ("call-1",)
+
+
+async def test_settings_that_are_refused_change_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        before = await w.call("session.get", session="s1")
+        assert await code_of(w.call("session.configure", session="s1", workdir="a/../../..")) == "invalid_path"
+        bad = {"agent_prefix": "relative", "canonical_prefix": "/x"}
+        assert await code_of(w.call("session.configure", session="s1", mounts=[bad])) == "invalid_path"
+        huge = [{"role": "assistant", "content": "x", "meta": {"n": 2**60}}]
+        assert await code_of(w.call("session.append", session="s1", messages=huge)) == "invalid_params"
+        assert (await w.call("session.get", session="s1")) == before
+
+
+async def test_a_connection_bound_to_a_session_sees_only_what_that_session_knows(tmp_path: Path) -> None:
+    bound = msgspec.structs.replace(CALLER, capability="session", session="s1")
+    async with world(tmp_path / "state") as w:
+        for name in ("s1", "s2"):
+            await w.call("session.create", agent="a", session=name)
+            await record(w, name, f"call-of-{name}")
+        mine = await w.call("object.get", caller=bound, session="s1", object="call-of-s1")
+        assert mine.object.payload["content"] == "out"
+        for foreign in ("call-of-s2", "chat:s2", "session:s2", "system_prompt:s2", "call-of-nobody"):
+            get = w.call("object.get", caller=bound, session="s1", object=foreign)
+            assert await code_of(get) == "object_not_found"
+        wanted = ["call-of-s1", "call-of-s2", "chat:s1", "chat:s2"]
+        bulk = await w.call("object.bulk", caller=bound, objects=wanted)
+        assert [version.id for version in bulk.objects] == ["call-of-s1", "chat:s1"]
+        assert bulk.missing == ("call-of-s2", "chat:s2")
+
+
+async def test_an_unanswered_write_of_a_session_is_never_shown_before_it_is_durable(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        first = await w.begin("toolcall.record", session="s1", id="call-1", tool="t", content="x")
+        for method, params in (
+            ("session.get", {"session": "s1"}),
+            ("session.chat", {"session": "s1"}),
+            ("session.list", {}),
+            ("object.list", {"session": "s1"}),
+            ("session.pin", {"session": "s1", "object": "call-1"}),
+            ("toolcall.record", {"session": "s1", "id": "call-1", "tool": "t", "content": "x"}),
+        ):
+            answer = await w.begin(method, **params)
+            assert answer.pending is not None, method
+            assert answer.pending.seq >= first.pending.seq
+        shown = await w.call("object.get", object="call-1")
+        assert shown.object.tx == first.pending.seq
+        assert first.pending.done
+
+
+async def test_a_cancelled_call_leaves_the_queue_and_the_session_as_they_were(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        live = await w.sessions.live("s1")
+        holding = live.lock.ticket()
+        scope = anyio.CancelScope()
+
+        async def send() -> None:
+            with scope:
+                await say(w, "s1", ("user", "never"), op_id="op-1")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+        holding.leave()
+        assert live.lock.free
+        assert live.state.turn == 0
+        assert (await say(w, "s1", ("user", "now"), op_id="op-1")).turn == 1

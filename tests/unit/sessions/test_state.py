@@ -177,7 +177,12 @@ class Sessions(RuleBasedStateMachine):
 
 
 Sessions.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestAnySequenceOfChanges = Sessions.TestCase
+
+
+@pytest.mark.requirement("SES-2")
+@pytest.mark.requirement("SES-3")
+class TestAnySequenceOfChanges(Sessions.TestCase):
+    """Whatever is asked of a session, its sets are those of the rules."""
 
 
 def test_a_snapshot_is_due_once_the_changes_since_the_last_outweigh_the_sets() -> None:
