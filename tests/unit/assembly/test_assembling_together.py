@@ -134,3 +134,46 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
         second = await home.assemble(live)
         assert second.number == 2
         assert (await home.archive.show("s")).context == second
+
+
+@pytest.mark.anyio
+async def test_another_sessions_reading_shows_in_a_session_that_did_nothing_itself(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        one, other = await home.create("one"), await home.create("other")
+        path = home.files / "a.py"
+        path.touch()
+        await home.discover(one, [path])
+        for _ in range(3):
+            assert "[unread]" in (await home.assemble(one)).text
+        path.write_text("now it is read")
+        await home.read(other, path)
+        assert other.last_pending is not None
+        await other.last_pending.wait()
+        assert "char_count=14" in (await home.assemble(one)).text
+
+
+@pytest.mark.anyio
+async def test_a_record_shows_every_version_accepted_before_it_also_one_that_is_not_durable_yet(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        one, other = await home.create("one"), await home.create("other")
+        active, stub = home.files / "active.py", home.files / "stub.py"
+        active.write_text("old")
+        stub.touch()
+        await home.read(one, active)
+        await home.discover(one, [stub])
+        for _ in range(3):
+            await home.assemble(one)
+        active.write_text("new text")
+        stub.write_text("stub text")
+        read = [await home.indexer.index(other.mounts, "/", str(path)) for path in (active, stub)]
+        failpoints.arm("journal.flush=sleep:300ms*1")
+        try:
+            for found in read:
+                delta = changes.read(other.state, found.object)
+                other.commit(Call("file.index", "p"), delta, puts=found.puts, floor_vt=found.floor_vt)
+            made = await home.assemble(one)
+        finally:
+            failpoints.disarm()
+        assert made.blocks[-1].text.endswith("\nnew text")
+        assert "char_count=9" in made.text
+        assert (await home.archive.show("one")).context == made
