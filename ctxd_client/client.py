@@ -269,8 +269,8 @@ class Session:
     ) -> ToolRecorded:
         """Keep a tool call and its output; with ``command``, a shell command line, also find the files it speaks of.
 
-        ``id`` null: the harness has no id for the call, and gets one. The chat refers to the call once a message of role
-        ``toolcall`` is appended. Cancel: the record may be kept without its files.
+        ``id`` null: the harness has no id for the call, and gets one. The chat refers to the call once a message of
+        role ``toolcall`` is appended. Cancel: the record may be kept without its files.
 
         Example: ``await s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
         """

@@ -380,8 +380,8 @@ class SyncSession:
     ) -> ToolRecorded:
         """Keep a tool call and its output; with ``command``, a shell command line, also find the files it speaks of.
 
-        ``id`` null: the harness has no id for the call, and gets one. The chat refers to the call once a message of role
-        ``toolcall`` is appended.
+        ``id`` null: the harness has no id for the call, and gets one. The chat refers to the call once a message of
+        role ``toolcall`` is appended.
 
         Example: ``s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
         """

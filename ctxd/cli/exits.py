@@ -27,6 +27,10 @@ MEANINGS: Final = (
 )
 
 
+class ReaderGone(Exception):
+    """Whoever read standard output has closed it: there is nothing more to do, and nothing went wrong."""
+
+
 class Stop(Exception):
     """End with ``code`` after one line on standard error: cause and place, then the remedy. Empty: no line."""
 

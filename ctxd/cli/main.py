@@ -10,7 +10,7 @@ import click
 
 from ctxd import __version__
 from ctxd.cli.command import Group, Invocation, adopt
-from ctxd.cli.exits import FAILURE, INTERRUPTED, MEANINGS, OK, USAGE, Stop
+from ctxd.cli.exits import FAILURE, INTERRUPTED, MEANINGS, OK, USAGE, ReaderGone, Stop
 from ctxd.cli.screen import cell
 
 _COMMANDS: Final = {
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         result = cli.main(args=words, prog_name="ctx", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else OK
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         # The reader has seen enough. Standard output is pointed elsewhere, or Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TextIO
 
+from ctxd.cli.exits import ReaderGone
+
 Colour = Literal["bold", "dim", "red", "green", "yellow", "blue", "magenta", "cyan"]
 
 _SGR: Final[dict[Colour, str]] = {
@@ -132,7 +134,10 @@ class Screen:
             return None
 
     def _write(self, text: str) -> None:
-        self.out.write(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+        try:
+            self.out.write(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+        except BrokenPipeError as error:
+            raise ReaderGone from error
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Self
 
-from ctxd_client import connect_sync
+from ctxd_client import CallFailed, connect_sync
 
 START_S_MAX = 30.0
 """Seconds that a daemon may take from its start to its first answer, on a busy machine."""
@@ -37,9 +37,9 @@ class Running:
         try:
             with connect_sync(self.socket, wait_s=START_S_MAX):
                 pass
-        except BaseException:
+        except CallFailed as error:
             self._end(signal.SIGKILL)
-            raise RuntimeError(self._log.read_text()) from None
+            raise RuntimeError(self._log.read_text()) from error
 
     def kill(self) -> None:
         """End it as a power cut would."""

@@ -1,0 +1,246 @@
+"""How a run ends: its code, its one line, and where things are written."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import entry_points
+
+import pytest
+
+from ctxd.cli.exits import MEANINGS
+from tests.fakes.daemon import HOLD, Refusal
+from tests.unit.cli.conftest import process
+
+
+def refuse(code, message="it is so", **data):
+    def script(seen):
+        raise Refusal(code, message, **data)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("session_not_found", 3),
+        ("ambiguous_id", 4),
+        ("session_exists", 4),
+        ("forbidden", 6),
+        ("unauthorized", 6),
+        ("invalid_params", 2),
+        ("method_not_found", 2),
+        ("session_closed", 1),
+        ("disk_full", 1),
+        ("internal_error", 1),
+        ("timeout", 124),
+    ],
+)
+def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon, code, exit_code):
+    daemon.script["daemon.status"] = refuse(code, hint="do this")
+    ran = scripted("status")
+    assert (ran.code, ran.out) == (exit_code, "")
+    assert ran.err == "ctx: daemon.status: it is so; do this\n", "one line: cause and place, then the remedy"
+
+
+def test_without_a_daemon_the_exit_code_is_5_and_the_line_names_path_and_remedy(ctx, tmp_path):
+    path = str(tmp_path / "none.sock")
+    ran = ctx("status", "--socket", path)
+    assert ran.code == 5
+    assert ran.err == f"ctx: no daemon at {path}: there is no socket; start a daemon there: ctxd run --socket {path}\n"
+
+
+def test_a_socket_that_one_may_not_connect_to_is_a_matter_of_permission(ctx, monkeypatch):
+    def deny(self, path, timeout_s):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("ctxd_client.channel.Channel.__init__", deny)
+    ran = ctx("status", "--socket", "/x.sock")
+    assert ran.code == 6
+    assert "another user or group" in ran.err
+
+
+def test_no_answer_in_time_is_124(scripted, daemon):
+    daemon.script["daemon.status"] = lambda seen: HOLD
+    ran = scripted("--timeout", "0.1", "status")
+    assert ran.code == 124
+    assert "within 0.1 s" in ran.err
+
+
+def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
+    daemon.script["session.pause"] = lambda seen: HOLD
+    ran = scripted("session", "pause", "s1", "--timeout", "0.1")
+    assert "it may have been applied" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sesion"], "ctx: there is no command 'sesion'; did you mean 'session'?; see ctx --help\n"),
+        (["session", "shw"], "did you mean 'show'?; see ctx session --help"),
+        (["status", "--nope"], "see ctx status --help"),
+        (["session", "ls", "--limit", "0"], "Invalid value for '--limit'"),
+        (["session", "new", "demo", "--mount", "/w"], "ctx: --mount '/w' has no '='; write --mount LEFT=RIGHT"),
+        (["session", "new", "demo", "--system-prompt", "@/nowhere"], "ctx: /nowhere: No such file or directory"),
+        (["context", "s1", "--plan", "many"], "no number of tokens"),
+        (["context", "s1", "--diff", "1", "x"], "'x' is no assembly"),
+        (["context", "s1", "--turn", "1", "--plan"], "exclude each other"),
+        (["object", "as-of", "f", "yesterday"], "'yesterday' is no point in time"),
+        (["rpc", "sesion.get"], "ctx: there is no method 'sesion.get'; did you mean session.get?"),
+        (["rpc", "session.get", "{}"], "its parameters: session"),
+        (["rpc", "session.get", '{"sesion": 1}'], "Object contains unknown field `sesion`"),
+        (["rpc", "session.get", "{"], "its parameters: session"),
+    ],
+)
+def test_a_wrong_command_line_is_2_with_one_line(scripted, words, message):
+    ran = scripted(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_wrong_settings_are_told_with_their_file(ctx, tmp_path):
+    (tmp_path / "config/ctxd").mkdir(parents=True)
+    (tmp_path / "config/ctxd/ctxd.toml").write_text("sokcet = 1")
+    ran = ctx("status")
+    assert ran.code == 1
+    assert ran.err == f"ctx: {tmp_path}/config/ctxd/ctxd.toml: there is no setting 'sokcet'; did you mean 'socket'?\n"
+
+
+def test_the_socket_of_the_settings_is_used_unless_a_flag_or_variable_names_another(ctx, daemon, tmp_path, monkeypatch):
+    (tmp_path / "config/ctxd").mkdir(parents=True)
+    (tmp_path / "config/ctxd/ctxd.toml").write_text(f"socket = '{daemon.path}'")
+    assert ctx("status").code == 0
+    assert ctx("status", "--socket", str(tmp_path / "other.sock")).code == 5
+    monkeypatch.setenv("CTXD_SOCKET", str(tmp_path / "third.sock"))
+    assert "third.sock" in ctx("status").err
+
+
+def test_with_json_an_error_is_one_json_document_on_standard_error(scripted, daemon):
+    daemon.script["daemon.status"] = refuse("session_not_found", hint="look")
+    for words in (("--json", "status"), ("status", "--json")):
+        ran = scripted(*words)
+        assert ran.out == ""
+        assert json.loads(ran.err) == {
+            "error": {"code": "session_not_found", "message": "daemon.status: it is so", "hint": "look", "exit": 3}
+        }
+
+
+def test_control_characters_in_a_message_are_told_and_not_obeyed(scripted, daemon):
+    daemon.script["daemon.status"] = refuse("session_not_found", "no \x1b[31m\nsession")
+    assert scripted("status").err == "ctx: daemon.status: no \\x1b[31m\\nsession\n"
+
+
+def test_every_command_has_help_that_starts_with_examples(ctx):
+    import click
+
+    from ctxd.cli.main import cli
+
+    def walk(command, path):
+        yield path, command
+        if isinstance(command, click.Group):
+            for name in command.list_commands(click.Context(command)):
+                yield from walk(command.get_command(click.Context(command), name), (*path, name))
+
+    paths = [path for path, _ in walk(cli, ())]
+    assert len(paths) > 20
+    for path in paths:
+        ran = ctx(*path, "--help")
+        assert ran.code == 0
+        assert ran.out.startswith("Examples:\n  ")
+        assert "ctx" in ran.out.splitlines()[1]
+
+
+def test_the_examples_in_the_help_are_command_lines_that_parse(scripted, daemon):
+    import shlex
+
+    import click
+
+    from ctxd.cli.main import cli
+
+    def walk(command):
+        yield command
+        if isinstance(command, click.Group):
+            for name in command.list_commands(click.Context(command)):
+                yield from walk(command.get_command(click.Context(command), name))
+
+    for command in walk(cli):
+        for line in command.examples.strip().splitlines():
+            words = shlex.split(re.sub(r"\s[|>].*", "", line.strip()))
+            if words[0] != "ctx":
+                continue
+            context = cli.make_context("ctx", list(words[1:]), resilient_parsing=False)
+            while isinstance(context.command, click.Group):
+                name, found, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+                context = found.make_context(name, rest, parent=context)
+
+
+def test_the_exit_codes_are_in_the_help(ctx):
+    told = dict(re.findall(r"^    (\d+) +(.+)$", ctx("--help").out, re.MULTILINE))
+    assert told == {str(code): meaning for code, meaning in MEANINGS}
+
+
+def test_an_empty_command_line_shows_the_help_and_is_a_usage_error(ctx):
+    ran = ctx()
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "Examples:" in ran.err
+
+
+def test_the_version_comes_without_loading_client_loop_or_tables():
+    program = (
+        "import sys\nfrom ctxd.cli.main import run\nassert run(['--version']) == 0\n"
+        "heavy = {'ctxd_client', 'ctxd_protocol', 'msgspec', 'anyio', 'asyncio', 'rich', 'apsw', 'tomllib'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ctx, version ")
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure():
+    command = f"{sys.executable} -m ctxd.cli.main rpc --json | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_an_interrupt_ends_with_130_and_without_a_trace(daemon):
+    daemon.script["daemon.status"] = lambda seen: HOLD
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ctxd.cli.main", "--socket", daemon.path, "status"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    daemon.wait("daemon.status")
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    assert (child.returncode, out, err.strip()) == (130, "", "")
+
+
+def test_the_executable_is_declared():
+    (found,) = [each for each in entry_points(group="console_scripts") if each.name == "ctx"]
+    assert found.value == "ctxd.cli.main:main"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(ctx, shell):
+    ran = ctx("completion", shell)
+    assert ran.code == 0
+    assert "_CTX_COMPLETE" in ran.out
+
+
+def test_the_completion_knows_the_commands():
+    done = process("se", _CTX_COMPLETE="bash_complete", COMP_WORDS="ctx se", COMP_CWORD="1")
+    assert "plain,session" in done.stdout
+
+
+def test_a_version_takes_well_under_a_second_even_on_a_busy_machine():
+    times = []
+    for _ in range(3):
+        before = time.perf_counter()
+        process("--version")
+        times.append(time.perf_counter() - before)
+    assert min(times) < 0.5, os.getloadavg()

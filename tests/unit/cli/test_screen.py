@@ -1,0 +1,94 @@
+"""What reaches a terminal and what reaches a pipe."""
+
+import io
+
+import pytest
+
+from ctxd.cli import screen
+from ctxd.cli.screen import Screen, cell, visible, wants_colour
+from tests.unit.cli.conftest import process, terminal
+
+HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\u202egnp.exe\ud800\r\x7f\u200b\ttab\n"
+
+
+def test_no_character_that_a_terminal_obeys_is_left():
+    shown = visible(HOSTILE)
+    assert shown == "a\\x1b]0;owned\\x07b\\x9b31mc\\u202egnp.exe\\ud800\\x0d\\x7f\\u200b\ttab\n"
+    assert cell("two\nlines\t.") == "two\\nlines\\t."
+    assert visible("plain, ümläut, 漢字, 👍 stays") == "plain, ümläut, 漢字, 👍 stays"
+
+
+@pytest.mark.parametrize(
+    ("environ", "terminal", "colour"),
+    [
+        ({"TERM": "xterm"}, True, True),
+        ({"TERM": "xterm"}, False, False),
+        ({"TERM": "dumb"}, True, False),
+        ({}, True, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"FORCE_COLOR": "0"}, False, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+    ],
+)
+def test_colour_goes_to_terminals_that_can_unless_the_environment_says_otherwise(environ, terminal, colour):
+    assert wants_colour(environ, terminal=terminal) is colour
+
+
+def made(*, is_terminal):
+    made = Screen()
+    made.out, made.terminal = io.StringIO(), is_terminal
+    return made
+
+
+def test_content_goes_into_a_pipe_as_it_is_and_harmless_to_a_terminal():
+    pipe, person = made(is_terminal=False), made(is_terminal=True)
+    pipe.content("\x1b[2Jx")
+    person.content("\x1b[2Jx")
+    assert pipe.out.getvalue() == "\x1b[2Jx"
+    assert person.out.getvalue() == "\\x1b[2Jx\n"
+
+
+def test_json_is_one_line_in_a_pipe_and_has_nothing_but_ascii_on_a_terminal():
+    pipe, person = made(is_terminal=False), made(is_terminal=True)
+    pipe.document({"text": "ü\u202e\x1b\x7f"})
+    person.document({"text": "ü\u202e\x1b\x7f"})
+    assert pipe.out.getvalue() == '{"text": "ü\u202e\\u001b\x7f"}\n'
+    assert person.out.getvalue() == '{\n  "text": "\\u00fc\\u202e\\u001b\\u007f"\n}\n'
+
+
+def test_a_table_sets_its_columns_to_their_widest_cell():
+    shown = made(is_terminal=False)
+    shown.table(("NAME", "N", "TEXT"), [("a", "1", "x\ny"), ("long-name", "1,000", "")], right=(1,))
+    assert shown.out.getvalue().splitlines() == [
+        "NAME           N  TEXT",
+        "a              1  x\\ny",
+        "long-name  1,000",
+    ]
+
+
+def test_a_terminal_gets_colour_and_safe_content_and_a_pipe_gets_neither(daemon):
+    daemon.script["session.list"] = lambda seen: {
+        "sessions": [
+            {
+                "session": "s1", "agent": "demo", "state": "active", "created_at": 1, "updated_at": 1, "turn_count": 1,
+                "index_count": 0, "active_count": 0, "preview": "\x1b[31mred", "labels": {},
+            }
+        ],
+        "next_cursor": None,
+    }  # fmt: skip
+    words = ("session", "ls", "--socket", daemon.path)
+    shown = terminal(*words)
+    assert shown.startswith("\x1b[1mSESSION")
+    assert "\\x1b[31mred" in shown
+    assert "\x1b[31m" not in shown
+    assert "\x1b" not in terminal(*words, NO_COLOR="1")
+    assert "\x1b" not in terminal(*words, TERM="dumb")
+    assert "\x1b" not in process(*words).stdout
+    assert process(*words, FORCE_COLOR="1").stdout.startswith("\x1b[1m")
+
+
+def test_the_unsafe_set_has_every_control_character_but_tab_and_line_feed():
+    controls = [*range(0x20), *range(0x7F, 0xA0)]
+    assert {chr(point) for point in controls if not screen._UNSAFE.match(chr(point))} == {"\t", "\n"}
