@@ -16,10 +16,13 @@ SessionId = NewType("SessionId", str)
 FilesystemId = NewType("FilesystemId", str)
 ContextId = NewType("ContextId", str)
 
-ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$"
-"""What an id that a client chooses looks like: 1 to 128 bytes, no blanks, no control characters."""
+ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$(?!\n)"
+"""What an id that a client chooses looks like: 1 to 128 bytes, no blanks, no control characters.
 
-TOOLCALL_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]{1,256}$"
+Python's ``$`` also stands before a line feed at the end; what follows it here rules that out.
+"""
+
+TOOLCALL_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]{1,256}$(?!\n)"
 """A tool call id as harnesses make them: printable, 1 to 256 characters, no control or direction marks."""
 
 PREFIX_CHARS_MIN: Final = 8

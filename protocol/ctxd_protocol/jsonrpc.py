@@ -87,6 +87,9 @@ _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _SHORT_MAX: Final = 2 * DEPTH_MAX + 1
 """Bytes of the longest line that cannot nest too deep: each level takes two brackets."""
 
+_HEAD_BYTES: Final = 4096
+"""Bytes at the start of a frame whose nesting is looked at first."""
+
 _SHAPES_MAX: Final = 1024
 """Shapes of lines that are remembered; each has fewer than ``_SHORT_MAX`` bytes."""
 
@@ -183,7 +186,7 @@ def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
     ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
     """
     if len(frame) >= _SHORT_MAX and _is_too_deep(frame):
-        return refuse(None, error_object("parse_error", f"the frame nests deeper than {DEPTH_MAX} levels, if it nests"))
+        return refuse(None, error_object("parse_error", f"the frame nests deeper than {DEPTH_MAX} levels, or its brackets do not match"))
     if not frame.isascii() and not _is_utf8(frame):
         return refuse(None, error_object("parse_error", "the frame is not UTF-8"))
     if frame[:1] == b"[":
@@ -331,6 +334,9 @@ def _without_params(frame: bytes, request: Request) -> bytes:
 def _is_too_deep(text: bytes) -> bool:
     if text.count(b"{") + text.count(b"[") <= DEPTH_MAX:
         return False
+    head = _outside_strings(text[:_HEAD_BYTES]).translate(_BRACKETS, _NOT_BRACKETS)
+    if head.count(b"(") - head.count(b")") > DEPTH_MAX:
+        return True  # A nesting bomb shows at its start; looking at all of it would cost what it is meant to cost.
     rest = _outside_strings(text).translate(_BRACKETS, _NOT_BRACKETS)
     for _ in range(DEPTH_MAX):  # Each pass takes the innermost level away.
         shorter = rest.replace(b"()", b"")
