@@ -138,14 +138,16 @@ def run() -> Iterator[Figure]:
         value=round(everything.precision, 4),
         goal=PRECISION_GOAL,
         better="higher",
-        detail=f"{len(corpus)} real commands, precision/recall: {detail}; splitting on blanks: {plain.precision:.3f}/{plain.recall:.3f}",
+        detail=f"{len(corpus)} real commands, precision/recall: {detail}; "
+        f"splitting on blanks: {plain.precision:.3f}/{plain.recall:.3f}",
     )
     yield Figure(
         name="discovery_recall",
         value=round(everything.recall, 4),
         goal=RECALL_GOAL,
         better="higher",
-        detail=f"of {everything.right + everything.missed} files; {everything.directories} directories among the wrong answers",
+        detail=f"of {everything.right + everything.missed} files; "
+        f"{everything.directories} directories among the wrong answers",
     )
     speed = megabytes_a_second()
     yield Figure(

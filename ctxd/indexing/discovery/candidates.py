@@ -1,12 +1,12 @@
 """From a shell command and its output to the files it speaks of. Pure: nothing is opened, nothing is asked.
 
-Owns the walk over a command's parts, with the directory each of them runs in, and the laying of what they print beside the
-real output. The forms of single commands live in their own modules. Promises: never raises, linear in the length of the
-output, and every candidate is an absolute, normalised path. Whether it exists is the caller's question.
+Owns the walk over a command's parts, with the directory each of them runs in, and the laying of what they print
+beside the real output. The forms of single commands live in their own modules. Promises: never raises, linear in the
+length of the output, and every candidate is an absolute, normalised path. Whether it exists is the caller's question.
 
-How an output is read: of a pipeline, the last stage that does more than pick lines decides the form. Several commands give
-one output; known text between them (``echo "---"``) cuts it, and where several forms are left a line counts only if it fits
-one of them strictly.
+How an output is read: of a pipeline, the last stage that does more than pick lines decides the form. Several commands
+give one output; known text between them (``echo "---"``) cuts it, and where several forms are left a line counts only
+if it fits one of them strictly.
 """
 
 import re
@@ -28,10 +28,12 @@ _MIXED_MAX = 16
 
 
 def candidates(command: str, output: str, cwd: str) -> Discovery:
-    """The files that ``command``, run in ``cwd``, and its ``output`` name, and the directory the shell is in afterwards.
+    """The files that ``command``, run in ``cwd``, and its ``output`` name, and the directory the shell is in
+    afterwards.
 
-    Shape: paths absolute and normalised, each once, in order of appearance; operands and redirections before the output's.
-    They may be missing, and may rarely be directories: check before use. Relative names count for nothing if ``cwd`` is not absolute.
+    Shape: paths absolute and normalised, each once, in order of appearance; operands and redirections before the
+    output's. They may be missing, and may rarely be directories: check before use. Relative names count for nothing
+    if ``cwd`` is not absolute.
     Raises: nothing.
     """
     start = directory(None, cwd)
@@ -128,8 +130,10 @@ def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:
 
 def _read_mixed(forms: Iterable[Form], lines: list[str], findings: Findings) -> None:
     for line in lines:
+        if "/" not in line and "." not in line:
+            continue
         for form in forms:
-            name = form.line(line) if line else None
+            name = form.line(line)
             if name is not None:
                 findings.add(form.command, form.cwd, (name,))
                 break

@@ -50,18 +50,20 @@ def _places(line: str) -> Iterator[str]:
             if trace.group(1)[0] != "<":
                 yield trace.group(1)
             return
+    yield from filter(surely_file, _numbered(line))
+    stripped = line.strip()
+    report = _STARTED.match(line) or _PYTEST.match(line) or (_TABLE_ROW.match(line) if "|" in line else None)
+    if report is not None and "/" in report.group(1) and surely_file(report.group(1)):
+        yield report.group(1)
+    elif "/" in line and " " not in stripped and "(" not in line and surely_file(stripped):
+        yield stripped
+
+
+def _numbered(line: str) -> Iterator[str]:
+    """Names with the number of a line behind them, and those of ``file:`` addresses."""
     if ":" in line or "(" in line:
-        for place in _PLACE.finditer(line):
-            if surely_file(place.group(1)):
-                yield place.group(1)
+        yield from _PLACE.findall(line)
         if "/" in line:
-            for place in _ABSOLUTE_PLACE.finditer(line):
-                if surely_file(place.group(1)):
-                    yield place.group(1)
+            yield from _ABSOLUTE_PLACE.findall(line)
     if "file:///" in line:
-        yield from (name for name in _FILE_URL.findall(line) if surely_file(name))
-    started = _STARTED.match(line) or _PYTEST.match(line) or (_TABLE_ROW.match(line) if "|" in line else None)
-    if started is not None and "/" in started.group(1) and surely_file(started.group(1)):
-        yield started.group(1)
-    elif "/" in line and " " not in line.strip() and surely_file(line.strip()) and "(" not in line:
-        yield line.strip().rstrip(":")
+        yield from _FILE_URL.findall(line)

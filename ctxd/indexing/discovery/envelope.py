@@ -1,4 +1,4 @@
-"""What harnesses put around a command's output: headers, exit codes, notes about truncation, colours. Takes them off."""
+"""What harnesses put around a command's output: headers, exit codes, notes about truncation, colours."""
 
 import re
 
@@ -11,14 +11,17 @@ _HEADER = re.compile(
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b\n]{0,2048}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 _NOTE = re.compile(
     r"(?:\.\.\.|…)? ?\[?\d{0,9} ?(?:lines?|characters|chars|tokens|bytes) (?:truncated|omitted)\]?[^\n]{0,60}$"
-    r"|…\d{1,9} (?:tokens|chars|lines) truncated…|\.\.\. ?\[\d{1,9} lines truncated\]|\(no output\)$|\(Bash completed with no output\)$"
+    r"|…\d{1,9} (?:tokens|chars|lines) truncated…|\.\.\. ?\[\d{1,9} lines truncated\]|\(no output\)$"
+    r"|\(Bash completed with no output\)$"
     r"|Command exited with code \d{1,3}$|Command (?:aborted|timed out)|Exit code:? \d{1,3}$|\[Showing (?:lines|last) "
-    r"|\[Truncated|\[Output truncated|\[Full output|<(?:system|error|persisted-output|/?bash_metadata|/?shell_metadata)|\[rerun: |Error: Exit code \d"
+    r"|\[Truncated|\[Output truncated|\[Full output|\[rerun: |Error: Exit code \d"
+    r"|<(?:system|error|persisted-output|/?bash_metadata|/?shell_metadata)"
     r"|Shell cwd was reset to |\[stderr\]|<returncode>|</?output>|</?std(?:out|err)>"
 )
 _CUT = re.compile(r"…\d{1,9} (?:tokens|chars|characters|lines) truncated…")
 _COMPLAINT = re.compile(
-    r"(?:[\w./ -]{1,80}: )?(?:line \d{1,6}: )?(?:cannot (?:access|stat|open|remove|read) )?['‘\"`]?([^'’:\"\n]{1,1024}?)['’\"]?"
+    r"(?:[\w./ -]{1,80}: )?(?:line \d{1,6}: )?(?:cannot (?:access|stat|open|remove|read) )?"
+    r"['‘\"`]?([^'’:\"\n]{1,1024}?)['’\"]?"
     r"(?: for reading)?: (?:No such file or directory|Is a directory|IO error for operation|Not a directory)"
 )
 

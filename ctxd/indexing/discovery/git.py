@@ -1,6 +1,8 @@
-"""What ``git`` prints about files: status, lists, diff headers, diffstats, modes, conflicts. Renames and quoted names included.
+"""What ``git`` prints about files: status, lists, diff headers, diffstats, modes, conflicts. Renames and quoted names
+included.
 
-Names relative to the top of the work tree are taken as relative to where git ran: nobody can tell the top without looking.
+Names relative to the top of the work tree are taken as relative to where git ran: nobody can tell the top without
+looking.
 """
 
 import re
@@ -13,7 +15,8 @@ from ctxd.indexing.discovery.paths import directory, looks_like_file
 
 _GLOBAL_VALUES = frozenset(("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path"))
 _SUB_VALUES = frozenset(
-    "-m -F -b -B -n -L -S -G -U -C -M -t --message --file --author --date --format --max-count --since --until --grep --branch"
+    "-m -F -b -B -n -L -S -G -U -C -M -t --message --file --author --date --format --max-count"
+    " --since --until --grep --branch"
     " --strategy -s -X -e -u --depth -o --output --pretty --diff-filter --source --skip --reuse-message".split()
 )
 _VALUES: Mapping[str, frozenset[str]] = {
@@ -28,18 +31,20 @@ _VALUES: Mapping[str, frozenset[str]] = {
     "ls-files": frozenset(("-x", "-X", "--exclude", "--exclude-from")),
 }
 _OPERAND_SUBCOMMANDS = frozenset(
-    "add rm mv checkout restore diff log show blame ls-files status apply am check-ignore reset stash difftool annotate shortlog"
+    "add rm mv checkout restore diff log show blame ls-files status apply am check-ignore reset stash"
+    " difftool annotate shortlog"
     " update-index hash-object whatchanged clean commit".split()
 )
 _QUIET = frozenset(("add", "config", "init", "switch", "restore", "update-index", "gc", "mv"))
 
 _STAT = re.compile(
-    r" (\S[^|\n]{0,512}?) {1,400}\| {1,12}(?:\d{1,9}(?: [+-]{1,400})?|Bin \d{1,12} -> \d{1,12} bytes|Bin|Unmerged)$"
+    r" (\S[^|\n]{0,512}?) {1,400}\| {1,12}(?:\d{1,9}(?: [+-]{1,400})?|Bin(?: \d{1,12} -> \d{1,12} bytes)?|Unmerged)$"
 )
 _SHORT = re.compile(r"(?:[MADRCUT?! ]{2}|\d [MADRCUT.]{2} \S{1,10}.*) (\S.*)$")
 _LONG_STATUS = re.compile(
-    r"\t(?:(?:modified|new file|deleted|renamed|copied|typechange|both modified|both added|deleted by us|deleted by them|"
-    r"added by us|added by them|both deleted): {1,20})?(\S.*?)(?: \((?:new commits|modified content|untracked content)[^)]{0,60}\))?$"
+    r"\t(?:(?:modified|new file|deleted|renamed|copied|typechange|both modified|both added|deleted by (?:us|them)|"
+    r"added by us|added by them|both deleted): {1,20})?(\S.*?)"
+    r"(?: \((?:new commits|modified content|untracked content)[^)]{0,60}\))?$"
 )
 _MODE = re.compile(r" (?:create|delete) mode \d{6} (.+)$")
 _RENAME = re.compile(r" (?:rename|copy|rewrite) (.{1,600}?)(?: \(\d{1,3}%\))$")
@@ -151,47 +156,31 @@ def _grep(args: tuple[Arg, ...]) -> grep.Search:
 
 
 _Reading = Callable[[str], Iterator[str]]
+_Readings = tuple[list[_Reading], list[_Reading]]
 
 
-def _readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> tuple[list[_Reading], list[_Reading]] | None:
+def _readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> _Readings | None:
     """The line forms of a subcommand's output: all of them, and those that stand out in mixed output."""
-    patch = [_patch, _stat, _modes]
     if subcommand == "status":
         short = given & {"-s", "--short", "--porcelain", "-sb", "--porcelain=v1", "-bs"}
         return ([_short], [_short]) if short else ([_long_status], [_long_status])
-    if subcommand == "ls-files":
-        return ([_tree, _whole_line], [_tree, _slashed_line])
-    if subcommand == "ls-tree":
-        return ([_tree, _whole_line] if "--name-only" in given else [_tree], [_tree])
-    if subcommand in ("diff", "show", "log", "stash", "whatchanged", "diff-tree", "diff-index", "format-patch"):
-        if subcommand == "show" and any(_names_blob(arg.text) for arg in args):
-            return None
-        if "--name-only" in given:
-            return ([_whole_line] if subcommand in ("diff", "diff-tree") else [_slashed_line], [_slashed_line])
-        if "--name-status" in given:
-            return [_name_status], [_name_status]
-        return [*patch, _numstat, _raw], [*patch, _numstat, _raw]
-    if subcommand in (
-        "commit",
-        "merge",
-        "pull",
-        "rebase",
-        "cherry-pick",
-        "revert",
-        "am",
-        "apply",
-        "reset",
-        "checkout",
-        "clean",
-    ):
-        return ([*patch, _conflict, _name_status], [*patch, _conflict])
-    if subcommand == "rm":
-        return [_removed], [_removed]
-    if subcommand == "check-ignore":
-        return [_ignored, _slashed_line], [_ignored]
-    if subcommand == "add":
-        return [_short_add, _patch], [_patch]
-    return None
+    if subcommand in _HISTORY:
+        return _history_readings(subcommand, given, args)
+    if subcommand == "ls-tree" and "--name-only" not in given:
+        return [_tree], [_tree]
+    return _READINGS.get(subcommand)
+
+
+def _history_readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> _Readings | None:
+    """The forms of what shows commits and differences."""
+    if subcommand == "show" and any(_names_blob(arg.text) for arg in args):
+        return None
+    if "--name-only" in given:
+        return ([_whole_line] if subcommand in ("diff", "diff-tree") else [_slashed_line]), [_slashed_line]
+    if "--name-status" in given:
+        return [_name_status], [_name_status]
+    every: list[_Reading] = [_patch, _stat, _modes, _numstat, _raw]
+    return every, every
 
 
 def _names_blob(text: str) -> bool:
@@ -201,7 +190,7 @@ def _names_blob(text: str) -> bool:
 
 def _read(lines: Sequence[str], readings: Sequence[_Reading]) -> Iterator[str]:
     for line in lines:
-        if not line or len(line) > 2048:
+        if not line or len(line) > 2048 or (line[0] in "+- " and not _may_name(line)):
             continue
         for reading in readings:
             found = False
@@ -210,6 +199,15 @@ def _read(lines: Sequence[str], readings: Sequence[_Reading]) -> Iterator[str]:
                 yield _unquoted(name)
             if found:
                 break
+
+
+def _may_name(line: str) -> bool:
+    """Most lines of a patch are its contents; this drops them before any pattern is tried."""
+    if line[0] != " ":
+        return line.startswith(("+++ ", "--- ", "-\t"))
+    return (
+        "|" in line or line[2:3] == " " or line.startswith((" create ", " delete ", " rename ", " copy ", " rewrite "))
+    )
 
 
 def _unquoted(name: str) -> str:
@@ -354,3 +352,15 @@ def _ignored(line: str) -> Iterator[str]:
 def _short_add(line: str) -> Iterator[str]:
     if line.startswith(("add '", "remove '")) and line.endswith("'"):
         yield line.partition("'")[2][:-1]
+
+
+_HISTORY = frozenset(("diff", "show", "log", "stash", "whatchanged", "diff-tree", "diff-index", "format-patch"))
+_CHANGES: _Readings = ([_patch, _stat, _modes, _conflict, _name_status], [_patch, _stat, _modes, _conflict])
+_READINGS: Mapping[str, _Readings] = {
+    "ls-files": ([_tree, _whole_line], [_tree, _slashed_line]),
+    "ls-tree": ([_tree, _whole_line], [_tree]),
+    "rm": ([_removed], [_removed]),
+    "check-ignore": ([_ignored, _slashed_line], [_ignored]),
+    "add": ([_short_add, _patch], [_patch]),
+    **dict.fromkeys("commit merge pull rebase cherry-pick revert am apply reset checkout clean".split(), _CHANGES),
+}

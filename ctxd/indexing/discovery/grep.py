@@ -1,4 +1,6 @@
-"""What ``grep``, ``rg``, ``ag`` and ``git grep`` print: matches with or without the name of their file, counts, lists of names."""
+"""What ``grep``, ``rg``, ``ag`` and ``git grep`` print: matches with or without the name of their file, counts, lists
+of names.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,12 +11,15 @@ from ctxd.indexing.discovery.invocation import Arg, Invocation, split
 from ctxd.indexing.discovery.paths import PATH_CHARS_MAX, looks_like_file
 
 GREP_VALUES = frozenset(
-    "-e -f -A -B -C -m -d -D --regexp --file --include --exclude --exclude-dir --after-context --before-context --context"
+    "-e -f -A -B -C -m -d -D --regexp --file --include --exclude --exclude-dir --after-context"
+    " --before-context --context"
     " --max-count --color --colour --binary-files --label".split()
 )
 RG_VALUES = frozenset(
-    "-e -f -A -B -C -m -g -t -T -d -j -M -r -E --regexp --file --glob --iglob --type --type-not --max-depth --threads --max-columns"
-    " --replace --encoding --after-context --before-context --context --max-count --color --colors --sort --sortr --max-filesize"
+    "-e -f -A -B -C -m -g -t -T -d -j -M -r -E --regexp --file --glob --iglob --type --type-not"
+    " --max-depth --threads --max-columns"
+    " --replace --encoding --after-context --before-context --context --max-count --color --colors"
+    " --sort --sortr --max-filesize"
     " --type-add --pre --engine --context-separator".split()
 )
 GREPS = frozenset(("grep", "egrep", "fgrep", "zgrep", "ggrep"))
@@ -32,7 +37,7 @@ _CONTEXT_OPTIONS = frozenset(("-A", "-B", "-C", "--context", "--after-context", 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search command taken apart. ``targets`` are its files and directories; ``pattern`` takes no place among them."""
+    """A search command taken apart. ``targets`` are its files and directories, without the pattern."""
 
     options: frozenset[str]
     targets: tuple[Arg, ...]

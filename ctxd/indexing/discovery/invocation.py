@@ -1,4 +1,5 @@
-"""A simple command as it will run: variables filled in, wrappers such as ``sudo`` taken off, options apart from operands.
+"""A simple command as it will run: variables filled in, wrappers such as ``sudo`` taken off, options apart from
+operands.
 
 Owns what an argument is and which leading words only run another command. Knows nothing of what single commands print.
 """
@@ -7,7 +8,12 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from ctxd.indexing.discovery.shell import Word
+from ctxd.indexing.discovery.syntax import Word
+
+FILLED_CHARS_MAX = 4096
+"""Characters of a word with variables in it. A longer one names no file; without a bound, values that double would
+explode.
+"""
 
 _VARIABLE = re.compile("\0([^\0]*)\0")
 
@@ -39,6 +45,8 @@ def fill(word: Word, variables: Mapping[str, str]) -> Arg:
     if "\0" not in word.text:
         return Arg(word.text, not word.opaque, word.glob)
     known = not word.opaque
+    if len(word.text) > FILLED_CHARS_MAX:
+        return Arg(word.text[:FILLED_CHARS_MAX].replace("\0", "$"), False, word.glob)
 
     def value(found: re.Match[str]) -> str:
         nonlocal known
@@ -48,6 +56,8 @@ def fill(word: Word, variables: Mapping[str, str]) -> Arg:
         return variables[found.group(1)]
 
     text = _VARIABLE.sub(value, word.text)
+    if len(text) > FILLED_CHARS_MAX:
+        return Arg(text[:FILLED_CHARS_MAX].replace("\0", "$"), False, word.glob)
     return Arg(text.replace("\0", "$"), known, word.glob)
 
 
@@ -116,6 +126,9 @@ def invoke(args: tuple[Arg, ...]) -> Invocation | None:
         if subcommands is not None and len(args) > 1 and args[1].text in subcommands:
             args = _after_options(args[2:], _RUNNER_VALUES)
             continue
+        if program.startswith("python") and len(args) > 2 and args[1].text == "-m":
+            args = args[2:]
+            continue
         return Invocation(program, path, args[1:], fed)
     return None
 
@@ -144,8 +157,8 @@ def split(
 ) -> tuple[list[str], dict[str, Arg], list[Arg]]:
     """Arguments apart: the options in order, the values of those named in ``with_value``, and the operands.
 
-    Short options in a bundle (``-la``) come one by one; a one-letter option of ``with_value`` takes the rest of its bundle.
-    ``bundles`` False: ``-count`` is one option, as ``go`` and ``ffmpeg`` have them.
+    Short options in a bundle (``-la``) come one by one; a one-letter option of ``with_value`` takes the rest of its
+    bundle. ``bundles`` False: ``-count`` is one option, as ``go`` and ``ffmpeg`` have them.
     """
     options: list[str] = []
     values: dict[str, Arg] = {}

@@ -12,12 +12,12 @@ LONG = re.compile(
     r"([-dlbcpsD])[-rwxsStTl]{9}[@+.]?\s{1,20}\d{1,10}\s{1,40}"  # mode, links
     r"(?:[^\s:]{1,64}\s{1,40}){1,3}?"  # owner, group
     r"(?:\d[\d.,]{0,20}[KMGTPB]?)(?:,\s{1,10}\d{1,10})?\s{1,20}"  # size, or device numbers
-    r"(?:(?:[^\W\d_]{1,9}\.?\s{1,3}\d{1,2}|\d{1,2}\.?\s{1,3}[^\W\d_]{1,9}\.?|\d{1,2}\s{1,3}\d{1,2})\s{1,3}(?:\d{1,2}:\d\d(?::\d\d \d{4})?|\d{4})"
+    r"(?:(?:[^\W\d_]{1,9}\.?\s{1,3}\d{1,2}|\d{1,2}\.?\s{1,3}[^\W\d_]{1,9}\.?|\d{1,2}\s{1,3}\d{1,2})"
+    r"\s{1,3}(?:\d{1,2}:\d\d(?::\d\d \d{4})?|\d{4})"
     r"|\d{4}-\d\d-\d\d\s\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:\s[+-]\d{4})?|\d\d-\d\d\s\d\d:\d\d)\s"
     r"(.+)"
 )
 _TOTAL = re.compile(r"total \d[\d.,]{0,20}[KMGTP]?i?$")
-_MISSING = re.compile(r"(?:[\w./-]{0,40}: )?(?:cannot access |impossible )")
 
 
 def emission(invocation: Invocation, cwd: str | None) -> Emission:

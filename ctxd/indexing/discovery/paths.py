@@ -1,8 +1,9 @@
 """What discovery answers with, and when a string may name a file at all.
 
-Owns the values `Candidate` and `Discovery`, the resolution of a name against a directory, and the guess whether a name looks
-like a file's. Does not touch the file system: whether a candidate exists is the caller's question. Promise: a resolved path
-is absolute and normalised, and never `/`, a device or a directory spelled with a trailing slash.
+Owns the values `Candidate` and `Discovery`, the resolution of a name against a directory, and the guess whether a
+name looks like a file's. Does not touch the file system: whether a candidate exists is the caller's question.
+Promise: a resolved path is absolute and normalised, and never `/`, a device or a directory spelled with a trailing
+slash.
 """
 
 import posixpath
@@ -10,6 +11,8 @@ import re
 from collections.abc import Iterable
 
 import msgspec
+
+from ctxd_protocol.limits import PATHS_MAX
 
 PATH_CHARS_MAX = 4096
 """Characters of a path. Linux refuses longer ones; a longer string is output that happens to have slashes."""
@@ -26,7 +29,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Discovery(msgspec.Struct, frozen=True):
-    """What one command's text and output named: candidates in order of appearance, and where the shell stood afterwards."""
+    """What one command's text and output named: candidates in order of appearance, and where the shell stood
+    afterwards.
+    """
 
     paths: tuple[Candidate, ...]
     cwd: str
@@ -37,21 +42,28 @@ _UNTIDY = re.compile(r"//|(?:^|/)\.\.?(?:/|$)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,15}:/")
 _SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9_+-]{0,11}|[1-9ch])$")
 _DOTFILE = re.compile(
-    r"(?:^|/)\.[A-Za-z][A-Za-z0-9_-]*(?:rc|ignore|attributes|modules|config|env|profile|version|keep)$|/\.env$"
+    r"(?:^|/)\.[A-Za-z][A-Za-z0-9_-]*(?:rc|ignore|attributes|modules|config|env|profile|version|keep)$|^\.env$"
 )
-_BARE = re.compile(
-    r"(?:^|/)(?:GNU)?(?:[Mm]akefile|Dockerfile|Containerfile|Justfile|justfile|Rakefile|Gemfile|Procfile|Vagrantfile|Brewfile"
-    r"|LICENSE|LICENCE|COPYING|NOTICE|README|CHANGELOG|CHANGES|AUTHORS|CONTRIBUTORS|CODEOWNERS|OWNERS|VERSION|TODO|\.env"
-    r"|Jenkinsfile|Caddyfile|Tiltfile|WORKSPACE|BUILD)$"
+_BARE = frozenset(
+    "makefile gnumakefile dockerfile containerfile justfile rakefile gemfile procfile vagrantfile brewfile jenkinsfile"
+    " caddyfile tiltfile license licence copying notice readme changelog changes authors contributors codeowners owners"
+    " version todo workspace build".split()
 )
 _KNOWN = frozenset(
-    "py pyi pyx ipynb ts tsx js jsx mjs cjs mts cts vue svelte go mod sum work rs c h cc cpp cxx hpp hh m mm java kt kts scala"
-    " groovy gradle rb erb php pl pm lua r jl swift dart ex exs erl hs ml clj cljs elm zig nim sh bash zsh fish ps1 bat cmd sql"
-    " json jsonl json5 jsonc yaml yml toml ini cfg conf env lock xml html htm xhtml css scss sass less svg md mdx markdown rst txt"
-    " adoc tex bib csv tsv parquet proto thrift graphql gql prisma tf tfvars hcl nix cmake mk make dockerfile diff patch log out"
-    " err png jpg jpeg gif webp ico bmp pdf mp3 mp4 mov wav webm ogg flac ttf otf woff woff2 zip tar gz tgz bz2 xz zst 7z jar war"
-    " whl deb rpm db sqlite sqlite3 db-wal db-shm pem crt cer key pub snap golden map min d wasm so dll dylib exe bin dat pkl npz"
-    " npy pt onnx safetensors tmpl tpl j2 ejs hbs mustache template example sample bak orig rej tmp pid sock plist service desktop"
+    "py pyi pyx ipynb ts tsx js jsx mjs cjs mts cts vue svelte go mod sum work rs c h cc cpp cxx hpp"
+    " hh m mm java kt kts scala"
+    " groovy gradle rb erb php pl pm lua r jl swift dart ex exs erl hs ml clj cljs elm zig nim sh bash"
+    " zsh fish ps1 bat cmd sql"
+    " json jsonl json5 jsonc yaml yml toml ini cfg conf env lock xml html htm xhtml css scss sass less"
+    " svg md mdx markdown rst txt"
+    " adoc tex bib csv tsv parquet proto thrift graphql gql prisma tf tfvars hcl nix cmake mk make"
+    " dockerfile diff patch log out"
+    " err png jpg jpeg gif webp ico bmp pdf mp3 mp4 mov wav webm ogg flac ttf otf woff woff2 zip tar"
+    " gz tgz bz2 xz zst 7z jar war"
+    " whl deb rpm db sqlite sqlite3 db-wal db-shm pem crt cer key pub snap golden map min d wasm so"
+    " dll dylib exe bin dat pkl npz"
+    " npy pt onnx safetensors tmpl tpl j2 ejs hbs mustache template example sample bak orig rej tmp"
+    " pid sock plist service desktop"
     " xlsx docx pptx mod sumdb http rest lst list rules mdc typed".split()
 )
 
@@ -87,15 +99,20 @@ def directory(cwd: str | None, name: str) -> str | None:
         if cwd is None:
             return None
         name = f"{cwd}/{name}"
-    return "/" + posixpath.normpath(name).lstrip("/")
+    path = "/" + posixpath.normpath(name).lstrip("/")
+    return path if len(path) <= PATH_CHARS_MAX else None
 
 
 def looks_like_file(name: str) -> bool:
-    """Whether a name alone makes a careful reader think of a file: a suffix, a dot file, or one of the well-known names."""
+    """Whether a name alone makes a careful reader think of a file: a suffix, a dot file, or one of the well-known
+    names.
+    """
     if not name or name[-1] == "/" or _URL.match(name):
         return False
     tail = name.rpartition("/")[2]
-    return bool(_SUFFIX.search(tail) or _DOTFILE.search(tail) or _BARE.search(tail))
+    if "." in tail:
+        return bool(_SUFFIX.search(tail) or _DOTFILE.search(tail))
+    return _is_bare(tail)
 
 
 def surely_file(name: str) -> bool:
@@ -106,22 +123,28 @@ def surely_file(name: str) -> bool:
     suffix = _SUFFIX.search(tail)
     if suffix:
         return suffix.group(1).lower() in _KNOWN
-    return "/" in name and bool(_DOTFILE.search(tail) or _BARE.search(tail))
+    return "/" in name and bool(_DOTFILE.search(tail) or _is_bare(tail))
+
+
+def _is_bare(tail: str) -> bool:
+    """``README``, ``Makefile``: written with a capital, for ``build`` and ``version`` are words."""
+    return tail.lower() in _BARE and (tail[0].isupper() or tail.endswith("file"))
 
 
 class Findings:
-    """Collects candidates once each, in order. Remembers names it has seen, so a repeated prefix costs one look-up."""
+    """Collects candidates once each, in order, and stops at the most that one call may index."""
 
-    __slots__ = ("_denied", "_paths", "_seen")
+    __slots__ = ("_denied", "_paths")
 
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}
-        self._seen: set[tuple[str | None, str]] = set()
         self._denied: set[str] = set()
 
     def add(self, command: str, cwd: str | None, names: Iterable[str]) -> None:
         """Take in names that ``command`` gave, relative to ``cwd``. What cannot be a file is dropped."""
         paths, last = self._paths, None
+        if len(paths) >= PATHS_MAX:
+            return
         for name in names:
             if name == last:
                 continue
@@ -129,6 +152,8 @@ class Findings:
             path = resolve(cwd, name)
             if path is not None and path not in paths:
                 paths[path] = command
+                if len(paths) >= PATHS_MAX:
+                    return
 
     def deny(self, cwd: str | None, names: Iterable[str]) -> None:
         """The output said of these names that they are missing or are directories."""

@@ -99,9 +99,12 @@ TABLE: Mapping[str, Operands] = {
     "gh": _of(99, value_files="-F --body-file"),
 }
 _NONE = frozenset(
-    "echo printf npm pnpm yarn cargo brew apt apt-get mkdir rmdir cd pushd popd export unset kill pkill sleep date pwd which type"
-    " whereis man ssh scp rsync ps top lsof hash alias set unalias true false uname whoami hostname id ulimit umask exit return"
-    " conda nvm rustup basename dirname seq tr yes ls find fd fdfind tree git grep egrep fgrep rg ag ack entire claude codex".split()
+    "echo printf npm pnpm yarn cargo brew apt apt-get mkdir rmdir cd pushd popd export unset kill"
+    " pkill sleep date pwd which type"
+    " whereis man ssh scp rsync ps top lsof hash alias set unalias true false uname whoami hostname id"
+    " ulimit umask exit return"
+    " conda nvm rustup basename dirname seq tr yes ls find fd fdfind tree git grep egrep fgrep rg ag"
+    " ack entire claude codex".split()
 )
 _REDUNDANT = re.compile(r"(::.*|:\d+(:\d+)?)$")
 _TEST_UNARY = frozenset("-f -e -s -r -w -x -L -h".split())

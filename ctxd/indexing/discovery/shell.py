@@ -1,90 +1,22 @@
-"""A shell command's text to a tree of commands. Pure, total and linear: any text parses, unclosed quotes end with the text.
+"""A shell command's text to a tree of commands. Pure, total and linear: any text parses, unclosed quotes end with the
+text.
 
-Owns POSIX words (quotes, escapes, comments, here-documents), lists, pipelines, groups, loops and redirections, as far as the
-question "which files does this speak of" needs them. Does not run anything, expand globs or look up a home directory: a word
-that depends on such things says so (`Word.opaque`, `Word.glob`).
+Owns POSIX words (quotes, escapes, comments, here-documents), lists, pipelines, groups, loops and redirections, as far
+as the question "which files does this speak of" needs them. Does not run anything, expand globs or look up a home
+directory: a word that depends on such things says so (`Word.opaque`, `Word.glob`).
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ctxd.indexing.discovery.syntax import Group, HereDocument, Loop, Pipeline, Redirect, Script, Simple, Stage, Word
+
 DEPTH_MAX = 24
 """Nested substitutions and groups that are followed; what is deeper is skipped as opaque. Keeps the stack bounded."""
 
 BRACED_CHARS_MAX = 1024
 """Characters of a word whose braces are expanded; longer ones are data, not lists of files."""
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word after quote removal.
-
-    ``text`` holds ``$name`` variables as ``\\0name\\0``, to be filled in by whoever knows their values. ``opaque``: a part
-    cannot be known (a command substitution, ``~``, ``${x%y}``). ``glob``: unquoted ``*``, ``?`` or ``[``.
-    ``bare``: no quoting at all, so it can be a reserved word. ``inner``: the scripts of its substitutions.
-    """
-
-    text: str
-    opaque: bool = False
-    glob: bool = False
-    bare: bool = True
-    inner: tuple["Script", ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Redirect:
-    """``fd op target``; for a here-document ``target`` is its body and ``op`` is ``<<``."""
-
-    fd: str
-    op: str
-    target: Word
-
-
-@dataclass(frozen=True, slots=True)
-class Simple:
-    """A simple command: leading ``NAME=value`` words, then words, with its redirections in order."""
-
-    assignments: tuple[tuple[str, Word], ...]
-    words: tuple[Word, ...]
-    redirects: tuple[Redirect, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """``( … )`` (``subshell``), ``{ … }``, or a body of ``if``/``while``, with the redirections behind it."""
-
-    body: "Script"
-    subshell: bool
-    redirects: tuple[Redirect, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """``for variable in words; do body; done``."""
-
-    variable: str
-    words: tuple[Word, ...]
-    body: "Script"
-    redirects: tuple[Redirect, ...] = ()
-
-
-Stage = Simple | Group | Loop
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """Stages joined by ``|``. ``after`` is the operator before it: ``&&``, ``||``, ``;`` or empty for the first."""
-
-    stages: tuple[Stage, ...]
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A list of pipelines in order of writing."""
-
-    pipelines: tuple[Pipeline, ...]
 
 
 _PLAIN = re.compile(r"[^\s'\"\\$`;&|<>()#*?\[{}~]+")
@@ -95,7 +27,7 @@ _REDIRECT = re.compile(r"(\d{0,3}|&)(<<<|<<-?|<>|>>|>\||>&|<&|>|<)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 _BRACES = re.compile(r"\{([^\s{},]*(?:,[^\s{},]*)+)\}")
-_OPENERS = frozenset(("if", "then", "else", "elif", "while", "until", "do", "!", "time"))
+_OPENERS = frozenset(("if", "then", "else", "elif", "do", "!", "time"))
 _CLOSERS = frozenset(("fi", "done", "esac", "}"))
 
 
@@ -108,6 +40,15 @@ class _Parts:
     glob: bool = False
     quoted: bool = False
     inner: list[Script] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A command under construction."""
+
+    words: list[Word] = field(default_factory=list)
+    redirects: list[Redirect] = field(default_factory=list)
+    group: Stage | None = None
 
 
 def parse(command: str) -> Script:
@@ -125,7 +66,9 @@ class _Parser:
         self.heredocs: list[tuple[str, bool, list[str]]] = []
 
     def script(self, closer: str, depth: int) -> Script:
-        """A list up to ``closer`` (``)``, `` ` ``, or a reserved word such as ``done``), which is consumed, or to the end."""
+        """A list up to ``closer`` (``)``, `` ` ``, or a reserved word such as ``done``), which is consumed, or to the
+        end.
+        """
         pipelines: list[Pipeline] = []
         after = ""
         while True:
@@ -160,51 +103,52 @@ class _Parser:
             return stages, False
 
     def _stage(self, closer: str, depth: int) -> tuple[Stage | None, bool]:
-        words: list[Word] = []
-        redirects: list[Redirect] = []
-        group: Stage | None = None
+        """One command of a pipeline, and whether ``closer`` was met."""
+        draft = _Draft()
         while True:
             self._skip_blanks()
             if self.at >= self.end:
-                break
+                return self._finish(draft), False
             char = self.text[self.at]
             if closer and char == closer:
                 self.at += 1
-                return self._finish(words, redirects, group), True
+                return self._finish(draft), True
             if char in ";&|\n)" and not self.text.startswith("&>", self.at):
-                break
-            if char == "#":
-                self._skip_comment()
-                continue
-            if char == "(" and self._is_command_start(words):
-                self.at += 1
-                group = Group(self._nested(")", depth), subshell=True)
-                words.clear()
-                continue
-            if char == "(":  # `name()` of a function, or an array: the parentheses say nothing about files
-                self.at += 1
-                continue
-            redirect = self._redirect(closer, depth)
-            if redirect is not None:
-                redirects.append(redirect)
-                continue
-            word = self._word(closer, depth)
-            if word is None:
-                self.at += 1
-                continue
-            if word.bare and not words and group is None:
-                handled, group, ended = self._reserved(word.text, closer, depth)
-                if ended:
-                    return self._finish(words, redirects, group), True
-                if handled:
-                    continue
-            words.extend(_braced(word))
-        return self._finish(words, redirects, group), False
+                return self._finish(draft), False
+            if self._take(draft, char, closer, depth):
+                return self._finish(draft), True
+
+    def _take(self, draft: "_Draft", char: str, closer: str, depth: int) -> bool:
+        """Add the next piece to a command. True if it was the reserved word ``closer``."""
+        if char == "#":
+            self._skip_comment()
+            return False
+        if char == "(":  # behind a word it belongs to a function or an array, and says nothing about files
+            self.at += 1
+            if not draft.words:
+                draft.group = Group(self._nested(")", depth), subshell=True)
+            return False
+        redirect = self._redirect(closer, depth)
+        if redirect is not None:
+            draft.redirects.append(redirect)
+            return False
+        word = self._word(closer, depth)
+        if word is None:
+            self.at += 1
+            return False
+        if word.bare and not draft.words and draft.group is None:
+            handled, draft.group, ended = self._reserved(word.text, closer, depth)
+            if handled or ended:
+                return ended
+        draft.words.extend(_braced(word))
+        return False
 
     def _reserved(self, text: str, closer: str, depth: int) -> tuple[bool, Stage | None, bool]:
         """What a reserved word at the start of a command means: (consumed, group it made, closer met)."""
         if text == closer:
             return True, None, True
+        if text in ("while", "until"):
+            return True, Group(self._nested("done", depth), subshell=False), False
         if text in _OPENERS or text in _CLOSERS:
             return True, None, False
         if text == "{":
@@ -217,7 +161,8 @@ class _Parser:
         return False, None, False
 
     def _loop(self, depth: int) -> Stage:
-        variable, words, seen_in = "", [], False
+        variable, seen_in = "", False
+        words: list[Word] = []
         while self.at < self.end:
             self._skip_blanks()
             if self.at >= self.end or self.text[self.at] in ";\n&|()":
@@ -240,7 +185,8 @@ class _Parser:
             return Script(())
         return self.script(closer, depth + 1)
 
-    def _finish(self, words: list[Word], redirects: list[Redirect], group: Stage | None) -> Stage | None:
+    def _finish(self, draft: "_Draft") -> Stage | None:
+        words, redirects, group = draft.words, draft.redirects, draft.group
         if isinstance(group, Group):
             return Group(group.body, group.subshell, tuple(redirects))
         if isinstance(group, Loop):
@@ -258,9 +204,6 @@ class _Parser:
             return None
         return Simple(tuple(assignments), tuple(words[rest:]), tuple(redirects))
 
-    def _is_command_start(self, words: list[Word]) -> bool:
-        return not words
-
     def _redirect(self, closer: str, depth: int) -> Redirect | None:
         found = _REDIRECT.match(self.text, self.at)
         if found is None or self.text.startswith(("<(", ">("), found.end() - 1):
@@ -277,7 +220,7 @@ class _Parser:
         if op in ("<<", "<<-"):
             body: list[str] = []
             self.heredocs.append((word.text, op == "<<-", body))
-            return Redirect(fd, "<<", _Heredoc(body))
+            return Redirect(fd, "<<", HereDocument(body))
         return Redirect(fd, ">" if op in (">&", ">|") else op, word)
 
     def _word(self, closer: str, depth: int) -> Word | None:
@@ -438,22 +381,6 @@ class _Parser:
                 continue
             # The newline behind the delimiter ends the command that the here-document belongs to, and was consumed.
         self.heredocs.clear()
-
-
-class _Heredoc(Word):
-    """A here-document's body. It stands behind the command, so its lines arrive after the word was made."""
-
-    __slots__ = ("lines",)
-    lines: list[str]
-
-    def __init__(self, lines: list[str]) -> None:
-        Word.__init__(self, "")
-        object.__setattr__(self, "lines", lines)
-
-
-def heredoc(redirect: Redirect) -> list[str] | None:
-    """The lines of a here-document's body; None if ``redirect`` is none."""
-    return redirect.target.lines if isinstance(redirect.target, _Heredoc) else None
 
 
 def _braced(word: Word, limit: int = 64) -> Iterator[Word]:

@@ -14,7 +14,7 @@ _DU = re.compile(r"[\d.]{1,12}[KMGTBi]{0,3}\t(\S.{0,1023})$")
 _HEADER = re.compile(r"==> (.{1,1024}) <==$")
 _KIND = re.compile(r"([^:\t]{1,1024}): {1,60}(?!directory|cannot open|symbolic link to .{1,400}/$)\S")
 _PATCHING = re.compile(r"(?:patching|checking) file '?([^']{1,1024})'?$")
-_TREE = re.compile(r"((?:(?:\u2502|\|)?[ \u00a0]{1,4})*)(?:\u251c|\u2514|\||`)(?:\u2500\u2500|--)[ \u00a0](.{1,1024})$")
+_TREE = re.compile(r"([\u2502| \u00a0]{0,400})(?:\u251c|\u2514|\||`)(?:\u2500\u2500|--)[ \u00a0](.{1,1024})$")
 _UPDATED = re.compile(r"[AMD] (\S.{0,1023})$")
 
 

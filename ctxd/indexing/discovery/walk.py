@@ -1,21 +1,26 @@
 """The walk over a parsed command: where each part runs, which operands are files, and what it will have printed.
 
-Owns the order of execution as far as it can be known: ``cd``, loops over known words, ``bash -c``, pipelines whose later
-stages only pick lines. Collects operands into `Findings` and leaves what was printed, in order, in `Walk.printed`.
+Owns the order of execution as far as it can be known: ``cd``, loops over known words, ``bash -c``, pipelines whose
+later stages only pick lines. Collects operands into `Findings` and leaves what was printed, in order, in
+`Walk.printed`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ctxd.indexing.discovery import diagnostics, find, git, grep, ls, readers, summaries
 from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form, Lines, Marker
 from ctxd.indexing.discovery.invocation import Arg, Invocation, fill, invoke, split
 from ctxd.indexing.discovery.paths import Findings, directory, looks_like_file
-from ctxd.indexing.discovery.shell import Group, Loop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
+from ctxd.indexing.discovery.shell import parse
+from ctxd.indexing.discovery.syntax import Loop, Pipeline, Redirect, Script, Simple, Stage, heredoc
 
 COMMANDS_MAX = 2000
 """Simple commands looked at in one text, loops unrolled. Bounds the work for text that is no command."""
+
+WORDS_MAX = 200_000
+"""Words looked at in one text, loops unrolled, for the same reason."""
 
 ROUNDS_MAX = 32
 """Rounds of a loop that are unrolled; a loop over more words is read once, its variable unknown."""
@@ -26,12 +31,14 @@ NESTED_MAX = 6
 _SHELLS = frozenset("bash sh zsh dash ksh".split())
 _FINDS = frozenset(("find", "gfind"))
 _SILENT = frozenset(
-    "cd mkdir rmdir rm cp mv touch export source . set unset chmod chown ln true false : [ [[ test sleep kill pkill popd shopt"
+    "cd mkdir rmdir rm cp mv touch export source . set unset chmod chown ln true false : [ [[ test"
+    " sleep kill pkill popd shopt"
     " alias local declare readonly trap wait read".split()
 )
 _ONE_LINE = frozenset("pwd whoami hostname uname which basename dirname realpath mktemp nproc id".split())
 _READERS = frozenset(
-    "cat tac less more bat nl sed gsed awk gawk cut sort uniq jq yq xxd od hexdump strings diff cmp stat tr curl wget man gh date env"
+    "cat tac less more bat nl sed gsed awk gawk cut sort uniq jq yq xxd od hexdump strings diff cmp"
+    " stat tr curl wget man gh date env"
     " printenv ps history column fold paste join comm printf echo tee".split()
 )
 _SED_PICKS = re.compile(r"(?:\d+|\$)(?:,(?:\d+|\$))?[pdq]$|/[^/]*/[pd]$")
@@ -56,12 +63,13 @@ class Walk:
     variables: dict[str, str] = field(default_factory=dict)
     stack: list[str | None] = field(default_factory=list)
     commands: int = 0
+    words: int = 0
     nested: int = 0
 
     def script(self, script: Script) -> None:
         """Walk a list."""
         for pipeline in script.pipelines:
-            if self.commands > COMMANDS_MAX:
+            if self.commands > COMMANDS_MAX or self.words > WORDS_MAX:
                 return
             self._pipeline(pipeline)
 
@@ -136,6 +144,7 @@ class Walk:
         known = all(arg.known and not arg.glob for arg in words)
         if known and 0 < len(words) <= ROUNDS_MAX and self.nested <= NESTED_MAX:
             for arg in words:
+                self.commands += 1
                 self.variables[loop.variable] = arg.text
                 self.script(loop.body)
         else:
@@ -148,7 +157,8 @@ class Walk:
 
     def _simple(self, simple: Simple) -> list[Printed]:
         self.commands += 1
-        if self.commands > COMMANDS_MAX:
+        self.words += len(simple.words)
+        if self.commands > COMMANDS_MAX or self.words > WORDS_MAX:
             return []
         for word in simple.words:
             self._substitutions(word.inner)
@@ -169,7 +179,7 @@ class Walk:
         self._operands(invocation, cwd, simple.redirects)
         if any(_takes_output(redirect) for redirect in simple.redirects):
             return []
-        return [Printed(_emission(invocation, cwd, simple), cwd)]
+        return [Printed(_emission(invocation, cwd), cwd)]
 
     def _assign(self, simple: Simple, *, keep: bool) -> None:
         for name, word in simple.assignments:
@@ -257,7 +267,8 @@ def _takes_output(redirect: Redirect) -> bool:
     return redirect.op in (">", ">>") and redirect.fd in ("", "1", "&") and redirect.target.text != ""
 
 
-def _emission(invocation: Invocation, cwd: str | None, simple: Simple) -> Emission:
+def _emission(invocation: Invocation, cwd: str | None) -> Emission:
+    """What a command prints."""
     program = invocation.program
     if program in ("echo", "printf"):
         return _said(invocation)
@@ -265,22 +276,24 @@ def _emission(invocation: Invocation, cwd: str | None, simple: Simple) -> Emissi
         return SILENT
     if program in _ONE_LINE:
         return Lines(1)
-    if program == "ls":
-        return ls.emission(invocation, cwd)
-    if program in _FINDS:
-        return find.emission(invocation, cwd)
-    if program in ("fd", "fdfind"):
-        return find.fd_emission(invocation, cwd)
-    if program in grep.GREPS or program in grep.RIPGREPS:
-        return grep.emission(invocation, cwd)
-    if program == "git":
-        return git.emission(invocation, cwd)
+    own = _FORMS.get(program)
+    if own is not None:
+        return own(invocation, cwd)
     summary = summaries.emission(invocation, cwd)
     if summary is not None:
         return summary
     if program in _READERS:
         return PROSE
     return diagnostics.form(cwd, bare_names=_package(invocation) if program == "go" else "")
+
+
+_FORMS: Mapping[str, Callable[[Invocation, str | None], Emission]] = {
+    "ls": ls.emission,
+    "git": git.emission,
+    **dict.fromkeys(_FINDS, find.emission),
+    **dict.fromkeys(("fd", "fdfind"), find.fd_emission),
+    **dict.fromkeys(grep.GREPS | grep.RIPGREPS, grep.emission),
+}
 
 
 def _package(invocation: Invocation) -> str | None:

@@ -1,33 +1,196 @@
 """Which files a command and its output speak of, command by command."""
 
+import pytest
+
 from ctxd.indexing.discovery.candidates import candidates
+from ctxd_protocol.limits import PATHS_MAX
 
 
 def files(command: str, output: str = "", cwd: str = "/w") -> list[str]:
     return [candidate.path for candidate in candidates(command, output, cwd).paths]
 
 
-def test_a_long_listing_gives_its_regular_files_and_nothing_else():
-    output = (
-        "total 8\ndrwxr-xr-x  2 root staff 64 Jan  2 12:33 .\n-rw-r--r--@ 1 root staff 12 Jan  2 12:33 my file.txt\n"
-        "-rwxr-xr-x 1 root root 1.2K 2026-01-02 12:33 tool\nlrwxrwxrwx 1 r r 4 Jan  2  2025 a.md -> b.md\n"
-    )
-    assert files("ls -la src", output) == ["/w/src/my file.txt", "/w/src/tool", "/w/src/a.md"]
+LONG = (
+    "total 8\ndrwxr-xr-x  2 root staff 64 Jan  2 12:33 .\n-rw-r--r--@ 1 root staff 12 Jan  2 12:33 my file.txt\n"
+    "-rwxr-xr-x 1 root root 1.2K 2026-01-02 12:33 tool\nlrwxrwxrwx 1 r r 4 Jan  2  2025 a.md -> b.md\n"
+    "-rw-rw-r-- 1 u g 72 avril 18 15:20 C.md\n"
+)
+
+LS = [
+    ("ls -la src", LONG, ["/w/src/my file.txt", "/w/src/tool", "/w/src/a.md", "/w/src/C.md"]),
+    ("ls", "README.md\nsrc\nnode_modules\n.git\nMakefile\n", ["/w/README.md", "/w/Makefile"]),
+    ("ls -F", "run*\nsrc/\na.py\nlink@\nl.md@\n", ["/w/run", "/w/a.py", "/w/l.md"]),
+    ("ls --color=always", "\x1b[0m\x1b[01;34msrc\x1b[0m\n\x1b[01;32ma.py\x1b[0m\n", ["/w/a.py"]),
+    ("ls a b", "a:\nx.py\n\nb:\ny.py\n", ["/w/a/x.py", "/w/b/y.py"]),
+    ("ls -R", ".:\nsub\n\n./sub:\nx.py\n", ["/w/sub/x.py"]),
+    ("ls *.py", "a.py\nb.py\n", ["/w/a.py", "/w/b.py"]),
+    ("ls -la a.py | head", "-rw-r--r-- 1 u g 72 Jan 18 15:20 a.py\n", ["/w/a.py"]),
+    ("ls -d src/*/", "src/a/\nsrc/b/\n", []),
+    ("ls missing.py", "ls: missing.py: No such file or directory\n", []),
+    ("ls nope/", "ls: cannot access 'nope/': No such file or directory\n", []),
+    ("ls src | wc -l", "12\n", []),
+    ("ls -la src | awk '{print $9}'", "a.py\n", []),
+    ("git log --oneline -1 && pwd && ls", "1234567 a message.py here\n/w\na.py\nsrc\n", ["/w/a.py"]),
+]
+
+FIND = [
+    (
+        "cd x && find . -name '*.py' | head",
+        "./a.py\n./b/c.py\nfind: './x': Permission denied\n",
+        ["/w/x/a.py", "/w/x/b/c.py"],
+    ),
+    ("find . -type f", "./Makefile\n./bin/tool\n", ["/w/Makefile", "/w/bin/tool"]),
+    ("find . -type d", "./a.d\n./b\n", []),
+    ("find /x -name a 2>/dev/null | xargs grep -l foo", "/x/a.py\n", ["/x/a.py"]),
+    ("find . -name '*.ts' -exec grep -l X {} \\;", "./a.ts\n", ["/w/a.ts"]),
+    ("find . -name '*.md' -exec echo '== {} ==' \\; -exec cat {} \\;", "== ./a.md ==\nsee b.md\n", ["/w/a.md"]),
+    ("find . | sed 's|^./||'", "a.py\n", []),
+]
+
+GREP = [
+    (
+        "grep -rn -C1 foo src",
+        "src/a.py:12: hi\nsrc/b.py-33-context\n--\nBinary file src/x.bin matches\n",
+        ["/w/src/a.py", "/w/src/b.py", "/w/src/x.bin"],
+    ),
+    ("grep -n foo src/a.py | head -3", "12:import x.py\n13: y", ["/w/src/a.py"]),
+    ("grep foo a.py b.py", "a.py:see c.py:3\nb.py:x\n", ["/w/a.py", "/w/b.py"]),
+    ("grep -rl foo .", "./a.py\n./b.py\n", ["/w/a.py", "/w/b.py"]),
+    ("grep -rc foo .", "./a.py:3\n./b.py:0\n", ["/w/a.py", "/w/b.py"]),
+    ("cat a.py | grep -n 'x.py:3:'", "1:import x.py:3:\n", ["/w/a.py"]),
+    ("rg -n foo", "a.py:1:x\nsrc/b.py:2:y\n", ["/w/a.py", "/w/src/b.py"]),
+    ("rg foo src", "src/a.py\n1:hit\n2:hit c.py:4:\n\nsrc/b.py\n7:hit\n", ["/w/src/a.py", "/w/src/b.py"]),
+    ("rg -n foo a.py", "1:import b.py\n", ["/w/a.py"]),
+    ("rg --files src", "src/a.py\nsrc/bin/tool\n", ["/w/src/a.py", "/w/src/bin/tool"]),
+    ("grep -rn 'x' . | grep -v test | sort | uniq", "./a.py:1:x\n", ["/w/a.py"]),
+    ("grep -rn x $(go env GOROOT)/src", "/go/src/a.go:1:x\n", ["/go/src/a.go"]),
+    ("git grep -n x", "a.py:1:x\n", ["/w/a.py"]),
+]
+
+GIT = [
+    (
+        "git status",
+        "On branch main\n\tmodified:   a.py\n\tdeleted:    b.py\nUntracked files:\n\tsub/\n\tc.py\n",
+        ["/w/a.py", "/w/b.py", "/w/c.py"],
+    ),
+    (
+        "git status --short",
+        '## main\n M a.py\n?? sub/\nR  b.py -> c.py\nA  "\\303\\274.py"\n',
+        ["/w/a.py", "/w/b.py", "/w/c.py", "/w/ü.py"],
+    ),
+    (
+        "git diff --stat",
+        " a.py | 2 +-\n src/{x => y}/b.py | 0\n"
+        " .../deep/c.py | 3 +++\n img.png | Bin 0 -> 12 bytes\n 3 files changed, 2 insertions(+)\n",
+        ["/w/a.py", "/w/src/x/b.py", "/w/src/y/b.py", "/w/img.png"],
+    ),
+    (
+        "git diff",
+        "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-see b.py:1:\n+/x/c.py\n",
+        ["/w/a.py"],
+    ),
+    ("git diff --name-only main..HEAD", "a.py\nLICENSE\n", ["/w/a.py", "/w/LICENSE"]),
+    ("git diff --name-status", "M\ta.py\nR100\tb.py\tc.py\n", ["/w/a.py", "/w/b.py", "/w/c.py"]),
+    ("git show HEAD:src/a.py", "import b.py\n", ["/w/src/a.py"]),
+    ("git commit -m 'fix a.py'", "[main 123] fix a.py\n create mode 100644 b.py\n", ["/w/b.py"]),
+    ("git -C sub add x.py y.py", "", ["/w/sub/x.py", "/w/sub/y.py"]),
+    ("git checkout -b fix/a.b && git log --oneline", "abc1234 change c.py\n", []),
+    ("git ls-files --stage a.py", "100644 0123456789 0\ta.py\n", ["/w/a.py"]),
+    ("git log origin/main..HEAD -- a.py", "", ["/w/a.py"]),
+]
+
+OPERANDS = [
+    ("cat a.py b.py", "c.py\n", ["/w/a.py", "/w/b.py"]),
+    ("sed -n '1,20p' a.py", "", ["/w/a.py"]),
+    ("sed -i '' 's/a/b/' a.py", "", ["/w/a.py"]),
+    ("head -n 20 a.py", "", ["/w/a.py"]),
+    ("cp a.py b.py; mv c.py dir/", "", ["/w/a.py", "/w/b.py", "/w/c.py", "/w/dir/c.py"]),
+    ("rm -rf build dist a.py", "", ["/w/a.py"]),
+    ("python3 -m pytest tests/test_a.py::test_b -q", "", ["/w/tests/test_a.py"]),
+    ("python run.py --out=x.json", "", ["/w/run.py"]),
+    ("python -c 'open(\"a.py\")'", "", []),
+    ("./build.sh && bash scripts/x.sh", "", ["/w/build.sh", "/w/scripts/x.sh"]),
+    ("/usr/bin/python3 a.py", "", ["/w/a.py"]),
+    ("pip install foo==3.14 -r requirements.txt", "", ["/w/requirements.txt"]),
+    ("curl -o out.json https://example.com/x.json", "", ["/w/out.json"]),
+    ("npm install chart.js", "", []),
+    ("go test ./pkg -run X -count=1", "    a_test.go:12: wrong\n", ["/w/pkg/a_test.go"]),
+    ("echo hi > out.txt 2> /dev/null", "", ["/w/out.txt"]),
+    ("cat < in.txt >> log.txt", "", ["/w/in.txt", "/w/log.txt"]),
+    ("cat > a.ts <<'EOF'\nimport './b.ts'\nEOF", "", ["/w/a.ts"]),
+    ("cat *.py $X ~/b.py $(ls).py", "", []),
+    ("F=a.py; cat $F \"${F}\"", "", ["/w/a.py"]),
+    ("for f in a.py b.py; do sed -n 1p src/$f; done", "", ["/w/a.py", "/w/b.py", "/w/src/a.py", "/w/src/b.py"]),
+    ("sudo -u me env A=1 timeout 5 cat a.py", "", ["/w/a.py"]),
+    ("bash -lc 'cd sub && cat a.py'", "", ["/w/sub/a.py"]),
+    ("cat missing.py", "cat: missing.py: No such file or directory\n", []),
+    ("wc -l *.py", "  10 a.py\n  12 total\n", ["/w/a.py"]),
+    ("npx tsc", "src/a.ts(3,4): error TS1: no\n", ["/w/src/a.ts"]),
+    ("python a.py", 'Traceback:\n  File "/x/b.py", line 3, in <module>\n  File "<string>", line 1\n', ["/w/a.py", "/x/b.py"]),
+    ("make", "v1.2.3 and/or text. https://a.b/c.tar.gz foo==3.14\n", []),
+    ("apply_patch <<'E'\n*** Update File: a.py\n+x\n*** Add File: b.py\nE", "", ["/w/a.py", "/w/b.py"]),
+    ("tree src", "src\n├── a\n│   └── b.py\n└── c.py\n", ["/w/src/a/b.py", "/w/src/c.py"]),
+]  # fmt: skip
 
 
-def test_a_find_gives_paths_below_where_it_started():
-    output = "./a.py\n./b/c.py\nfind: './x': Permission denied\n"
-    assert files("cd x && find . -name '*.py' | head", output) == ["/w/x/a.py", "/w/x/b/c.py"]
+@pytest.mark.parametrize(("command", "output", "expected"), LS + FIND + GREP + GIT + OPERANDS)
+def test_a_command_names_these_files_and_no_others(command: str, output: str, expected: list[str]):
+    assert sorted(files(command, output)) == sorted(expected)
 
 
-def test_a_recursive_grep_gives_the_files_of_its_matches():
-    output = "src/a.py:12: hi\nsrc/b.py-33-context\n--\nBinary file src/x.bin matches\n"
-    assert files("grep -rn -C1 foo src", output) == ["/w/src/a.py", "/w/src/b.py", "/w/src/x.bin"]
+@pytest.mark.parametrize(
+    ("command", "cwd"),
+    [
+        ("ls", "/w"),
+        ("cd a/../b && ls", "/w/b"),
+        ("cd /x; cd y", "/x/y"),
+        ("(cd a && ls)", "/w"),
+        ("cd a | cat", "/w"),
+        ("pushd a && popd", "/w"),
+        ("bash -c 'cd a'", "/w"),
+        ("cd $HOME", "/w"),
+    ],
+)
+def test_the_directory_afterwards_is_where_the_shell_stands(command: str, cwd: str):
+    assert candidates(command, "", "/w").cwd == cwd
 
 
-def test_a_grep_on_one_file_gives_the_operand_only():
-    assert files("grep -n foo src/a.py | head -3", "12:import x.py\n13: y") == ["/w/src/a.py"]
+def test_a_relative_name_counts_for_nothing_once_the_directory_is_unknown():
+    assert files("cd $X && cat a.py /b.py") == ["/b.py"]
 
 
-def test_what_a_file_contains_is_not_read_for_names():
-    assert files("cat a.py", "import b.py\nsrc/c.py:3: x\n") == ["/w/a.py"]
+def test_known_text_cuts_an_output_of_several_commands():
+    output = "x.py\n--- b ---\ny.py\n--- c ---\n12:see z.py\n"
+    assert files("ls a && echo '--- b ---' && ls b; echo '--- c ---'; grep -n see w.py", output) == [
+        "/w/w.py",
+        "/w/a/x.py",
+        "/w/b/y.py",
+    ]
+
+
+def test_a_mixed_output_counts_only_strict_lines():
+    output = "some text about a.py\nimport c.py\n./src/b.py\n"
+    assert files("cat notes.md && find . -name '*.py'", output) == ["/w/notes.md", "/w/src/b.py"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "Chunk ID: 1\nWall time: 0.0 seconds\nProcess exited with code 0\nOriginal token count: 9\nOutput:\na.py\nb.py\n",
+        'Command: /bin/zsh -lc "ls"\nChunk ID: 1\nWall time: 0.0 seconds\nOutput:\na.py\nb.py\n',
+        "Exit code: 0\nWall time: 0.1 seconds\nOutput:\na.py\nb.py\n",
+        '{"output":"a.py\\nb.py\\n","metadata":{"exit_code":0}}',
+        "a.py\n\n... [123 lines truncated] ...\n\nb.py\n",
+        "a.py\nxx.p…12 tokens truncated…x/yy.py\nb.py\n",
+        "Exit code 1\na.py\nb.py\n",
+        "a.py\nb.py\n\n\nCommand exited with code 1",
+        "a.py\r\nb.py\r\n",
+    ],
+)
+def test_what_a_harness_puts_around_an_output_is_taken_off(output: str):
+    assert files("ls", output) == ["/w/a.py", "/w/b.py"]
+
+
+def test_no_more_candidates_come_than_one_call_may_index():
+    output = "".join(f"f{number}.py\n" for number in range(PATHS_MAX + 5))
+    assert len(files("ls", output)) == PATHS_MAX

@@ -1,0 +1,52 @@
+"""Discovery on commands that agents really ran, labelled by hand: it stays as good as it is."""
+
+import pytest
+
+from bench.discovery import Score, cases, family, naive, parsed, score, split
+
+
+@pytest.fixture(scope="module")
+def scores() -> dict[str, Score]:
+    return score(parsed, split, cases())
+
+
+@pytest.mark.parametrize(
+    ("part", "precision", "recall"), [("all", 0.97, 0.93), ("dev", 0.98, 0.95), ("held-out", 0.97, 0.90)]
+)
+def test_precision_and_recall_stay_above_their_floors(
+    scores: dict[str, Score], part: str, precision: float, recall: float
+):
+    assert scores[part].precision >= precision, scores[part].misses
+    assert scores[part].recall >= recall, scores[part].misses
+
+
+def test_directories_are_hardly_ever_taken_for_files(scores: dict[str, Score]):
+    assert scores["all"].directories <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "recall"),
+    [("ls", 0.97, 0.85), ("find", 0.97, 0.95), ("grep", 0.97, 0.95), ("rg", 0.97, 0.95), ("git", 0.97, 0.93)],
+)
+def test_every_family_with_a_parser_of_its_own_stays_above_its_floor(name: str, precision: float, recall: float):
+    by_family = score(parsed, family, cases())
+    assert by_family[name].precision >= precision
+    assert by_family[name].recall >= recall
+
+
+def test_splitting_on_blanks_is_far_worse(scores: dict[str, Score]):
+    plain = score(naive, split, cases())["all"]
+    assert plain.precision < 0.25 < 0.9 < scores["all"].precision
+    assert plain.recall < scores["all"].recall
+
+
+def test_the_corpus_says_where_every_case_comes_from_and_has_no_doubles():
+    corpus = list(cases())
+    assert len(corpus) >= 250
+    assert len({case.id for case in corpus}) == len(corpus)
+    assert {case.harness for case in corpus} == {"claude-code", "codex", "opencode", "pi"}
+    for case in corpus:
+        assert case.repository.count("/") == 1
+        assert not case.files & case.dirs
+        assert all(path.startswith("/") for path in case.files | case.dirs)
+        assert case.output.count("\n") <= 60
