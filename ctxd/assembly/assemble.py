@@ -142,7 +142,7 @@ class Assembler:
         files = [id for id in live.state.active if is_file_id(id)]
         if not files:
             return
-        fresh = await self._indexer.freshen(files)
+        fresh = await self._indexer.freshen(live.mounts, files)
         if fresh.documents:
             live.commit(call, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
 

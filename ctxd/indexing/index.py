@@ -78,7 +78,7 @@ class Indexer:
     def confine(self, mounts: MountTable) -> None:
         """Let no symlink below a mount of a sandbox lead the daemon to other files of the host, whoever asks.
 
-        ``index`` and ``discover`` do so for their own mounts; call it for those of sessions that are loaded otherwise.
+        Every call does so for its own mounts.
         """
         for root in mounts.host_roots:
             self._source.confine(root)
@@ -109,11 +109,13 @@ class Indexer:
         head = await newest(self._versions, id)
         return self._concluded(id, source, seen, head, document)
 
-    async def index_object(self, id: str, *, cause: Cause = "check") -> Indexed:
+    async def index_object(self, mounts: MountTable, id: str, *, cause: Cause = "check") -> Indexed:
         """Index the file of which ``id`` is the object: how an unread one is read when it is activated.
 
+        ``mounts`` are those of the session that asks.
         Raises: CtxdError object_not_found, content_unavailable (it is no file), and as ``index`` does.
         """
+        self.confine(mounts)
         head = await newest(self._versions, id)
         if head is None:
             raise CtxdError("object_not_found", f"no object id={id}")
@@ -127,8 +129,9 @@ class Indexer:
         self.confine(mounts)
         return await discover(self._versions, self._source, self._host, mounts, workdir, paths)
 
-    async def freshen(self, ids: Iterable[str]) -> Freshened:
-        """See ``ctxd.indexing.freshen.freshen``."""
+    async def freshen(self, mounts: MountTable, ids: Iterable[str]) -> Freshened:
+        """See ``ctxd.indexing.freshen.freshen``; ``mounts`` are those of the session that asks."""
+        self.confine(mounts)
         return await freshen(self._versions, self._source, self._host, self._marks, self._builder, ids)
 
     async def _index_source(self, id: str, source: FilesystemSource, shown: str, cause: Cause) -> Indexed:

@@ -26,7 +26,7 @@ async def known(world: World, *names: str) -> list[str]:
 
 
 async def freshen(world: World, ids: list[str]) -> Freshened:
-    fresh = await world.indexer.freshen(ids)
+    fresh = await world.indexer.freshen(MOUNTS, ids)
     for document in fresh.documents:
         world.versions.put(document, fresh.signatures.get(document.id), fresh.floor_vt)
     return fresh
@@ -162,7 +162,7 @@ async def test_a_version_that_comes_in_during_the_reading_is_not_written_over(wo
             world.versions.put(file_text(id, source, "newest", source_hash(b"newest")), floor_vt=100)
 
     world.files.after_read = race
-    fresh = await world.indexer.freshen([id])
+    fresh = await world.indexer.freshen(MOUNTS, [id])
     assert fresh == Freshened(unchanged=1)
 
 

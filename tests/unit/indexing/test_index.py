@@ -191,13 +191,13 @@ async def test_an_unread_file_is_read_through_its_object(world: World) -> None:
     (found,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
     assert found.document is not None
     world.versions.put(found.document)
-    indexed = await world.indexer.index_object(found.document.id)
+    indexed = await world.indexer.index_object(MOUNTS, found.document.id)
     assert (indexed.outcome, indexed.char_count) == ("updated", 4)
 
 
 async def test_an_object_that_is_not_there_or_is_no_file_cannot_be_read(world: World) -> None:
     with pytest.raises(CtxdError) as caught:
-        await world.indexer.index_object("0" * 64)
+        await world.indexer.index_object(MOUNTS, "0" * 64)
     assert caught.value.code == "object_not_found"
 
 
@@ -211,7 +211,7 @@ async def test_a_sandboxs_symlink_does_not_fetch_a_file_of_the_host(world: World
     assert caught.value.code == "path_escapes_mount"
     world.files.remove("/src/a")
     world.files.symlink("/src/a", "/etc/shadow")
-    fresh = await world.indexer.freshen([known.object])
+    fresh = await world.indexer.freshen(MOUNTS, [known.object])
     assert (fresh.documents, fresh.orphaned) == ((), (known.object,))
 
 
