@@ -25,13 +25,12 @@ ANSWER = (
 
 @dataclass(frozen=True)
 class Rows:
-    """What one write adds to one table: the statement, a row, which of its values are keys, how many rows."""
+    """What one write adds to one table: the statement, its rows, and which of a row's values are keys."""
 
     head: str
     values: str
-    row: tuple[object, ...]
+    rows: tuple[tuple[object, ...], ...]
     keys: tuple[int, ...]
-    count: int
 
 
 def tables(connection: apsw.Connection) -> dict[str, str]:
@@ -63,10 +62,10 @@ def _rows(connection: apsw.Connection, name: str, count: int) -> Rows:
     for index in connection.execute(f'PRAGMA index_list("{name}")').fetchall():
         if index[2]:
             unique |= {column[1] for column in connection.execute(f'PRAGMA index_info("{index[1]}")').fetchall()}
-    order = ", ".join(f'"{column[1]}"' for column in info if column[5]) or "rowid"
-    row = connection.execute(f'SELECT * FROM "{name}" ORDER BY {order} DESC LIMIT 1').fetchone()
+    order = ", ".join(f'"{column[1]}" DESC' for column in info if column[5]) or "rowid DESC"
+    newest = connection.execute(f'SELECT * FROM "{name}" ORDER BY {order} LIMIT {count}').fetchall()
     values = f"({','.join('?' * len(info))})"
-    return Rows(f'INSERT INTO "{name}"', values, tuple(row), tuple(unique), count)
+    return Rows(f'INSERT INTO "{name}"', values, tuple(newest), tuple(unique))
 
 
 def other_key(value: object, number: int) -> object:
@@ -84,7 +83,7 @@ class Committer:
     """Takes lines, commits their rows in groups, answers."""
 
     def __init__(self, database: Path, model: Path) -> None:
-        statements, self._rows = template(model)
+        statements, self._tables = template(model)
         self._connection = open_writer(database)
         for statement in statements:
             self._connection.execute(statement)
@@ -109,14 +108,17 @@ class Committer:
 
     def _commit(self, writes: int) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
-        for rows in self._rows:
+        for table in self._tables:
             made = []
-            for number in range(self._number * rows.count, (self._number + writes) * rows.count):
-                row = list(rows.row)
-                for at in rows.keys:
-                    row[at] = other_key(row[at], number + 1)
-                made.append(row)
-            insert_rows(self._connection, rows.head, rows.values, made)
+            number = self._number * len(table.rows)
+            for _ in range(writes):
+                for row in table.rows:
+                    number += 1
+                    fresh = list(row)
+                    for at in table.keys:
+                        fresh[at] = other_key(fresh[at], number)
+                    made.append(fresh)
+            insert_rows(self._connection, table.head, table.values, made)
         self._connection.execute("COMMIT")
         self._number += writes
         if self._log.stat().st_size > CHECKPOINT_BYTES:

@@ -40,8 +40,9 @@ class Agent(asyncio.Protocol):
         # The number stands in the text too: equal text would be kept once and measure nothing.
         self._head = (
             f'{{"jsonrpc":"2.0","id":1,"method":"toolcall.record","params":{{"session":"{self._session}","tool":"bash",'
-            f'"args":{{"command":"make test"}},"id":"{self._session}-'
+            f'"args":{{"command":"make test"}},"op_id":"{self._session}.'
         ).encode()
+        self._id = f'","id":"{self._session}-'.encode()
         self._content = f'","content":"{self._session} {"x" * content_bytes} '.encode()
         self._done = done
         self._sent_at = 0.0
@@ -63,7 +64,8 @@ class Agent(asyncio.Protocol):
     def _send(self) -> None:
         self._count += 1
         self._sent_at = time.perf_counter()
-        self._transport.write(b'%b%d%b%d"}}\n' % (self._head, self._count, self._content, self._count))
+        count = b"%d" % self._count
+        self._transport.write(b"".join((self._head, count, self._id, count, self._content, count, b'"}}\n')))
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
