@@ -72,7 +72,7 @@ def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[t
         return []
     exact = {each.section: each.tokens * columns / total for each in filled}
     widths = {section: max(1, int(width)) for section, width in exact.items()}
-    for section in sorted(exact, key=lambda each: exact[each] - int(exact[each]), reverse=True):
+    for section in sorted(exact, key=lambda each: exact[each] - widths[each], reverse=True):
         if sum(widths.values()) < columns:
             widths[section] += 1
     while sum(widths.values()) > columns:

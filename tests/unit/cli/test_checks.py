@@ -1,0 +1,137 @@
+"""Each check of ``ctx doctor``: what it takes for well, for a warning, and for a failure."""
+
+import os
+import socket
+
+import msgspec
+import pytest
+
+from ctxd.cli import checks
+from ctxd_protocol.status import DaemonStatus, StoreStatus
+from tests.fakes.daemon import smallest
+
+
+def verdict(check):
+    assert bool(check.fix) == (check.verdict != "ok"), "what is not well has a fix"
+    return check.verdict
+
+
+@pytest.fixture
+def bound(tmp_path):
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        yield path
+
+
+def test_the_path_of_a_socket_has_107_bytes_at_most():
+    assert verdict(checks.socket_path("/" + "a" * 106)) == "ok"
+    assert verdict(checks.socket_path("/" + "ü" * 54)) == "fail"
+
+
+def test_a_socket_is_there_is_one_and_is_closed_to_strangers(bound, tmp_path):
+    assert verdict(checks.socket_file(str(bound))) == "ok"
+    bound.chmod(0o660)
+    assert verdict(checks.socket_file(str(bound))) == "ok"
+    bound.chmod(0o666)
+    assert "open to everybody" in checks.socket_file(str(bound)).found
+    bound.chmod(0o600)
+    tmp_path.chmod(0o777)
+    assert "may replace it" in checks.socket_file(str(bound)).found
+    assert verdict(checks.socket_file(str(tmp_path / "none"))) == "fail"
+    assert checks.socket_file(str(tmp_path)).found.endswith("is not a socket")
+
+
+def status(**store):
+    healthy = StoreStatus(state="ok", reason="", head_seq=1, head_chain="c", pending_writes=0, commits=1, rows=1,
+                          flush_ms_p50=1, flush_ms_p99=1)  # fmt: skip
+    return msgspec.structs.replace(
+        msgspec.convert(smallest(DaemonStatus), DaemonStatus),
+        version="1",
+        store=msgspec.structs.replace(healthy, **store),
+    )
+
+
+def test_a_daemon_answers_has_our_version_and_takes_writes():
+    assert [verdict(check) for check in checks.daemon(status(), "", "1")] == ["ok", "ok", "ok"]
+    assert [verdict(check) for check in checks.daemon(status(), "", "2")] == ["ok", "warn", "ok"]
+    full = status(state="read_only", reason="disk_full")
+    assert [check.found for check in checks.daemon(full, "", "1")][2] == "read_only: disk_full"
+    assert [verdict(check) for check in checks.daemon(None, "nobody listens", "1")] == ["fail"]
+
+
+def test_another_distribution_called_ctxd_is_a_failure(monkeypatch):
+    assert verdict(checks.distribution()) == "ok"
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"ctxd": "0.1.16"}[name])
+    assert "0.1.16" in checks.distribution().found
+
+
+def test_the_executable_is_the_one_that_belongs_to_this_program(tmp_path):
+    assert verdict(checks.executables(str(tmp_path))) == "warn"
+    other = tmp_path / "ctxd"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    assert "not the ctxd of this ctx" in checks.executables(str(tmp_path)).found
+
+
+def test_the_state_directory_is_closed_to_others(tmp_path):
+    tmp_path.chmod(0o700)
+    assert verdict(checks.state_dir(tmp_path)) == "ok"
+    tmp_path.chmod(0o755)
+    assert verdict(checks.state_dir(tmp_path)) == "fail"
+    assert verdict(checks.state_dir(tmp_path / "none")) == "warn"
+    (tmp_path / "file").touch()
+    assert verdict(checks.state_dir(tmp_path / "file")) == "fail"
+
+
+def test_disk_space_is_looked_at_where_the_state_will_be(tmp_path):
+    assert [verdict(checks.disk(tmp_path / "not/yet", free)) for free in (2**40, 2**29, 2**20)] == [
+        "ok",
+        "warn",
+        "fail",
+    ]
+    assert str(tmp_path) in checks.disk(tmp_path / "not/yet").found
+
+
+@pytest.mark.parametrize(("version", "expected"), [("3.51.3.0", "ok"), ("3.54.1.0", "ok"), ("3.46.0.1", "fail")])
+def test_sqlite_is_new_enough(version, expected):
+    assert verdict(checks.sqlite(version)) == expected
+    assert verdict(checks.sqlite()) == "ok"
+
+
+def test_the_host_has_an_identity(tmp_path):
+    path = tmp_path / "machine-id"
+    assert verdict(checks.machine_id(path)) == "warn"
+    path.write_text("uninitialized\n")
+    assert verdict(checks.machine_id(path)) == "warn"
+    path.write_text("0" * 32 + "\n")
+    assert verdict(checks.machine_id(path)) == "ok"
+
+
+def test_inotify_allows_enough_watches(tmp_path):
+    (tmp_path / "max_user_watches").write_text("8192\n")
+    (tmp_path / "max_user_instances").write_text("128\n")
+    assert [verdict(check) for check in checks.inotify(tmp_path)] == ["warn", "ok"]
+    assert [verdict(check) for check in checks.inotify(tmp_path / "none")] == ["warn", "warn"]
+
+
+def test_there_is_a_descriptor_for_each_connection():
+    assert [verdict(checks.descriptors(100, soft)) for soft in (227, 228, -1)] == ["warn", "ok", "ok"]
+
+
+def test_the_clock_was_set_and_is_not_behind_what_was_written(tmp_path):
+    now = 1_800_000_000_000
+    assert verdict(checks.clock(now, None)) == "ok"
+    assert verdict(checks.clock(now, now + 59_000)) == "ok"
+    assert verdict(checks.clock(now, now + 61_000)) == "warn"
+    assert verdict(checks.clock(86_400_000, None)) == "fail"
+    assert checks.newest_file_ms(tmp_path / "none") is None
+    (tmp_path / "a").touch()
+    os.utime(tmp_path / "a", (5, 5))
+    assert checks.newest_file_ms(tmp_path) == 5000
+
+
+def test_a_variable_that_nothing_reads_is_named():
+    assert verdict(checks.environment({"CTXD_SOCKET": "x", "CTXD_SESSION": "y", "PATH": "z"})) == "ok"
+    assert "CTXD_SOKCET" in checks.environment({"CTXD_SOKCET": "x"}).found

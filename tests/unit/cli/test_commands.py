@@ -1,0 +1,247 @@
+"""The commands against the daemon as it is: what they print for people, and which JSON for programs."""
+
+import re
+
+import pytest
+
+from ctxd_client import connect_sync
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.sessions import Message
+from tests.fakes.daemon import Refusal
+from tests.unit.cli.conftest import process
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def real(ctx, running, monkeypatch):
+    monkeypatch.setenv("CTXD_SOCKET", running.socket)
+    return ctx
+
+
+@pytest.fixture
+def session(running, tmp_path, request, monkeypatch):
+    """A session of two turns and two assemblies, with a tool call and a file that was edited; it is the default one."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "a.py").write_text("one\n")
+    with connect_sync(running.socket) as client:
+        s = client.session(agent="demo", system_prompt="Be brief.", workdir="/w", mounts={"/w": str(tree)})
+        s.user("first\x1b[2J")
+        call = s.tool("bash", {"command": "ls"}, output="a.py\n", command="ls", cwd="/w", id=f"call-of-{s.id}")
+        s.append([Message(role="toolcall", toolcall=call.record.object)])
+        s.read("/w/a.py")
+        s.assemble()
+        (tree / "a.py").write_text("one\ntwo\n")
+        s.edited("/w/a.py")
+        s.user("second")
+        s.assemble()
+        monkeypatch.setenv("CTXD_SESSION", s.id)
+        yield s
+
+
+def test_status_tells_that_the_daemon_is_well(real):
+    ran = real("status")
+    assert ran.code == 0
+    assert re.match(r"state        ready\nversion      \S+, pid \d+, start 1, up \d+s\n", ran.out)
+    assert real("status", "--json").json["store"]["state"] == "ok"
+
+
+def test_sessions_are_made_listed_shown_paused_resumed_and_closed(real, tmp_path):
+    made = real("session", "new", "cli", "--id", f"cli-{tmp_path.name}", "--label", "k=v", "--budget", "100", "-q")
+    id = made.out.strip()
+    assert (made.code, id) == (0, f"cli-{tmp_path.name}")
+    assert real("session", "new", "cli", "--id", id).code == 4
+    listed = real("session", "ls", "--agent", "cli", "--json").json
+    assert set(listed) == {"items", "next_cursor"}
+    assert [item["session"] for item in listed["items"]] == [id]
+    assert real("session", "ls", "--agent", "cli", "-q").out == f"{id}\n"
+    table = real("session", "ls", "--agent", "cli").out.splitlines()
+    assert table[0].split() == ["SESSION", "AGENT", "STATE", "TURNS", "ACTIVE", "INDEX", "UPDATED", "LAST", "MESSAGE"]
+    assert table[1].split()[:3] == [id, "cli", "active"]
+    shown = real("session", "show", id)
+    assert "budget    100 tokens\nlabel     k=v\n" in shown.out
+    assert real("session", "show", id, "--json").json["labels"] == {"k": "v"}
+    assert real("session", "pause", id).out == f"{id} is paused\n"
+    assert real("session", "resume", id).out.startswith(f"{id} is active: 0 files unchanged")
+    closed = real("session", "close", id, "--json").json
+    assert closed["session"]["state"] == "closed"
+    assert real("session", "resume", id).code == 1
+    assert real("session", "show", "nobody").code == 3
+
+
+def test_the_context_is_shown_as_a_bar_to_scale_and_a_table_of_blocks_with_reasons(real, session):
+    ran = real("context")
+    head, drawn, *rest = ran.out.splitlines()
+    assert head.startswith(f"{session.id}  turn 2  assembly 2  ")
+    assert re.fullmatch(r"\[S+M+C+A+\]", drawn)
+    assert len(drawn) == 74
+    assert [line[0] for line in rest[:4]] == ["S", "M", "C", "A"]
+    header = rest.index("") + 1
+    assert rest[header].split() == ["SECTION", "OBJECT", "TOKENS", "REASON", "TEXT"]
+    assert "system prompt" in rest[header + 1]
+    assert "\x1b" not in ran.out, "a table never carries a control character, not even into a pipe"
+    assert "first\\x1b[2J" in ran.out
+
+
+def test_the_text_of_the_context_is_what_the_model_sees_byte_for_byte(real, running, session):
+    with connect_sync(running.socket) as client:
+        text = client.context_assemble(session.id).text
+    assert process("context", session.id, "--text", "--socket", running.socket).stdout == text
+    whole = real("context", "--json").json
+    assert whole["text"] == text
+    for block in whole["blocks"]:
+        assert text.encode()[block["offset"] :].startswith(block["text"].encode())
+    assert {block["reason"] for block in whole["blocks"]} >= {"system prompt", "chat"}
+
+
+def test_an_earlier_turn_is_rendered_again_and_two_are_compared(real, session):
+    assert "two" not in real("context", "--turn", "1", "--text").out
+    assert real("context", "--assembly", "1", "--text").out == real("context", "--turn", "1", "--text").out
+    diff = real("context", "--diff", "1", "2").out
+    assert diff.startswith("--- assembly 1 (turn 1)\n+++ assembly 2 (turn 2)\n")
+    assert "\n+two\n" in diff
+    assert real("context", "--diff", "t1", "t2").out == diff
+    assert real("context", "--diff", "1", "2", "--json").json == {"from": 1, "to": 2, "diff": diff}
+    assert real("context", "--diff", "1", "99").code == 3
+
+
+def test_a_plan_says_what_a_budget_would_leave_out(real, session):
+    ran = real("context", "--plan", "10")
+    assert re.match(r"budget 10 tokens, context \d+, \d+ without \d+ objects, over by \d+", ran.out)
+    assert real("context", "--plan", "1,000,000").out.startswith("budget 1,000,000 tokens, context ")
+    assert real("context", "--plan").out.startswith("no budget, ")
+    assert real("context", "--plan", "10", "--json").json["budget_tokens"] == 10
+
+
+def test_a_paused_session_shows_what_its_model_saw_last_and_says_so(real, session):
+    session.pause()
+    ran = real("context", "--text")
+    assert ran.code == 0
+    assert "two" in ran.out
+    assert ran.err.endswith("this is what its model saw last\n")
+
+
+def test_objects_are_listed_read_compared_and_read_as_of_a_time(real, session):
+    listed = real("object", "ls", "--json").json
+    (file,) = [item["object"] for item in listed["items"] if item["type"] == "file"]
+    assert set(listed) == {"items", "next_cursor"}
+    assert real("object", "ls", "--type", "file", "-q").out == f"{file}\n"
+    assert file[:12] in real("object", "ls").out
+    for name in (file, file[:12], "/w/a.py"):
+        assert real("object", "cat", name).out == "one\ntwo\n"
+    rows = real("object", "history", file, "--json").json["items"]
+    assert [row["state"] for row in rows] == ["present", "present", "unread"]
+    assert real("object", "history", file, "-q").out.split() == [str(row["tx"]) for row in rows]
+    assert real("object", "history", file).out.splitlines()[0].split() == [
+        "VALID",
+        "FROM",
+        "SEQ",
+        "STATE",
+        "CHARS",
+        "CONTENT",
+    ]
+    assert "\n one\n+two\n" in real("object", "diff", file).out
+    assert real("object", "diff", file, str(rows[1]["tx"]), str(rows[0]["tx"])).out == real("object", "diff", file).out
+    old = real("object", "as-of", file, str(rows[1]["valid_time"]))
+    assert old.out == "one\n"
+    assert "journal sequence" in old.err
+    assert real("object", "as-of", file, "--tx", str(rows[1]["tx"])).out == "one\n"
+    assert real("object", "as-of", file, "1h").code == 3, "there was no such file then"
+    assert real("object", "cat", file, "--json").json["payload"]["content"] == "one\ntwo\n"
+    assert real("object", "as-of", file, str(rows[2]["valid_time"])).code == 3, "unread: there is no text"
+
+
+def test_objects_are_moved_in_and_out_of_the_window(real, session):
+    with_id = real("pin", "/w/a.py")
+    assert with_id.out.endswith(" is active, pinned\n")
+    assert real("pin", "/w/a.py").out.endswith("(it was so already)\n")
+    assert real("unpin", "/w/a.py").code == 0
+    assert real("deactivate", "/w/a.py", "--json").json["items"][0]["level"] == "inactive"
+    assert real("activate", "/w/a.py").out.endswith(" is active\n")
+    assert real("activate", "0" * 64).code in (1, 3)
+
+
+def test_rpc_calls_any_method_and_lists_them(real, session, monkeypatch):
+    assert real("rpc", "context.current", f'{{"session": "{session.id}"}}').json["turn"] == 2
+    lines = real("rpc").out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(METHODS)
+    assert [item["method"] for item in real("rpc", "--json").json["items"]] == list(METHODS)
+
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"limit": 1}'))
+    assert len(real("rpc", "session.list", "-").json["sessions"]) == 1
+
+
+def test_watch_prints_what_others_changed_one_line_each(real, running, session, tmp_path):
+    path = tmp_path / "tree" / "a.py"
+    with connect_sync(running.socket) as client:
+        other = client.session(agent="other", workdir=str(path.parent))
+        path.write_text("three\n")
+        other.edited(str(path))
+    ran = real("watch", "--after", "0", "--count", "1")
+    assert re.match(r"\S+ \S+Z  \d+  updated  /w/a\.py by \S+\n$", ran.out), ran.out
+    assert real("watch", "--after", "0", "--count", "1", "--json").json["change"] == "updated"
+
+
+def test_doctor_checks_the_host_and_exits_with_7_only_when_a_check_failed(real, running, tmp_path, monkeypatch):
+    monkeypatch.setenv("CTXD_STATE_DIR", str(tmp_path / "state"))
+    ran = real("doctor")
+    assert ran.code == 0, ran.out
+    assert "✓ daemon                       ready, pid" in ran.out
+    assert re.match(r"^[✓!✗ ] ", ran.out)
+    report = real("doctor", "--json").json
+    assert report["failed"] == 0
+    assert len({check["name"] for check in report["items"]}) >= 15
+    lost = real("doctor", "--socket", str(tmp_path / "none.sock"))
+    assert lost.code == 7
+    assert "✗ daemon" in lost.out
+    assert "fix: " in lost.out
+
+
+def test_a_socket_nobody_listens_on_is_told_by_doctor(ctx, tmp_path):
+    import socket
+
+    path = tmp_path / "stale.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    path.chmod(0o600)
+    ran = ctx("doctor", "--socket", str(path))
+    assert ran.code == 7
+    assert "nobody listens" in ran.out
+
+
+GOLDEN = """\
+OBJECT        TYPE      STATE    LEVEL          CHARS  LABEL
+0123456789ab  file      present  active pinned  1,204  /workspace/a\\nb.py
+call_1        toolcall  present                        bash
+"""
+
+
+def test_a_listing_for_people_looks_like_this(scripted, daemon):
+    daemon.script["object.list"] = lambda seen: {
+        "objects": [
+            {"object": "0123456789abcdef" * 4, "type": "file", "state": "present", "label": "/workspace/a\nb.py",
+             "char_count": 1204, "level": "active", "pinned": True},
+            {"object": "call_1", "type": "toolcall", "state": "present", "label": "bash", "char_count": None,
+             "level": None, "pinned": False},
+        ],
+        "next_cursor": "more",
+    }  # fmt: skip
+    ran = scripted("object", "ls", "--all")
+    assert ran.out == GOLDEN
+    assert ran.err == "there are more: --cursor more\n"
+
+
+def test_several_objects_are_moved_until_one_cannot_be(scripted, daemon):
+    def second_fails(seen):
+        if seen.params["object"] == "bad":
+            raise Refusal("not_in_index", "it is not there", outcome="not_applied")
+        return {"object": seen.params["object"], "level": "active", "pinned": False, "changed": True, "receipt": None}
+
+    daemon.script["session.activate"] = second_fails
+    ran = scripted("activate", "good", "bad", "never", "-s", "s1")
+    assert (ran.code, ran.out) == (1, "good is active\n")
+    assert ran.err == "ctx: session.activate: it is not there\n"
+    assert [seen.params["object"] for seen in daemon.of("session.activate")] == ["good", "bad"]
