@@ -105,14 +105,14 @@ async def test_a_subscription_joins_backlog_and_live_without_loss_or_repeat(tmp_
             for n in range(40):
                 await edit(w, "writer", path, f"during {n}")
 
-        small, module.BUFFERED_MAX = module.BUFFERED_MAX, 2
+        small, module.BUFFERED_MAX, module._VERSIONS = (module.BUFFERED_MAX, module._VERSIONS), 2, 7
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(write)
                 subscription = await w.notices.subscribe("reader", 0, hear)
                 await enough.wait()
         finally:
-            module.BUFFERED_MAX = small
+            module.BUFFERED_MAX, module._VERSIONS = small
         assert heard == await told(w, "reader")
         subscription.close()
         await edit(w, "writer", path, "after")

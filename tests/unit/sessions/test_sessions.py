@@ -1,5 +1,6 @@
 """Sessions over a real store: isolation, resends, loss, and the same session after it was loaded again."""
 
+import random
 from pathlib import Path
 
 import anyio
@@ -8,6 +9,7 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
+from ctxd.sessions.state import check
 from ctxd_protocol.ids import chat_id, session_object_id
 from tests.unit.sessions.world import CALLER, World, settled, world
 
@@ -486,3 +488,37 @@ async def test_a_cancelled_call_leaves_the_queue_and_the_session_as_they_were(tm
         assert live.lock.free
         assert live.state.turn == 0
         assert (await say(w, "s1", ("user", "now"), op_id="op-1")).turn == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_was_asked_a_session_loaded_again_is_the_live_one(tmp_path: Path, seed: int) -> None:
+    """Requests at random, refused ones among them; what is in memory is held against what is stored."""
+    rng = random.Random(seed)
+    methods = ["activate", "deactivate", "pin", "unpin", "pool_add", "pool_remove"]
+    async with world(tmp_path / "state", live_max=2) as w:
+        names = ["s0", "s1", "s2"]
+        for name in names:
+            await w.call("session.create", agent="a", session=name, collapse={"per_turn": 2, "turns": 2})
+        refused = 0
+        for n in range(400):
+            name = rng.choice(names)
+            try:
+                if rng.random() < 0.3:
+                    await w.begin(
+                        "toolcall.record", session=name, id=f"call-{rng.randrange(40)}", tool="t", content="x"
+                    )
+                elif rng.random() < 0.1:
+                    await w.begin("session.append", session=name, messages=[{"role": "user", "content": str(n)}])
+                else:
+                    target = f"call-{rng.randrange(40)}"
+                    await w.begin(f"session.{rng.choice(methods)}", session=name, object=target)
+            except CtxdError:
+                refused += 1
+            if n % 20 == 0:
+                live = await w.sessions.live(name)
+                if live.barrier is not None:
+                    await live.barrier.wait()
+                stored = await w.sessions.as_of(name)
+                check(stored.state)
+                assert (stored.state, stored.view(), stored.seqs) == (live.state, live.view(), live.seqs)
+        assert 0 < refused < 350
