@@ -257,3 +257,29 @@ def test_a_client_reads_answers_and_notifications():
     assert bytes(read_server_message(b'{"jsonrpc":"2.0","id":1,"result":null}').result) == b"null"
     assert read_server_message(encode(refuse(1, error_object("draining", "m"))).strip()).error.data.code == "draining"
     assert read_server_message(b'{"jsonrpc":"2.0","method":"events.notice","params":{}}').method == "events.notice"
+
+
+CORPUS = [
+    b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":[1,2.5e3,null,"x\\u00e9\\n"]}}',
+    b'[{"jsonrpc":"2.0","id":"a","method":"m"},{"jsonrpc":"2.0","method":"n","params":[{}]}]',
+    b'{"jsonrpc":"2.0","id":null,"result":{"\xc3\xa9":true}}',
+    b'{"jsonrpc":"2.0","id":9007199254740993,"method":"m","params":["' + b"y" * 200 + b'"],"x":{"id":1}}',
+]
+EDITS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3), st.binary(max_size=3)), max_size=6)
+
+
+@given(st.sampled_from(CORPUS), EDITS, st.booleans())
+def test_a_damaged_frame_is_read_or_refused_and_never_raises(frame, edits, closed):
+    damaged = bytearray(frame)
+    for place, cut_out, put_in in edits:
+        place %= len(damaged) + 1
+        damaged[place : place + cut_out] = put_in.replace(b"\n", b"")
+    read = read_frame(bytes(damaged).strip(b" \t\r") or b"x", closed=closed)
+    assert isinstance(read, Request | Failure | Batch | Stray)
+    if isinstance(read, Failure):
+        assert encode(read).endswith(b"}\n")
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_arbitrary_bytes_are_refused_and_never_raise(text):
+    assert isinstance(read_frame(text), Request | Failure | Batch | Stray)
