@@ -125,9 +125,7 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
         assert caught.value.code == "disk_full"
         assert "char_count=14" in showing.context.text
         live, other = await home.sessions.live("s"), await home.sessions.live("other")
-        with anyio.fail_after(10):
-            while home.store.status().state != "ok":
-                await anyio.lowlevel.checkpoint()
+        await writable(home)
         assert await home.assemble(live) == first
         assert (await home.assemble(other)).text == known.text
         home.append(live, Message(role="user", content="after"))
@@ -177,3 +175,38 @@ async def test_a_record_shows_every_version_accepted_before_it_also_one_that_is_
         assert made.blocks[-1].text.endswith("\nnew text")
         assert "char_count=9" in made.text
         assert (await home.archive.show("one")).context == made
+
+
+@pytest.mark.anyio
+async def test_a_version_that_was_lost_is_not_taken_for_the_one_that_got_its_sequence(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        onlooker, reader = await home.create("onlooker"), await home.create("reader")
+        path = home.files / "a.py"
+        path.touch()
+        await home.discover(onlooker, [path])
+        for _ in range(3):
+            await home.assemble(onlooker)
+        path.write_text("lost")
+        found = await home.indexer.index(reader.mounts, "/", str(path))
+        failpoints.arm("journal.commit=error:ENOSPC*1")
+        try:
+            pending = reader.commit(Call("file.index", "p"), changes.read(reader.state, found.object), puts=found.puts)
+            await home.assembler.plan(onlooker, None)
+            with pytest.raises(CtxdError):
+                await pending.wait()
+        finally:
+            failpoints.disarm()
+        await writable(home)
+        path.write_text("kept, and longer")
+        reader = await home.sessions.live("reader")
+        await home.read(reader, path)
+        assert reader.last_pending is not None
+        await reader.last_pending.wait()
+        assert reader.last_pending.seq == pending.seq
+        assert "char_count=16" in (await home.assemble(onlooker)).text
+
+
+async def writable(home: Household) -> None:
+    with anyio.fail_after(10):
+        while home.store.status().state != "ok":
+            await anyio.lowlevel.checkpoint()
