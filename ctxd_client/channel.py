@@ -1,8 +1,8 @@
-"""One blocking connection to the daemon, for the synchronous client: a line out, lines in until the answer is among
-them.
+"""One blocking connection to the daemon, for the synchronous client.
 
-Owns the socket. One call at a time; an answer that comes after its caller gave up is thrown away. Notifications that
-come in between are kept, up to a bound.
+Owns the socket: a line goes out, lines come in until the answer is among them, one call at a time. Notifications that
+come in between are kept, up to a bound. Any failure but an answered error ends it: its owner closes it and makes
+another.
 """
 
 import socket
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class Channel:
-    """A connected socket and what was read from it so far. Any failure but an answered error ends it."""
+    """A connected socket, and what was read from it so far."""
 
     def __init__(self, path: str, timeout_s: float | None) -> None:
         """Connect to ``path``. Raises: ``OSError``."""
@@ -51,8 +51,8 @@ class Channel:
     def call(self, call: Call[R], deadline: float | None) -> R:
         """The result of ``call``; ``deadline`` is on the monotonic clock, in seconds, null for none.
 
-        Raises: what the daemon answered, ``TooLarge`` before sending, ``ConnectionLost``, or ``TimeoutError``; after
-        the last the channel can be used only if the line had gone out whole, which ``close`` settles.
+        Raises: what the daemon answered, ``TooLarge`` before sending, ``ConnectionLost``; ``TimeoutError`` after asking
+        the daemon to give up.
         """
         self._next_id += 1
         line = wire.request_line(self._next_id, call, bytes_max=self.limits.frame_bytes)

@@ -3,23 +3,20 @@
 Owns one connection, used by one thread at a time: calls of other threads wait their turn under their own deadline.
 """
 
-import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from ctxd_client import retry as retries
+from ctxd_client.blocking import BlockingLink
 from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sessions
 from ctxd_client.calls.handle import ToolRecorded
 from ctxd_client.calls.sessions import COLLAPSE
 from ctxd_client.channel import Channel
 from ctxd_client.cursor import Cursor
-from ctxd_client.errors import CallFailed, Closed, Conflict, ConnectionLost, InvalidCall, Unavailable
-from ctxd_client.failures import late, unreachable
-from ctxd_client.paths import SocketPlace, find_socket
+from ctxd_client.errors import Conflict, ConnectionLost
+from ctxd_client.paths import find_socket
 from ctxd_client.retry import Retry
 from ctxd_client.signatures import shown_as
 from ctxd_client.wire import EMPTY, Call
@@ -50,127 +47,12 @@ def connect_sync(
         with connect_sync() as client:
             print(client.daemon_status().sessions_live)
     """
-    link = _Link(find_socket(socket), (client, version))
+    link = BlockingLink(find_socket(socket), (client, version))
     try:
         link.greet(wait_s)
         yield SyncClient(link, Retry(deadline_s))
     finally:
         link.close()
-
-
-class _Link:
-    """The way to the daemon that outlives connections, as ``ctxd_client.link.Link`` is."""
-
-    def __init__(self, place: SocketPlace, client: tuple[str, str]) -> None:
-        self.place = place
-        self.client = client
-        self.hello: HelloResult | None = None
-        self.last_receipt: Receipt | None = None
-        self._turn = threading.Lock()  # held over a whole call: the channel carries one at a time
-        self._channel: Channel | None = None
-        self._closed = False
-
-    def call(self, call: Call[R], retry: Retry) -> R:
-        """The result of ``call``, made again as often as is safe and ``retry`` allows."""
-        call = call.with_op_id()
-        deadline = None if retry.deadline_s is None else time.monotonic() + retry.deadline_s
-        unknown = False
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return self._attempt(call, deadline)
-            except TimeoutError:
-                raise late(self.place, call, retry) from None
-            except CallFailed as error:
-                failure = error
-            unknown = unknown or (call.method.writes and failure.outcome == "unknown")
-            pause = retries.pause_s(failure, attempt, retry)
-            left = pause if deadline is None else deadline - time.monotonic()
-            if not retries.may_repeat(failure, call.method) or pause > left:
-                raise retries.settled(failure, unknown=unknown)
-            time.sleep(pause)
-
-    def greet(self, wait_s: float) -> None:
-        """Connect, waiting up to ``wait_s`` seconds for a daemon that does not answer yet."""
-        last_try = time.monotonic() + wait_s
-        limit = Retry(max(wait_s, retries.GREET_S_MAX))
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                with self._turn:
-                    self.open(time.monotonic() + retries.GREET_S_MAX)
-                return
-            except TimeoutError:
-                raise late(self.place, daemon.hello(), limit) from None
-            except Unavailable as error:
-                pause = retries.pause_s(error, attempt, limit)
-                if time.monotonic() + pause > last_try:
-                    raise
-            time.sleep(pause)
-
-    def open(self, deadline: float | None) -> Channel:
-        """The channel in use, or a new one after hello. Only for whoever has the turn."""
-        if self._closed:
-            raise Closed
-        if self._channel is None:
-            try:
-                channel = Channel(
-                    self.place.path, None if deadline is None else max(0.001, deadline - time.monotonic())
-                )
-            except TimeoutError:
-                raise
-            except OSError as error:
-                raise unreachable(self.place, error) from error
-            try:
-                self._greet(channel, deadline)
-            except BaseException:
-                channel.close()
-                raise
-            self._channel = channel
-        return self._channel
-
-    def close(self) -> None:
-        """End the connection; no call can be made any more."""
-        self._closed = True
-        self._drop()
-
-    def _attempt(self, call: Call[R], deadline: float | None) -> R:
-        if not self._turn.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise TimeoutError
-        try:
-            result = self.open(deadline).call(call, deadline)
-        except CallFailed as error:
-            if isinstance(error, ConnectionLost) or error.code in ("draining", "protocol_mismatch"):
-                self._drop()
-            raise
-        except BaseException:
-            self._drop()  # half a line may have gone out, or half an answer been read
-            raise
-        finally:
-            self._turn.release()
-        receipt = getattr(result, "receipt", None)
-        if receipt is not None and (self.last_receipt is None or receipt.seq > self.last_receipt.seq):
-            self.last_receipt = receipt
-        return result
-
-    def _greet(self, channel: Channel, deadline: float | None) -> None:
-        name, version = self.client
-        try:
-            self.hello = channel.call(
-                daemon.hello(client=name, version=version, last_receipt=self.last_receipt), deadline
-            )
-        except InvalidCall as error:
-            if error.code != "method_not_found":
-                raise
-            return  # hello is optional on both sides
-        channel.limits = self.hello.limits
-
-    def _drop(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
 
 
 def _blocking(make: Callable[P, Call[R]]) -> "Callable[Concatenate[SyncClient, P], R]":
@@ -195,7 +77,7 @@ class SyncClient:
     Every method raises ``CallFailed`` as one of its kinds. A write is applied once, however often it had to be sent.
     """
 
-    def __init__(self, link: _Link, retry: Retry) -> None:
+    def __init__(self, link: BlockingLink, retry: Retry) -> None:
         self._link = link
         self._retry = retry
 
@@ -232,7 +114,7 @@ class SyncClient:
 
         Example: ``for notice in client.follow("s1"): print(notice.path, notice.change)``
         """
-        link = _Link(self._link.place, self._link.client)
+        link = BlockingLink(self._link.place, self._link.client)
         own = SyncClient(link, self._retry)
         cursor = None if after is None else Cursor(after)
         try:
@@ -243,7 +125,7 @@ class SyncClient:
                     yield from _follow(own, link.open(None), session, cursor)
                 except ConnectionLost:
                     link.close()
-                    link = _Link(self._link.place, self._link.client)
+                    link = BlockingLink(self._link.place, self._link.client)
                     own = SyncClient(link, self._retry)
         finally:
             link.close()
