@@ -32,7 +32,7 @@ class Case:
 
     @property
     def held_out(self) -> bool:
-        """Half of the cases, by their id: nobody looks at these while writing a parser."""
+        """Half of the cases, by their id. The parsers were written on the others."""
         return sha256(self.id.encode()).digest()[0] < 128
 
 
@@ -82,7 +82,7 @@ def naive(case: Case) -> set[str]:
 
 
 def family(case: Case) -> str:
-    name = case.family.split("-")[0]
+    name = case.family.removeprefix("fresh-").split("-")[0]
     known = (
         "ls",
         "find",
@@ -114,6 +114,9 @@ def score(finder: Callable[[Case], set[str]], group: Callable[[Case], str], chos
 
 
 def split(case: Case) -> str:
+    """``fresh``: drawn and labelled after the parsers were written, so that the first look at them was blind."""
+    if case.id.startswith("fresh-"):
+        return "fresh"
     return "held-out" if case.held_out else "dev"
 
 

@@ -16,6 +16,7 @@ from ctxd.indexing.discovery.emission import Form, Lines, Marker, Prose, Silent
 from ctxd.indexing.discovery.envelope import complaints, open_envelope
 from ctxd.indexing.discovery.paths import Discovery, Findings, directory
 from ctxd.indexing.discovery.shell import parse
+from ctxd.indexing.discovery.syntax import Script
 from ctxd.indexing.discovery.walk import Printed, Walk
 
 COMMAND_CHARS_MAX = 1 << 20
@@ -37,10 +38,13 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     Raises: nothing.
     """
     start = directory(None, cwd)
-    findings = Findings()
-    walk = Walk(findings, start)
-    walk.script(parse(command[:COMMAND_CHARS_MAX]))
+    script = parse(command[:COMMAND_CHARS_MAX])
     lines = open_envelope(output)
+    findings, walk = _walked(script, start)
+    told = _told_directory(walk, start, lines)
+    if told is not None:
+        findings, walk = _walked(script, told)
+        start = told
     findings.deny(walk.cwd or start, complaints(lines))
     for printed in walk.printed:
         if printed.cwd != walk.cwd:
@@ -48,6 +52,24 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     if lines:
         _read(walk.printed, lines, findings)
     return Discovery(findings.candidates(), walk.cwd or start or cwd)
+
+
+def _walked(script: Script, start: str | None) -> tuple[Findings, Walk]:
+    findings = Findings()
+    walk = Walk(findings, start)
+    walk.script(script)
+    return findings, walk
+
+
+def _told_directory(walk: Walk, start: str | None, lines: list[str]) -> str | None:
+    """What a leading ``pwd`` answered, if that is not what the harness recorded."""
+    first = walk.printed[0] if walk.printed else None
+    if first is None or not isinstance(first.emission, Lines) or not first.emission.here or first.cwd != start:
+        return None
+    if not lines or not lines[0].startswith("/"):
+        return None
+    told = directory(None, lines[0])
+    return told if told != start else None
 
 
 def _read(printed: Sequence[Printed], lines: list[str], findings: Findings) -> None:

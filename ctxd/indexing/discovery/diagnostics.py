@@ -19,6 +19,9 @@ _STARTED = re.compile(
 _PYTEST = re.compile(r"(\S{1,1024}?\.py)(?:::\S{0,400})?(?= [.sFExXP]| {1,4}(?:PASSED|FAILED|ERROR|SKIPPED))")
 _TABLE_ROW = re.compile(r"\s{0,20}(\S{1,1024}?)\s{1,200}\|\s{1,20}\d{1,3}(?:\.\d{1,3})?%? {1,20}\|")
 _FILE_URL = re.compile(r"file://(/[^\s?#\"'<>)]{1,1024})")
+_ABSOLUTE = re.compile(
+    r"(?:^|(?<=[\s\"'`(]))(/(?:[\w@+.-]{1,120}/){1,40}[\w@+-][\w@+.-]{0,120}?\.[A-Za-z][A-Za-z0-9]{0,9})(?=[\s\"'`):,;]|\.?$|\.\s)"
+)
 _INTERESTING = re.compile(r"\.[A-Za-z]")
 
 
@@ -28,8 +31,12 @@ def form(cwd: str | None, *, bare_names: str | None = "") -> Form:
     ``go test`` shortens names to their last component, so only the package it tests tells where they are.
     """
 
+    top = "/" + cwd.split("/")[1] + "/" if cwd is not None and cwd != "/" else "//"
+
     def whole(lines: Sequence[str]) -> Iterator[str]:
         for line in lines:
+            if top in line and len(line) <= _LINE_CHARS_MAX:
+                yield from (name for name in _ABSOLUTE.findall(line) if name.startswith(top) and surely_file(name))
             if len(line) <= _LINE_CHARS_MAX and _INTERESTING.search(line):
                 for name in _places(line):
                     if "/" in name:

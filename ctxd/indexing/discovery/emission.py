@@ -34,9 +34,10 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Exactly ``count`` lines that name no file, such as those of ``pwd``."""
+    """Exactly ``count`` lines that name no file. ``here``: the line is the directory the command runs in (``pwd``)."""
 
     count: int
+    here: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -355,7 +355,10 @@ def _short_add(line: str) -> Iterator[str]:
 
 
 _HISTORY = frozenset(("diff", "show", "log", "stash", "whatchanged", "diff-tree", "diff-index", "format-patch"))
-_CHANGES: _Readings = ([_patch, _stat, _modes, _conflict, _name_status], [_patch, _stat, _modes, _conflict])
+_CHANGES: _Readings = (
+    [_patch, _stat, _modes, _conflict, _name_status],
+    [_patch, _stat, _modes, _conflict, _name_status],
+)
 _READINGS: Mapping[str, _Readings] = {
     "ls-files": ([_tree, _whole_line], [_tree, _slashed_line]),
     "ls-tree": ([_tree, _whole_line], [_tree]),

@@ -17,6 +17,7 @@ LONG = re.compile(
     r"|\d{4}-\d\d-\d\d\s\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:\s[+-]\d{4})?|\d\d-\d\d\s\d\d:\d\d)\s"
     r"(.+)"
 )
+_COLUMNS = re.compile(r"\t+ *")
 _TOTAL = re.compile(r"total \d[\d.,]{0,20}[KMGTP]?i?$")
 
 
@@ -70,13 +71,14 @@ class _Listing:
                 base, fresh = line[:-1], False
                 continue
             fresh = False
-            name = self._name(line, sure=False)
-            if name is None:
-                continue
-            if name in self.named or name[0] == "/" or not base:
-                yield name
-            else:
-                yield f"{base}/{name}"
+            for part in _COLUMNS.split(line) if "\t" in line else (line,):
+                name = self._name(part, sure=False) if part else None
+                if name is None:
+                    continue
+                if name in self.named or name[0] == "/" or not base:
+                    yield name
+                else:
+                    yield f"{base}/{name}"
 
     def line(self, line: str) -> str | None:
         if self.headed:

@@ -40,7 +40,8 @@ class Discovery(msgspec.Struct, frozen=True):
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNTIDY = re.compile(r"//|(?:^|/)\.\.?(?:/|$)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,15}:/")
-_SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9_+-]{0,11}|[1-9ch])$")
+_SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9_+-]{0,11})$")
+_MANUAL = re.compile(r"[a-z][a-z_-]{1,40}\.[1-9]$")
 _DOTFILE = re.compile(
     r"(?:^|/)\.[A-Za-z][A-Za-z0-9_-]*(?:rc|ignore|attributes|modules|config|env|profile|version|keep)$|^\.env$"
 )
@@ -111,7 +112,7 @@ def looks_like_file(name: str) -> bool:
         return False
     tail = name.rpartition("/")[2]
     if "." in tail:
-        return bool(_SUFFIX.search(tail) or _DOTFILE.search(tail))
+        return bool(_SUFFIX.search(tail) or _DOTFILE.search(tail) or _MANUAL.match(tail))
     return _is_bare(tail)
 
 

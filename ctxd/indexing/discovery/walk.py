@@ -275,10 +275,12 @@ def _emission(invocation: Invocation, cwd: str | None) -> Emission:
     if program in _SILENT:
         return SILENT
     if program in _ONE_LINE:
-        return Lines(1)
+        return Lines(1, here=program == "pwd")
     own = _FORMS.get(program)
     if own is not None:
         return own(invocation, cwd)
+    if program == "gofmt" and not {"-l", "-d"} & {arg.text for arg in invocation.args}:
+        return SILENT
     summary = summaries.emission(invocation, cwd)
     if summary is not None:
         return summary

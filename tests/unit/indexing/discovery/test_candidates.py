@@ -29,6 +29,8 @@ LS = [
     ("ls missing.py", "ls: missing.py: No such file or directory\n", []),
     ("ls nope/", "ls: cannot access 'nope/': No such file or directory\n", []),
     ("ls src | wc -l", "12\n", []),
+    ("ls", "__pycache__\t\treadme.md\nuv.lock\t\tsrc\n", ["/w/readme.md", "/w/uv.lock"]),
+    ("ls", "v6.0.0-alpha.3\nv1.2\npython3.11\n", []),
     ("ls -la src | awk '{print $9}'", "a.py\n", []),
     ("git log --oneline -1 && pwd && ls", "1234567 a message.py here\n/w\na.py\nsrc\n", ["/w/a.py"]),
 ]
@@ -126,7 +128,8 @@ OPERANDS = [
     ("cat missing.py", "cat: missing.py: No such file or directory\n", []),
     ("wc -l *.py", "  10 a.py\n  12 total\n", ["/w/a.py"]),
     ("npx tsc", "src/a.ts(3,4): error TS1: no\n", ["/w/src/a.ts"]),
-    ("python a.py", 'Traceback:\n  File "/x/b.py", line 3, in <module>\n  File "<string>", line 1\n', ["/w/a.py", "/x/b.py"]),
+    ("python a.py", 'Oh:\n  File "/x/b.py", line 3, in <module>\n  File "<string>", line 1\n', ["/w/a.py", "/x/b.py"]),
+    ("npm run fix", "see /w/package.json. and /etc/x.conf file:///w/a.ts?x=1\n", ["/w/package.json", "/w/a.ts"]),
     ("make", "v1.2.3 and/or text. https://a.b/c.tar.gz foo==3.14\n", []),
     ("apply_patch <<'E'\n*** Update File: a.py\n+x\n*** Add File: b.py\nE", "", ["/w/a.py", "/w/b.py"]),
     ("tree src", "src\n├── a\n│   └── b.py\n└── c.py\n", ["/w/src/a/b.py", "/w/src/c.py"]),
@@ -159,6 +162,12 @@ def test_a_relative_name_counts_for_nothing_once_the_directory_is_unknown():
     assert files("cd $X && cat a.py /b.py") == ["/b.py"]
 
 
+def test_a_leading_pwd_corrects_the_directory_the_harness_recorded():
+    found = candidates("pwd && ls", "/elsewhere\na.py\n", "/w")
+    assert [candidate.path for candidate in found.paths] == ["/elsewhere/a.py"]
+    assert found.cwd == "/elsewhere"
+
+
 def test_known_text_cuts_an_output_of_several_commands():
     output = "x.py\n--- b ---\ny.py\n--- c ---\n12:see z.py\n"
     assert files("ls a && echo '--- b ---' && ls b; echo '--- c ---'; grep -n see w.py", output) == [
@@ -176,7 +185,8 @@ def test_a_mixed_output_counts_only_strict_lines():
 @pytest.mark.parametrize(
     "output",
     [
-        "Chunk ID: 1\nWall time: 0.0 seconds\nProcess exited with code 0\nOriginal token count: 9\nOutput:\na.py\nb.py\n",
+        "Chunk ID: 1\nWall time: 0.0 seconds\nProcess exited with code 0\nOriginal token count: 9\nOutput:\n"
+        "a.py\nb.py\n",
         'Command: /bin/zsh -lc "ls"\nChunk ID: 1\nWall time: 0.0 seconds\nOutput:\na.py\nb.py\n',
         "Exit code: 0\nWall time: 0.1 seconds\nOutput:\na.py\nb.py\n",
         '{"output":"a.py\\nb.py\\n","metadata":{"exit_code":0}}',

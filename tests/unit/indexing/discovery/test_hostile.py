@@ -57,11 +57,12 @@ def check(command: str, output: str, cwd: str = "/w") -> None:
 
 
 words = st.sampled_from(
-    "ls cd find grep rg git cat sed cp mv rm -la -n -rn -c . .. / // ~ a.py src/a.py ../x.go *.ts $X $(ls) 'q r'"
-    ' "d $Y" && || ; | > < 2>&1'
-    " >> << EOF \n ( ) { } for in do done if then fi echo --- bash -lc sudo env xargs status diff --stat -exec {} \\; -C -- = A=b `".split(
-        " "
-    )
+    (
+        "ls cd find grep rg git cat sed cp mv rm -la -n -rn -c . .. / // ~ a.py src/a.py ../x.go *.ts $X $(ls) 'q r'"
+        " && || ; | > < 2>&1 >> << EOF ( ) { } for in do done if then fi echo --- bash -lc sudo env xargs status diff"
+        " --stat -exec {} \\; -C -- = A=b ` \" '"
+    ).split(" ")
+    + ["\n"]
 )
 lines = st.sampled_from(
     ("./a.py", "src/a.py:12: x", "total 8", "-rw-r--r-- 1 a b 3 Jan 1 12:00 a b.py", " M a.py", "?? x/",
