@@ -54,16 +54,18 @@ class BlockingLink:
                 raise retries.settled(failure, unknown=unknown)
             time.sleep(pause)
 
-    def greet(self, wait_s: float) -> None:
+    def greet(self, retry: Retry, wait_s: float) -> None:
         """Connect, waiting up to ``wait_s`` seconds for a daemon that does not answer yet."""
+        limit = retries.greeting(retry, wait_s)
+        assert limit.deadline_s is not None, "a greeting never waits for ever"
         last_try = time.monotonic() + wait_s
-        limit = Retry(max(wait_s, retries.GREET_S_MAX))
+        deadline = time.monotonic() + limit.deadline_s
         attempt = 0
         while True:
             attempt += 1
             try:
                 with self._turn:
-                    self.open(time.monotonic() + retries.GREET_S_MAX)
+                    self.open(deadline)
                 return
             except TimeoutError:
                 raise late(self.place, daemon.hello(), limit) from None

@@ -17,7 +17,7 @@ from ctxd_client.connection import Connection
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
 from ctxd_client.failures import late, unreachable
 from ctxd_client.paths import SocketPlace
-from ctxd_client.retry import GREET_S_MAX, Retry
+from ctxd_client.retry import Retry
 from ctxd_client.wire import Call
 from ctxd_protocol.methods import HelloResult, NoticeEvent
 from ctxd_protocol.objects import Receipt
@@ -75,7 +75,8 @@ class Link:
         Raises: as ``open``; ``TimedOut`` when a daemon takes the connection but does not answer. Cancel: safe.
         """
         failure: CallFailed | None = None
-        with anyio.move_on_after(max(wait_s, GREET_S_MAX)):
+        limit = retries.greeting(self.retry, wait_s)
+        with anyio.move_on_after(limit.deadline_s):
             last_try = anyio.current_time() + wait_s
             attempt = 0
             while True:
@@ -85,11 +86,11 @@ class Link:
                     return
                 except CallFailed as error:
                     failure = error
-                pause = retries.pause_s(failure, attempt, self.retry)
+                pause = retries.pause_s(failure, attempt, limit)
                 if not isinstance(failure, Unavailable) or anyio.current_time() + pause > last_try:
                     break
                 await anyio.sleep(pause)
-        raise failure or late(self.place, daemon.hello(), Retry(max(wait_s, GREET_S_MAX)))
+        raise failure or late(self.place, daemon.hello(), limit)
 
     async def open(self) -> Connection:
         """A usable connection: the one in use, or a new one after hello.

@@ -37,6 +37,13 @@ class Retry:
         return longest * random.uniform(0.5, 1.0)
 
 
+def greeting(retry: Retry, wait_s: float) -> Retry:
+    """How long connecting may take: as long as a call, but ``GREET_S_MAX`` at most, unless the caller waits for
+    longer."""
+    answer_s = GREET_S_MAX if retry.deadline_s is None else min(GREET_S_MAX, retry.deadline_s)
+    return Retry(max(wait_s, answer_s), retry.first_s, retry.most_s)
+
+
 def may_repeat(error: CallFailed, method: Method) -> bool:
     """Whether ``method`` should be called again after ``error``, time allowing."""
     if isinstance(error, ConnectFailed | ConnectionLost):

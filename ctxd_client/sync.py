@@ -49,8 +49,9 @@ def connect_sync(
     """
     link = BlockingLink(find_socket(socket), (client, version))
     try:
-        link.greet(wait_s)
-        yield SyncClient(link, Retry(deadline_s))
+        retry = Retry(deadline_s)
+        link.greet(retry, wait_s)
+        yield SyncClient(link, retry)
     finally:
         link.close()
 

@@ -3,6 +3,7 @@
 import click
 
 from ctxd.cli.command import Command, Invocation, common
+from ctxd.cli.screen import Colour, cell
 from ctxd.cli.words import count, span
 from ctxd_protocol.status import DaemonStatus
 
@@ -16,9 +17,9 @@ def status(run: Invocation) -> None:
     if run.screen.as_json:
         run.screen.document(found)
         return
-    colour = {"ready": "green", "degraded": "yellow", "draining": "yellow"}[found.state]
+    colour: Colour = "green" if found.state == "ready" else "yellow"
     for name, value in _lines(found):
-        shown = run.screen.paint(value, colour) if name == "state" else value  # type: ignore[arg-type]
+        shown = run.screen.paint(value, colour) if name == "state" else cell(value)
         run.screen.line(f"{run.screen.paint(f'{name:<12}', 'dim')} {shown}")
 
 

@@ -170,3 +170,20 @@ async def test_closing_the_client_ends_its_waiting_calls(daemon):
             await anyio.to_thread.run_sync(daemon.wait, "daemon.status")
             group.cancel_scope.cancel()
     assert isinstance(outcome[0], anyio.get_cancelled_exc_class())
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_write_cancelled_after_any_number_of_steps_leaves_the_connection_as_good_as_new(daemon, steps):
+    async with connect(daemon.path, deadline_s=10) as client:
+        for _ in range(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.session_pause, "s1")
+                for _ in range(steps):
+                    await checkpoint()
+                group.cancel_scope.cancel()
+            assert (await client.session_get("s2")).session.session == "s2"
+        connection = link(client)._connection
+        with anyio.fail_after(5):
+            while connection.unanswered:  # the answers to cancelled calls are still on their way
+                await client.daemon_status()
+    assert len(daemon.of("hello")) == 1

@@ -4,7 +4,16 @@ deadline."""
 import anyio
 import pytest
 
-from ctxd_client import CallFailed, ConnectFailed, ConnectionLost, DaemonFault, TimedOut, Unavailable, connect
+from ctxd_client import (
+    CallFailed,
+    ConnectFailed,
+    ConnectionLost,
+    DaemonFault,
+    TimedOut,
+    Unavailable,
+    connect,
+    connect_sync,
+)
 from ctxd_client.errors import from_wire
 from ctxd_client.retry import Retry, may_repeat, pause_s, settled
 from ctxd_protocol.errors import ErrorData, ErrorObject
@@ -143,6 +152,16 @@ async def test_a_deadline_without_answer_says_so_and_asks_the_daemon_to_give_up(
         (cancel,) = await anyio.to_thread.run_sync(daemon.wait, "$/cancelRequest")
     assert caught.value.outcome == "unknown"
     assert cancel.params == {"id": daemon.of("session.append")[0].id}
+
+
+async def test_a_daemon_that_takes_the_connection_and_says_nothing_does_not_hold_the_caller(daemon):
+    daemon.script["hello"] = lambda seen: HOLD
+    with pytest.raises(TimedOut, match=r"hello: no answer from .* within 0\.1 s"):
+        async with connect(daemon.path, deadline_s=0.1):
+            pass
+    with pytest.raises(TimedOut, match=r"hello: no answer from .* within 0\.1 s"):
+        with connect_sync(daemon.path, deadline_s=0.1):
+            pass
 
 
 async def test_connect_waits_for_a_daemon_that_is_about_to_start(tmp_path):
