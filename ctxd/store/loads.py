@@ -1,8 +1,10 @@
 """Lookups of heads and operation ids, gathered: what one tick asks for is read in one go on a thread."""
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
@@ -10,8 +12,9 @@ from ctxd.objects.document import Stored
 from ctxd.store import journal
 from ctxd.store.cache import Heads
 from ctxd.store.journal import Body
-from ctxd.store.operations import Operation
-from ctxd.store.reads import Reader, answering
+from ctxd.store.operations import Operation, op_text
+from ctxd.store.reads import Reader, answered, answering
+from ctxd.store.sieve import Sieve
 from ctxd_protocol.objects import Receipt
 
 
@@ -79,19 +82,63 @@ class Loads:
         return batch
 
     async def run(self, reader: Reader) -> None:
-        """Serve ``find`` until cancelled."""
+        """Serve ``find`` until cancelled; whoever waits then is refused as ``draining``."""
         limiter = anyio.CapacityLimiter(1)
-        while True:
-            await self._wake.wait()
-            self._wake = anyio.Event()
-            batch, self._next = self._next, Batch()
-            self._reading = batch
-            await run_sync(batch.read, reader, limiter=limiter)
-            self._reading = None
-            for id, head in batch.heads.items():
-                if id not in self._written:
-                    self._heads.put(id, head)
-            self._written.clear()
-            for message, refute in batch.refuted:
-                refute(message)
-            batch.done.set()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = anyio.Event()
+                batch, self._next = self._next, Batch()
+                self._reading = batch
+                await run_sync(batch.read, reader, limiter=limiter)
+                self._reading = None
+                self._answer(batch)
+        finally:
+            for batch in filter(None, (self._reading, self._next)):
+                batch.error = CtxdError("draining", "the daemon is going down", retry_after_ms=1_000)
+                batch.done.set()
+
+    def _answer(self, batch: Batch) -> None:
+        for id, head in batch.heads.items():
+            if id not in self._written:
+                self._heads.put(id, head)
+        self._written.clear()
+        for message, refute in batch.refuted:
+            refute(message)
+        batch.done.set()
+
+
+_KEYS_READ: Final = 5_000
+"""Keys of one reading while a sieve is filled: how long the end of the store may wait for it."""
+
+
+async def fill(sieve: Sieve, reader: Reader) -> None:
+    """Add every entity and operation of the database to ``sieve``, which is whole then. Cancel: safe."""
+    limiter = anyio.CapacityLimiter(1)
+    stored = Sieve()
+    entity, done = 0, ("", "")
+
+    def read_entities() -> bool:
+        nonlocal entity
+        found = reader.entity_ids(entity, _KEYS_READ)
+        stored.add(id for _, id in found)
+        entity = found[-1][0] if found else entity
+        return bool(found)
+
+    def read_operations() -> bool:
+        nonlocal done
+        found = reader.operation_ids(done, _KEYS_READ)
+        stored.add(op_text((principal, op_id)) for op_id, principal in found)
+        done = found[-1] if found else done
+        return bool(found)
+
+    try:
+        for step in (read_entities, read_operations):
+            while await run_sync(answered, step, limiter=limiter):
+                pass
+    except CtxdError:
+        # Without it every lookup is a reading, which tells whoever asks what is wrong.
+        return
+    for _ in sieve.take_in(stored):
+        await checkpoint()
+    sieve.whole = True

@@ -19,6 +19,11 @@ def operation(write: Write) -> Operation | None:
     return None if write.op_id is None else (write.principal, write.op_id)
 
 
+def op_text(key: Operation) -> str:
+    """``key`` as one text."""
+    return f"{key[0]}\0{key[1]}"
+
+
 def replay_of(key: Operation, request: bytes, found: Entry | tuple[Body, Receipt]) -> Replay:
     """The answer to a resend of the write that was ``found`` under ``key``.
 

@@ -4,12 +4,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
 from blake3 import blake3
 
 from ctxd import limits
 from ctxd.backends import documents
 from ctxd.backends.port import Version
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, Stored
 from ctxd.store import journal
 from ctxd.store.writes import Pending, Write
 
@@ -63,6 +64,15 @@ class Entry:
         """What it puts, as rows of a backend."""
         seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
         return [Version(put.id, vt, seq, tx_time, put.document, put.content) for put in self.prepared.puts]
+
+    def heads(self) -> list[Stored]:
+        """What it puts, as the newest versions, without content."""
+        seq, vt, heads = self.pending.seq, self.pending.vt, []
+        for document, put in zip(self.write.puts, self.prepared.puts, strict=True):
+            bare = document if document.content is None else msgspec.structs.replace(document, content=None)
+            ref = None if put.content is None else put.content.hex()
+            heads.append(Stored(document=bare, content_ref=ref, valid_time=vt, tx=seq, tx_time=self.tx_time))
+        return heads
 
 
 class Queue:

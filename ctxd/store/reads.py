@@ -103,6 +103,17 @@ class Reader:
             raise CtxdError("corrupt", fault)
         return rows
 
+    def entity_ids(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """Entities by number, beyond ``after``: number and id."""
+        query = "SELECT n, id FROM entity WHERE n>? ORDER BY n LIMIT ?"
+        return [(int(n), str(id)) for n, id in self.connection.execute(query, (after, limit))]
+
+    def operation_ids(self, after: tuple[str, str], limit: int) -> list[tuple[str, str]]:
+        """Operations by id, beyond ``after``: id and principal."""
+        query = """SELECT op_id, principal FROM journal WHERE op_id IS NOT NULL AND (op_id, principal)>(?,?)
+            ORDER BY op_id, principal LIMIT ?"""
+        return [(str(op_id), str(principal)) for op_id, principal in self.connection.execute(query, (*after, limit))]
+
     def contents(self, refs: Iterable[str]) -> dict[str, str]:
         """Text by hash.
 

@@ -7,6 +7,7 @@ nothing of them remains. Reads of anything but a head wait until what was accept
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -21,15 +22,16 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
 from ctxd.store import statedir
-from ctxd.store.answers import Change, Missing, Replay, StoreFailed
+from ctxd.store.answers import MISSING, Change, Missing, Replay, StoreFailed
 from ctxd.store.cache import Heads, Texts
 from ctxd.store.committer import Committer
 from ctxd.store.group_commit import GroupCommit
 from ctxd.store.journal import Body
-from ctxd.store.loads import Loads
-from ctxd.store.operations import Operations, operation, replay_of
+from ctxd.store.loads import Loads, fill
+from ctxd.store.operations import Operations, op_text, operation, replay_of
 from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader, answered, basis, to_stored
+from ctxd.store.sieve import Sieve
 from ctxd.store.state import Health
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.witness import WitnessFile
@@ -54,6 +56,7 @@ class VersionStore:
         self._heads = Heads(limits.HEADS_CACHED_MAX)
         self._texts = Texts(limits.CONTENT_CACHE_BYTES)
         self._loads = Loads(self._heads)
+        self._sieve = Sieve()
         self._times = ValidTimes()
         self._operations = Operations(limits.OPS_CACHED_MAX)
         self._next_seq = 1
@@ -62,8 +65,6 @@ class VersionStore:
         self._on_durable: list[Callable[[Sequence[tuple[Write, Pending]]], None]] = []
         self._reading = anyio.CapacityLimiter(1)
         self.incarnation = 0
-
-    # --- life ---
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hold the state directory and commit what is submitted, until cancelled; ``started`` once it may be used.
@@ -92,17 +93,18 @@ class VersionStore:
             raise StateDirError(message, exit_code=_EXIT_IO) from error
         self._begin(damage)
         self._reader = Reader(directory.database, artifacts)
-        loader = Reader(directory.database, artifacts)
+        loader, sifter = Reader(directory.database, artifacts), Reader(directory.database, artifacts)
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._loads.run, loader)
+                group.start_soon(fill, self._sieve, sifter)
                 task_status.started()
                 failure = await self._commits.run(committer)
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await self._end(failure, loader)
+                await self._end(failure, loader, sifter)
         raise StoreFailed(str(failure)) from failure
 
     def _begin(self, damage: str) -> None:
@@ -115,19 +117,17 @@ class VersionStore:
         if damage:
             self._health.lose(damage)
 
-    async def _end(self, failure: Exception | None, loader: Reader) -> None:
+    async def _end(self, failure: Exception | None, *readers: Reader) -> None:
         self._health.close()
         await run_sync(self._reader.close, limiter=self._reading)
-        await run_sync(loader.close)
+        for reader in readers:
+            await run_sync(reader.close)
         await run_sync(self._close_committer, failure)
 
     def _close_committer(self, failure: Exception | None) -> None:
-        try:
+        # What does not fit into the database stays in its write-ahead log: the next start reads it from there.
+        with suppress(dbfile.DiskFull, dbfile.DiskFailed):
             self._committer.close(tidy=failure is None and not self._health.lost)
-        except (dbfile.DiskFull, dbfile.DiskFailed) as error:
-            # The write-ahead log holds everything: the next start reads it from there.
-            if isinstance(error, dbfile.DiskFailed):
-                self._health.fail(str(error))
 
     async def drain(self) -> None:
         """Refuse further writes, and return once every accepted one is durable or has failed. Cancel: safe."""
@@ -164,7 +164,7 @@ class VersionStore:
         if self._commits.full:
             message = "too many writes wait for the disk"
             raise CtxdError("store_backlog_full", message, retry_after_ms=100, outcome="not_applied")
-        self._operations.require_new(operation(write))
+        self._operations.require_new(key := operation(write))
         prepared = Prepared(write)
         wall = self._clock.wall_ms()
         vt = self._times.next(wall, write.floor_vt, (put.id for put in prepared.puts))
@@ -172,22 +172,20 @@ class VersionStore:
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)
         self._operations.begin(entry)
+        if key is not None:
+            self._sieve.add((op_text(key),))
         self._show(entry)
         self._commits.put(entry)
         return pending
 
     def _show(self, entry: Entry) -> None:
         """Make the heads and the text of ``entry`` visible."""
-        seq, vt, prepared = entry.pending.seq, entry.pending.vt, entry.prepared
-        for document, put in zip(entry.write.puts, prepared.puts, strict=True):
-            ref = None
-            if document.content is not None and put.content is not None:
-                ref = put.content.hex()
-                self._texts.put(ref, document.content)
-                document = msgspec.structs.replace(document, content=None)
-            head = Stored(document=document, content_ref=ref, valid_time=vt, tx=seq, tx_time=entry.tx_time)
+        for document, head in zip(entry.write.puts, entry.heads(), strict=True):
+            if document.content is not None and head.content_ref is not None:
+                self._texts.put(head.content_ref, document.content)
             self._heads.put(document.id, head)
         self._loads.note_written(entry.ids)
+        self._sieve.add(entry.ids)
 
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
         """What the write under ``op_id`` answered; null if there was none.
@@ -199,10 +197,12 @@ class VersionStore:
         found: Entry | tuple[Body, Receipt] | None = self._operations.under_way(key)
         while found is None:
             self._health.require_readable()
-            missing = [id for id in heads if isinstance(self._heads.get(id), Missing)]
-            batch = await self._loads.find(missing, key)
-            # It may have been begun, and even have ended, while the journal was read.
-            found = batch.operations.get(key) or self._operations.under_way(key)
+            missing = [id for id in heads if isinstance(self.peek(id), Missing)]
+            unheard = self._sieve.lacks(op_text(key))
+            if missing or not unheard:
+                batch = await self._loads.find(missing, None if unheard else key)
+                # It may have been begun, and even have ended, while the journal was read.
+                found = batch.operations.get(key) or self._operations.under_way(key)
             if found is None and not self._operations.ended(key):
                 return None
         return replay_of(key, request, found)
@@ -226,7 +226,8 @@ class VersionStore:
 
     def peek(self, id: str) -> Stored | None | Missing:
         """The newest accepted version of ``id`` without waiting; ``MISSING`` when only a reading would tell."""
-        return self._heads.get(id)
+        head = self._heads.get(id)
+        return None if head is MISSING and self._sieve.lacks(id) else head
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The newest accepted versions of ``ids``, in their order, without content; null for what does not exist.
@@ -238,7 +239,7 @@ class VersionStore:
         heads: dict[str, Stored | None] = {}
         while missing := [id for id in wanted if id not in heads]:
             for id in missing:
-                if not isinstance(head := self._heads.get(id), Missing):
+                if not isinstance(head := self.peek(id), Missing):
                     heads[id] = head
             if missing := [id for id in missing if id not in heads]:
                 await self._loads.find(missing)
@@ -359,8 +360,6 @@ class VersionStore:
     async def changes(self, *, after: int, limit: int) -> list[Change]:
         """At most ``limit`` journal rows beyond sequence ``after``, in order. Raises and cancel: as ``get``."""
         return await self._read(lambda: self._reader.changes(after, limit))
-
-    # --- show ---
 
     def head(self) -> Receipt | None:
         """The receipt of the newest durable write; null if there is none."""

@@ -48,9 +48,29 @@ async def test_a_head_is_seen_before_it_is_durable(root):
 
 async def test_the_cache_says_when_it_does_not_know(root):
     async with running(root) as store:
+        await store.submit(write(document("t1"))).wait()
+    async with running(root) as store:
         assert store.peek("t1") is MISSING
-        assert await store.heads(["t1"]) == {"t1": None}
-        assert store.peek("t1") is None
+        heads = await store.heads(["t1", "t2"])
+        assert heads["t1"].tx == 1 and heads["t2"] is None
+        assert store.peek("t1") == heads["t1"] and store.peek("t2") is None
+
+
+async def test_what_was_never_written_is_soon_known_without_a_read(root):
+    async with running(root) as store:
+        for n in range(100):
+            store.submit(write(document(f"t{n}"), op_id=f"op{n}", request=b"q"))
+        await store.drain()
+    async with running(root) as store:
+        while store.peek("unheard of") is MISSING:
+            await anyio.lowlevel.checkpoint()
+        assert all(store.peek(f"t{n}") is MISSING for n in range(100))
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            # Cancelled at the first wait: so there is none.
+            assert await store.replay("host", "new op", b"q", heads=["new id"]) is None
+            assert await store.heads(["new id"]) == {"new id": None}
+        assert all([await store.replay("host", f"op{n}", b"q") for n in range(100)])
 
 
 async def test_reads_see_what_was_accepted_before_them(root):
@@ -250,7 +270,7 @@ async def test_a_full_queue_refuses_and_takes_again(root, monkeypatch):
         with pytest.raises(CtxdError) as caught:
             store.submit(write(document("more")))
         assert (caught.value.code, caught.value.outcome) == ("store_backlog_full", "not_applied")
-        assert store.peek("more") is MISSING
+        assert store.peek("more") in (MISSING, None)
         await accepted[-1].wait()
         await store.submit(write(document("more"))).wait()
 

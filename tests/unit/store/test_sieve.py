@@ -1,0 +1,28 @@
+"""A sieve never denies what it holds, and soon denies nearly all that it does not."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctxd.store.sieve import Sieve
+
+
+@given(texts=st.lists(st.text(max_size=20), max_size=50))
+@settings(max_examples=20, deadline=None)
+def test_what_was_added_is_never_denied(texts):
+    sieve, other = Sieve(), Sieve()
+    sieve.add(texts[::2])
+    other.add(texts[1::2])
+    assert len(list(sieve.take_in(other))) > 1
+    sieve.whole = True
+    assert not any(sieve.lacks(text) for text in texts)
+
+
+def test_a_sieve_that_is_not_whole_denies_nothing():
+    assert not Sieve().lacks("anything")
+
+
+def test_few_of_those_that_were_never_added_are_left_open():
+    sieve = Sieve()
+    sieve.add(f"here {n}" for n in range(100_000))
+    sieve.whole = True
+    assert sum(not sieve.lacks(f"gone {n}") for n in range(100_000)) < 50
