@@ -115,9 +115,8 @@ def _name_of(fd: int) -> str:
 def _bind(path: Path, gid: int | None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        os.fchmod(
-            listener.fileno(), 0o600
-        )  # The file that bind makes takes this mode, less the umask: never a wider one.
+        # The file that bind makes takes the descriptor's mode, less the umask: never a wider one.
+        os.fchmod(listener.fileno(), 0o600)
         listener.bind(str(path))
         if gid is not None:
             os.chown(path, -1, gid)

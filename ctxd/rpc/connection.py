@@ -115,6 +115,7 @@ class Connection(asyncio.Protocol):
             return
         hit("conn.frame")
         decoder = self._decoder
+        pending = decoder.pending
         block = decoder.take(data)
         if block:
             items: Any = self._lane.reader.read(block) if len(block) <= self._lane.limits.frame_bytes else None
@@ -123,11 +124,8 @@ class Connection(asyncio.Protocol):
             self._receive(items)
         if decoder.fault is not None:
             self._break_off(error_object(decoder.fault.code, str(decoder.fault), hint=decoder.fault.hint))
-        elif decoder.pending and self._frame_timer is None:
-            self._frame_began = self._lane.loop.time()
-            self._frame_timer = self._lane.loop.call_later(self._lane.timing.frame_s, self._check_frame)
-        elif block and self._frame_timer is not None:
-            self._frame_began = self._lane.loop.time()
+        elif decoder.pending and (block or not pending):
+            self._time_frame()
 
     def eof_received(self) -> bool:
         """Answer what is open if the client has only closed its sending side; it is gone if it has closed both."""
@@ -341,10 +339,19 @@ class Connection(asyncio.Protocol):
         self._lane.log.warning("rpc.slow_reader", seconds=self._lane.timing.stall_s)
         self.abort()
 
+    def _time_frame(self) -> None:
+        """A frame was begun: from now on it has its time. A timer that runs for an earlier one finds that by itself."""
+        self._frame_began = self._lane.loop.time()
+        if self._frame_timer is None:
+            self._frame_timer = self._lane.loop.call_later(self._lane.timing.frame_s, self._check_frame)
+
     def _check_frame(self) -> None:
         """Close if the frame that was begun is still not complete."""
         self._frame_timer = None
         if self._ending or not self._decoder.pending:
+            return
+        if self._waiting is not None:  # It is this side that does not read on.
+            self._time_frame()
             return
         left = self._frame_began + self._lane.timing.frame_s - self._lane.loop.time()
         if left > 0:

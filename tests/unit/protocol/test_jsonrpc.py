@@ -115,6 +115,7 @@ def test_more_than_sixty_four_levels_are_refused(depth, fits, brackets):
     frame = b'{"jsonrpc":"2.0","id":1,"method":"m","params":%s}' % (opening * depth + inner + brackets[1:] * depth)
     read = read_frame(frame)
     assert isinstance(read, Request) if fits else read.error.data.code == "parse_error"
+    assert fits or BlockReader().read(frame + b"\n") is None
 
 
 def test_brackets_in_strings_and_side_by_side_are_no_levels():

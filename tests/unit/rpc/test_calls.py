@@ -6,6 +6,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.rpc.lane import Timing
 from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.methods import WriteResult
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import RECEIPT, Services
 
@@ -215,3 +216,26 @@ async def test_draining_does_not_wait_for_a_call_beyond_its_time(tmp_path, servi
                 await server.server.drain()
             assert await wire.closed()
             await server.until(lambda: services.cancelled)
+
+
+@pytest.mark.parametrize("ending", [CtxdError("session_closed", "too late"), None])
+async def test_a_write_that_ends_after_its_client_left_disturbs_nothing(tmp_path, services, ending):
+    ended = anyio.Event()
+
+    async def prompt(caller, params):
+        services.entered.set()
+        await services.gate.wait()
+        ended.set()
+        if ending is not None:
+            raise ending
+        return WriteResult(receipt=None)
+
+    async with serving(tmp_path, services.handlers() | {"session.set_system_prompt": prompt}) as server:
+        async with server.connected() as wire:
+            await wire.send(PROMPT)
+            await services.entered.wait()
+        await server.until(lambda: server.server.connections == 0)
+        services.gate.set()
+        await ended.wait()
+        async with server.connected() as wire:
+            assert "result" in await wire.call("context.current")
