@@ -24,6 +24,9 @@ COMMAND_CHARS_MAX = 1 << 20
 
 _BLANK = re.compile(r"\s")
 
+_MIXED_LINES_MAX = 50_000
+"""Lines of a shared output that are read. No harness shows an agent as many; bounds the time for one that would."""
+
 _MIXED_MAX = 16
 """Forms that are tried on each line of a shared output; bounds the work per line."""
 
@@ -151,7 +154,7 @@ def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:
 
 
 def _read_mixed(forms: Iterable[Form], lines: list[str], findings: Findings) -> None:
-    for line in lines:
+    for line in lines[:_MIXED_LINES_MAX]:
         if "/" not in line and "." not in line:
             continue
         for form in forms:

@@ -22,7 +22,7 @@ _FILE_URL = re.compile(r"file://(/[^\s?#\"'<>)]{1,1024})")
 _ABSOLUTE = re.compile(
     r"(?:^|(?<=[\s\"'`(]))(/(?:[\w@+.-]{1,120}/){1,40}[\w@+-][\w@+.-]{0,120}?\.[A-Za-z][A-Za-z0-9]{0,9})(?=[\s\"'`):,;]|\.?$|\.\s)"
 )
-_INTERESTING = re.compile(r"\.[A-Za-z]")
+_PLACE_HINT = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}(?:[:(]\d|\")")
 
 
 def form(cwd: str | None, *, bare_names: str | None = "") -> Form:
@@ -37,7 +37,7 @@ def form(cwd: str | None, *, bare_names: str | None = "") -> Form:
         for line in lines:
             if top in line and len(line) <= _LINE_CHARS_MAX:
                 yield from (name for name in _ABSOLUTE.findall(line) if name.startswith(top) and surely_file(name))
-            if len(line) <= _LINE_CHARS_MAX and _INTERESTING.search(line):
+            if len(line) <= _LINE_CHARS_MAX and ("/" in line or _PLACE_HINT.search(line)):
                 for name in _places(line):
                     if "/" in name:
                         yield name
