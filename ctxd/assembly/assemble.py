@@ -23,6 +23,7 @@ from ctxd.objects.document import Stored
 from ctxd.sessions.calls import Call
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.resume import portions
 from ctxd.sessions.state import is_file_id
 from ctxd.store.answers import MISSING, Missing
 from ctxd.store.versions import VersionStore
@@ -143,8 +144,9 @@ class Assembler:
         if not files:
             return
         fresh = await self._indexer.freshen(live.mounts, files)
-        if fresh.documents:
-            live.commit(call, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
+        for documents in portions(fresh.documents) if fresh.documents else ():
+            signatures = {put.id: mark for put in documents if (mark := fresh.signatures.get(put.id)) is not None}
+            live.commit(call, puts=documents, signatures=signatures, floor_vt=fresh.floor_vt)
 
     def _kept_of(self, live: LiveSession) -> _Kept:
         kept = self._kept.get(live.session)

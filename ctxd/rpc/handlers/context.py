@@ -1,13 +1,11 @@
 """``context.*``: what the model sees, what a budget would leave out, and what it saw before."""
 
-from collections.abc import Callable
-from typing import Any
-
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.record import summary
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
+from ctxd.rpc.dispatch import Handler
 from ctxd.sessions.registry import Sessions
 from ctxd.store.writes import Accepted
 from ctxd_protocol.context import CurrentContext
@@ -22,8 +20,8 @@ from ctxd_protocol.methods import (
 )
 
 
-def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict[str, Callable[..., Any]]:
-    """Method name to handler."""
+def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict[str, Handler]:
+    """Method name to handler. Answers that show a session wait until what they show is durable."""
 
     def current(caller: Caller, params: ContextCurrentParams) -> CurrentContext:
         return sessions.current(params.session or caller.session)
