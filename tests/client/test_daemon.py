@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from ctxd_client import Client, Conflict, InvalidState, NotFound, connect, connect_sync
 from ctxd_protocol.context import AssembledContext
@@ -77,6 +78,59 @@ async def test_a_session_lives_from_its_first_message_to_its_end(running, tree):
         assert (await s.view()).session.state == "closed"
         with pytest.raises(NotFound):
             await client.session_get("nobody")
+
+
+async def test_the_methods_besides_are_answered_in_the_shape_that_the_client_knows(running, tree):
+    async with connect(running.socket) as client:
+        assert (await client.hello(client="again")).server == "ctxd"
+        assert (await client.daemon_status()).state == "ready"
+        mountinfo = f"36 35 98:0 {tree} /w rw,noatime - ext3 /dev/root rw\n"
+        assert isinstance((await client.mount_detect(mountinfo=mountinfo)).mounts, tuple)
+        s = await client.session(agent="demo", workdir=str(tree))
+        assert (await s.configure(budget_tokens=500, labels={"a": "b"})).session.budget_tokens == 500
+        assert (await s.set_system_prompt("Be exact.")).receipt.seq > 0
+        found = await s.discover([str(tree / "a.py"), str(tree / "none.py")])
+        assert [each.outcome for each in found.objects] == ["created", "ignored"]
+        stub = found.objects[0].object
+        assert (await s.pool_remove(stub)).level == "indexed"
+        assert (await s.pool_add(stub)).level == "inactive"
+        assert (await s.activate(stub)).level == "active"
+        assert (await s.deactivate(stub)).level == "inactive"
+        await s.pin(stub)
+        assert not (await s.unpin(stub)).pinned
+        bulk = await client.object_bulk([stub, "0" * 64])
+        assert ([each.id for each in bulk.objects], bulk.missing) == ([stub], ("0" * 64,))
+        assert (await s.notices()).notices == ()
+        subscribed = await client.events_subscribe(s.id)
+        await client.events_unsubscribe(subscribed.subscription)
+
+
+async def test_calls_cancelled_by_the_hundred_leave_every_session_as_its_receipts_say(running):
+    """Each append is either applied whole or not at all, and the connection goes on."""
+    async with connect(running.socket) as client:
+        s = await client.session(agent="demo")
+        done = []
+
+        async def append(number, scope):
+            with scope:
+                done.append((await s.user(f"m{number}")).turn)
+
+        async with anyio.create_task_group() as group:
+            scopes = [anyio.CancelScope() for _ in range(200)]
+            for number, scope in enumerate(scopes):
+                group.start_soon(append, number, scope)
+            for number, scope in enumerate(scopes):
+                if number % 3:
+                    await checkpoint()
+                    scope.cancel()
+        await s.user("last")
+        view = (await s.view()).session
+        turns = (await client.session_chat(s.id, limit=1000)).turns
+    contents = [message["content"] for turn in turns for message in turn["messages"]]
+    assert len(contents) == len(set(contents)) == view.turn_count
+    assert {f"m{number}" for number in range(0, 200, 3)} <= set(contents), "what was not cancelled was applied"
+    assert contents[-1] == "last"
+    assert set(done) <= set(range(1, view.turn_count + 1))
 
 
 async def test_a_write_sent_twice_under_one_op_id_is_applied_once_and_another_under_it_is_refused(running):

@@ -7,7 +7,11 @@ import pytest
 
 from ctxd import config
 from ctxd.config import SETTINGS, ConfigError, load
+from ctxd.rpc.lane import Timing
+from ctxd.rpc.server import CONNECTIONS_MAX
 from ctxd_client.paths import find_socket, socket_places
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.sessions import Collapse
 
 
 @pytest.fixture
@@ -128,3 +132,13 @@ def test_a_client_looks_where_a_daemon_listens_by_default(home, monkeypatch, run
     listens = str(load({}, home).socket)
     assert listens in [place.path for place in socket_places(home)]
     assert find_socket(None, home).path == listens
+
+
+def test_the_defaults_are_those_of_the_parts_that_they_are_for(home):
+    found = load({}, home)
+    assert Timing() == Timing(
+        deadline_s=found.request_deadline_s, drain_s=found.drain_s, frame_s=found.frame_s, stall_s=found.stall_s
+    )
+    assert Limits() == Limits(frame_bytes=found.frame_bytes, in_flight=found.in_flight)
+    assert found.connections_max == CONNECTIONS_MAX
+    assert Collapse() == Collapse(per_turn=found.collapse_per_turn, turns=found.collapse_turns)
