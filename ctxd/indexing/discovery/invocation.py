@@ -116,6 +116,8 @@ def invoke(args: tuple[Arg, ...]) -> Invocation | None:
             return None
         path = args[0].text
         program = path.rpartition("/")[2]
+        if not program:
+            return None
         if program in _WRAPPERS:
             if program == "command" and len(args) > 1 and args[1].text in ("-v", "-V"):
                 return Invocation("which", path, args[1:])

@@ -377,9 +377,6 @@ class _Parser:
                 if (line.lstrip("\t") if tabs else line).rstrip("\r") == delimiter:
                     break
                 body.append(line)
-            else:
-                continue
-            # The newline behind the delimiter ends the command that the here-document belongs to, and was consumed.
         self.heredocs.clear()
 
 

@@ -125,6 +125,7 @@ OPERANDS = [
     ("for f in a.py b.py; do sed -n 1p src/$f; done", "", ["/w/a.py", "/w/b.py", "/w/src/a.py", "/w/src/b.py"]),
     ("sudo -u me env A=1 timeout 5 cat a.py", "", ["/w/a.py"]),
     ("bash -lc 'cd sub && cat a.py'", "", ["/w/sub/a.py"]),
+    ("/ a.py", "", []),
     ("cat missing.py", "cat: missing.py: No such file or directory\n", []),
     ("wc -l *.py", "  10 a.py\n  12 total\n", ["/w/a.py"]),
     ("npx tsc", "src/a.ts(3,4): error TS1: no\n", ["/w/src/a.ts"]),
