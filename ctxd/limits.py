@@ -39,6 +39,9 @@ OPS_CACHED_MAX: Final = 10_000
 TAIL_VERIFIED_ROWS: Final = 10_000
 """Journal rows whose hashes are recomputed at each start: about 0.2 s. ``ctxd verify`` recomputes all."""
 
+TAIL_VERIFIED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of journal bodies that are read for it at most, so that a start after large writes is as quick."""
+
 VALID_TIME_LEAD_MS: Final = 60_000
 """Milliseconds that the newest valid time may be ahead of the host's clock before the status says so."""
 

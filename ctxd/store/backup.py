@@ -21,6 +21,7 @@ from ctxd.store.verify import Report, verify
 from ctxd.store.witness import Head, WitnessFile
 
 _EXIT_NO_STATE: Final = 10
+_EXIT_IO: Final = 74
 _EXIT_REFUSED: Final = 73
 _EXIT_DAMAGED: Final = 2
 _PAGES_STEP: Final = 4_096
@@ -55,9 +56,12 @@ def backup(root: Path, destination: Path) -> Manifest:
     if not database.is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
     _make_empty(destination)
-    with dbfile.faults():
-        _copy_database(database, destination / "state.db")
-        _copy_artifacts(root, destination)
+    try:
+        with dbfile.faults():
+            _copy_database(database, destination / "state.db")
+            _copy_artifacts(root, destination)
+    except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+        raise StateDirError(f"{root} cannot be copied: {error}", exit_code=_EXIT_IO) from error
     report = _verified(destination)
     files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
     manifest = Manifest(head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files)

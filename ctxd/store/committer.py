@@ -102,11 +102,22 @@ class Committer:
         self.head = Head(seq, bytes(chain))
         counted = self._connection.execute("SELECT value FROM meta WHERE name='incarnation'").fetchone()
         self.incarnation = int.from_bytes(counted[0], "big") if counted else 0
-        first = max(0, seq - limits.TAIL_VERIFIED_ROWS)
+        first = self._tail_start(seq)
         before = journal.chain_at(self._connection, first)
         if before is None:
             return f"journal row {first} is missing"
         return journal.first_fault(journal.read_rows(self._connection, after=first), after=first, chain=before) or ""
+
+    def _tail_start(self, seq: int) -> int:
+        """The sequence after which rows are verified at a start: not so far back that it takes long."""
+        query = "SELECT seq, length(body) FROM journal WHERE seq>? ORDER BY seq DESC"
+        first = max(0, seq - limits.TAIL_VERIFIED_ROWS)
+        size = 0
+        for row, length in self._connection.execute(query, (first,)):
+            size += length
+            if size > limits.TAIL_VERIFIED_BYTES:
+                return int(row)
+        return first
 
     def _compare_witness(self) -> str:
         witnessed = self._witness.read()

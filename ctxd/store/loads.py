@@ -23,6 +23,7 @@ class Batch:
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
+        self.written: set[str] = set()
         self.keys: set[Operation] = set()
         self.heads: dict[str, Stored | None] = {}
         self.operations: dict[Operation, tuple[Body, Receipt]] = {}
@@ -54,12 +55,12 @@ class Loads:
         self._next = Batch()
         self._wake = anyio.Event()
         self._reading: Batch | None = None
-        self._written: set[str] = set()
 
     def note_written(self, ids: Iterable[str]) -> None:
         """Say that newer heads of ``ids`` were accepted, so that one being read is not taken for the newest."""
-        if self._reading is not None:
-            self._written.update(ids)
+        for batch in (self._next, self._reading):
+            if batch is not None and batch.ids:
+                batch.written.update(batch.ids.intersection(ids))
 
     def compare(self, receipt: Receipt, refute: Callable[[str], None]) -> None:
         """Have ``refute`` called, soon, if the journal does not hold the row of ``receipt``."""
@@ -100,9 +101,8 @@ class Loads:
 
     def _answer(self, batch: Batch) -> None:
         for id, head in batch.heads.items():
-            if id not in self._written:
+            if id not in batch.written:
                 self._heads.put(id, head)
-        self._written.clear()
         for message, refute in batch.refuted:
             refute(message)
         batch.done.set()

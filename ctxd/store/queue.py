@@ -25,6 +25,10 @@ class Prepared:
 
     def __init__(self, write: Write) -> None:
         """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded."""
+        by_id = {document.id: document for document in write.puts}
+        # Put twice in one write, an entity is what was said last.
+        if len(by_id) < len(write.puts):
+            write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
         self.write = write
         self.texts: dict[bytes, bytes] = {}
         self.puts = tuple(self._put(document) for document in write.puts)

@@ -3,8 +3,9 @@
 from typing import Any
 
 from ctxd.objects.document import Document
-from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.store.writes import Write
+from ctxd_protocol.objects import FilesystemSource
 
 
 def document(id: str, content: str | None = None, type: str = "toolcall", **payload: Any) -> Document:
@@ -12,6 +13,22 @@ def document(id: str, content: str | None = None, type: str = "toolcall", **payl
         id=id,
         type=type,
         identity_hash=identity_hash(type, None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+
+
+def sourced(path: str, content: str) -> Document:
+    source = FilesystemSource(source_hash(b"a filesystem"), path)
+    payload = {"file_type": "py", "char_count": len(content), "kind": "text", "size_bytes": len(content)}
+    id = identity_hash("file", source, "")
+    return Document(
+        id=id,
+        type="file",
+        source=source,
+        identity_hash=id,
+        source_hash=source_hash(content.encode()),
         content_hash=content_hash(payload, content),
         payload=payload,
         content=content,

@@ -4,6 +4,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
+from ctxd import failpoints
 from ctxd.errors import StateDirError
 from ctxd.store.backup import backup, restore
 from ctxd.store.verify import verify
@@ -93,3 +94,15 @@ async def test_a_damaged_store_is_not_backed_up_as_if_it_were_whole(root, tmp_pa
     with pytest.raises(StateDirError, match="does not match its hash"):
         backup(root, tmp_path / "backup")
     assert not (tmp_path / "backup" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["ENOSPC", "EIO"])
+async def test_a_backup_that_a_disk_cut_short_is_none(root, tmp_path, kind):
+    failpoints.arm(f"backup.copy=error:{kind}@2")
+    try:
+        with pytest.raises(StateDirError, match="cannot be copied"):
+            backup(root, tmp_path / "backup")
+    finally:
+        failpoints.disarm()
+    with pytest.raises(StateDirError, match="no backup"):
+        restore(tmp_path / "backup", tmp_path / "again")

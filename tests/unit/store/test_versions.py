@@ -3,13 +3,15 @@
 import anyio
 import pytest
 
-from ctxd import failpoints, limits
+from ctxd import dbfile, failpoints, limits
 from ctxd.errors import CtxdError
 from ctxd.store.answers import MISSING
-from tests.unit.store.documents import document, write
+from ctxd.store.verify import verify
+from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import SteppingClock, running
 
 pytestmark = pytest.mark.anyio
+SESSION = "0192f0c1-2345-7abc-8def-0123456789ab"
 
 
 @pytest.fixture
@@ -344,3 +346,63 @@ async def test_a_head_read_while_a_newer_one_is_accepted_does_not_replace_it(roo
                 pending = store.submit(write(document("t1", f"new{n}")))
                 assert (await store.heads(["t1"]))["t1"].tx >= pending.seq
         assert store.peek("t1").tx == pending.seq
+
+
+async def test_an_entity_put_twice_in_one_write_is_what_was_said_last(root):
+    async with running(root) as store:
+        receipt = await store.submit(write(document("t1", "a"), document("t2"), document("t1", "b"))).wait()
+        assert (await store.get("t1", content=True)).document.content == "b"
+        (change,) = await store.changes(after=0, limit=10)
+        assert change.puts == (("t1", receipt.vt), ("t2", receipt.vt))
+    *_, report = verify(root)
+    assert report.problems == []
+
+
+async def test_a_store_that_has_ended_answers_nothing(root):
+    async with running(root) as store:
+        await store.submit(write(document("t1"))).wait()
+    for question in (store.heads(["t2"]), store.get("t1"), store.scan("t"), store.replay("host", "op", b"")):
+        with pytest.raises(CtxdError) as caught:
+            await question
+        assert caught.value.code == "draining"
+
+
+async def test_a_start_after_large_writes_verifies_only_so_much(root, monkeypatch):
+    async with running(root) as store:
+        for n in range(20):
+            store.submit(write(document(f"t{n}", args="x" * 100_000)))
+        await store.drain()
+    connection = dbfile.open_writer(root / "state.db")
+    connection.execute("UPDATE journal SET kind='other' WHERE seq=3").fetchall()
+    connection.close()
+    monkeypatch.setattr(limits, "TAIL_VERIFIED_BYTES", 500_000)
+    async with running(root) as store:
+        assert store.status().state == "ok"
+    monkeypatch.setattr(limits, "TAIL_VERIFIED_BYTES", 5_000_000)
+    async with running(root) as store:
+        assert "row 3" in store.status().reason
+
+
+async def test_a_thousand_small_files_take_at_most_four_times_their_bytes(root):
+    count, size = 2_000, 1_024
+    async with running(root) as store:
+        for n in range(count):
+            put = sourced(f"/home/someone/project/src/package/module_{n}.py", f"{n:06d}".ljust(size, "x"))
+            delta = {"add": {"index": [put.id], "pool": [put.id], "active": [put.id]}, "turn": 1, "cause": "read"}
+            segment = document(f"segment:{SESSION}#{n:010d}", type="segment", **delta)
+            store.submit(
+                write(
+                    put,
+                    segment,
+                    session=SESSION,
+                    kind="file.index",
+                    op_id=f"{n:032x}",
+                    request=bytes(32),
+                    result=b'{"object":"%s","outcome":"created"}' % put.id.encode(),
+                    knows=(put.id,),
+                    signatures={put.id: bytes(40)},
+                )
+            )
+        await store.drain()
+    taken = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    assert taken <= 4 * count * size
