@@ -186,7 +186,8 @@ def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
     ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
     """
     if len(frame) >= _SHORT_MAX and _is_too_deep(frame):
-        return refuse(None, error_object("parse_error", f"the frame nests deeper than {DEPTH_MAX} levels, or its brackets do not match"))
+        message = f"the frame nests deeper than {DEPTH_MAX} levels, or its brackets do not match"
+        return refuse(None, error_object("parse_error", message))
     if not frame.isascii() and not _is_utf8(frame):
         return refuse(None, error_object("parse_error", "the frame is not UTF-8"))
     if frame[:1] == b"[":
