@@ -1,5 +1,9 @@
 """What is accepted while a lookup waits for its turn is not overwritten by what the lookup finds."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -14,20 +18,34 @@ from ctxd.store.writes import Write
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_write_between_a_lookup_and_its_reading_stays_the_newest(tmp_path):
-    store = VersionStore(tmp_path / "state", SystemClock())
-    document = next_version.toolcall("call-1", tool="bash", args={}, content="x", chat_ref="chat:s")
+@asynccontextmanager
+async def opened(root: Path) -> AsyncIterator[VersionStore]:
+    store = VersionStore(root, SystemClock())
     async with anyio.create_task_group() as group:
         await group.start(store.run)
-        # The flush outlasts the lookup, so that the lookup finds nothing on the disk.
+        yield store
+        await store.drain()
+        group.cancel_scope.cancel()
+
+
+def prompt(text: str, floor_vt: int = 0) -> Write:
+    return Write(kind="t", principal="p", puts=(next_version.system_prompt("s", text),), floor_vt=floor_vt)
+
+
+async def test_a_write_between_a_lookup_and_its_reading_stays_the_newest(tmp_path):
+    async with opened(tmp_path / "state") as store:
+        first = await store.submit(prompt("old")).wait()
+    async with opened(tmp_path / "state") as store, anyio.create_task_group() as group:
+        id = "system_prompt:s"
+        # The flush outlasts the lookup, so that the lookup finds the old version on the disk.
         failpoints.arm("journal.flush=sleep:100ms*1")
         try:
-            group.start_soon(store.heads, ["call-1"])
+            group.start_soon(store.heads, [id])
             await checkpoint()
-            pending = store.submit(Write(kind="toolcall.record", principal="test", puts=(document,)))
-            assert isinstance((await store.heads(["call-1"]))["call-1"], Stored)
+            pending = store.submit(prompt("new", first.vt + 1))
             await pending.wait()
-            assert isinstance(store.peek("call-1"), Stored)
+            head = (await store.heads([id]))[id]
+            assert isinstance(head, Stored)
+            assert head.tx == pending.seq
         finally:
             failpoints.disarm()
-        group.cancel_scope.cancel()
