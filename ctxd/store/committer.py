@@ -71,10 +71,17 @@ class Committer:
             self._connection.set_wal_hook(self._note_wal)
             damage = self._read_tail() or self._compare_witness()
             if not damage:
-                with self._transaction():
-                    self.incarnation += 1
-                    self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
+                self.incarnation += 1
+                self._count_start()
         return damage
+
+    def _count_start(self) -> None:
+        """Note this start. On a full disk that is left to the probe: what is there can be read all the same."""
+        try:
+            with dbfile.faults(), self._transaction():
+                self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
+        except dbfile.DiskFull:
+            self.low_space = True
 
     def _check_version(self, version: int | None) -> None:
         if version is not None and version > journal.SCHEMA_VERSION:
@@ -295,6 +302,7 @@ class Committer:
                     self._set_meta("probe", _PROBE)
                 with self._transaction():
                     self._set_meta("probe", b"")
+                    self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
                 self.checkpoint(truncate=True)
         except dbfile.DiskFull:
             return False

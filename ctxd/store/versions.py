@@ -116,6 +116,8 @@ class VersionStore:
             self._durable = Receipt(head.seq, head.chain.hex(), self._committer.head_vt)
         if damage:
             self._health.lose(damage)
+        elif self._committer.low_space:
+            self._health.fill("there was no room to note the start")
 
     async def _end(self, failure: Exception | None, *readers: Reader) -> None:
         self._health.close()
@@ -151,8 +153,6 @@ class VersionStore:
         sessions = frozenset(entry.write.session for entry in entries if entry.write.session is not None)
         for callback in self._on_lost:
             callback(sessions)
-
-    # --- write ---
 
     def submit(self, write: Write) -> Pending:
         """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.

@@ -74,6 +74,21 @@ async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_bac
     assert report.problems == [] and report.rows == 2
 
 
+async def test_a_start_on_a_full_disk_answers_reads_and_takes_writes_once_there_is_room(root, monkeypatch):
+    monkeypatch.setattr(limits, "PROBE_S", 0.05)
+    async with running(root) as store:
+        await store.submit(write(document("t1", "kept"))).wait()
+    failpoints.arm("journal.begin=error:ENOSPC*2")
+    async with running(root) as store:
+        assert store.status().state == "read_only"
+        assert (await store.get("t1", content=True)).document.content == "kept"
+        await until(lambda: store.status().state == "ok")
+        await store.submit(write(document("t2"))).wait()
+        assert store.incarnation == 2
+    *_, report = verify(root)
+    assert report.problems == []
+
+
 async def test_a_full_disk_under_an_artifact_fails_its_write_and_leaves_nothing(root, monkeypatch):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
