@@ -5,12 +5,13 @@ touched. Many paths cost one hop to a thread and one look-up.
 """
 
 from collections.abc import Iterable
-from typing import Final, Literal, assert_never
+from typing import Literal, assert_never
 
 import anyio.lowlevel
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.indexing.reach import PLACED_IN_A_ROW, Reach
 from ctxd.indexing.versions import Versions
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
@@ -20,9 +21,6 @@ from ctxd.objects.next_version import file_stub
 from ctxd.sources.port import Look, Missing, Regular, Source, Special, Unreadable
 from ctxd.store.answers import Missing as Unknown
 from ctxd_protocol.objects import FilesystemSource
-
-PLACED_IN_A_ROW: Final = 500
-"""Paths that are hashed before other sessions get their turn: some 3 ms."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,21 +46,23 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 async def discover(
-    versions: Versions, source: Source, host_filesystem: str, mounts: MountTable, workdir: str, paths: Iterable[str]
+    versions: Versions, source: Source, reach: Reach, mounts: MountTable, workdir: str, paths: Iterable[str]
 ) -> tuple[Found, ...]:
     """What each of ``paths``, as the agent names them, comes to, in their order.
 
-    A path on another filesystem than the host's cannot be looked at: it counts only if its object exists. Decided on
-    the newest versions, without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
+    A path out of ``reach`` cannot be looked at: it counts only if its object exists. Decided on the newest versions,
+    without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
     """
+    paths = list(paths)
     places: list[_Place | Found] = []
-    for path in paths:
-        places.append(_placed(mounts, workdir, path))
+    for path, lies in zip(paths, await reach.place(mounts, workdir, paths), strict=True):
+        places.append(_placed(path, lies))
         if len(places) % PLACED_IN_A_ROW == 0:
             await anyio.lowlevel.checkpoint()
     known = [place for place in places if isinstance(place, _Place)]
-    on_host = {place.source.path: None for place in known if place.source.filesystem_id == host_filesystem}
-    looks = dict(zip(on_host, await source.look_many(list(on_host)), strict=True)) if on_host else {}
+    readable = await reach.readable(mounts, [place.source for place in known])
+    here = {place.id: place.source.path for place, near in zip(known, readable, strict=True) if near}
+    looks = dict(zip(here, await source.look_many(list(here.values())), strict=True)) if here else {}
     heads = await versions.heads([place.id for place in known])
     stubbed: set[str] = set()
     found: list[Found] = []
@@ -70,19 +70,16 @@ async def discover(
         if isinstance(place, Found):
             found.append(place)
             continue
-        look = looks[place.source.path] if place.source.filesystem_id == host_filesystem else None
         newest = versions.peek(place.id)
         head = heads.get(place.id) if isinstance(newest, Unknown) else newest
-        found.append(_judged(place, look, head, stubbed))
+        found.append(_judged(place, looks.get(place.id), head, stubbed))
     return tuple(found)
 
 
-def _placed(mounts: MountTable, workdir: str, path: str) -> _Place | Found:
-    try:
-        source = mounts.forward(path, workdir)
-        return _Place(path, file_id(source), source)
-    except CtxdError as error:
-        return Found(path=path, outcome="ignored", reason=error.message)
+def _placed(path: str, lies: FilesystemSource | CtxdError) -> _Place | Found:
+    if isinstance(lies, CtxdError):
+        return Found(path=path, outcome="ignored", reason=lies.message)
+    return _Place(path, file_id(lies), lies)
 
 
 def _judged(place: _Place, look: Look | None, head: Stored | None, stubbed: set[str]) -> Found:

@@ -10,9 +10,11 @@ from typing import Final
 import msgspec
 
 from ctxd.indexing.decide import decide, is_due, is_overtaken
+from ctxd.indexing.reach import Reach
 from ctxd.indexing.seen import Builder, Seen, build, seen_at
 from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions
+from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_unread
 from ctxd.sources.port import Source
@@ -45,18 +47,26 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def freshen(
-    versions: Versions, source: Source, host_filesystem: str, marks: Marks, builder: Builder, ids: Iterable[str]
+    versions: Versions,
+    source: Source,
+    reach: Reach,
+    mounts: MountTable,
+    marks: Marks,
+    builder: Builder,
+    ids: Iterable[str],
 ) -> Freshened:
-    """Compare the files among ``ids`` with their sources. Objects of other types are passed over.
+    """Compare the files among ``ids`` with their sources, as far as ``reach`` goes for the session with ``mounts``.
 
-    Decided on the newest versions, without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
+    Objects of other types are passed over. Decided on the newest versions, without an await before returning (see
+    ``ctxd.indexing.index``). Cancel: safe.
     """
     heads = await versions.heads(ids)
     files = {id: head for id, head in heads.items() if head is not None and head.document.type == "file"}
     unread = sum(is_unread(head.document) for head in files.values())
     files = {id: head for id, head in files.items() if not is_unread(head.document)}
-    away = tuple(id for id, head in files.items() if not _lies_on(head, host_filesystem))
-    near = {id: head for id, head in files.items() if _lies_on(head, host_filesystem)}
+    readable = await reach.readable(mounts, [_source(head) for head in files.values()])
+    away = tuple(id for id, here in zip(files, readable, strict=True) if not here)
+    near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
     before = await _changed(versions, source, marks, near)
     seen: dict[str, _Seen] = {}
     due, newest = before, before
@@ -147,10 +157,6 @@ def _newest(versions: Versions, id: str, known: Stored) -> Stored:
     head = versions.peek(id)
     # A version is never taken away, so the cache answers null only for an entity whose write was lost: ask again later.
     return known if isinstance(head, Unknown) or head is None else head
-
-
-def _lies_on(head: Stored, filesystem: str) -> bool:
-    return _source(head).filesystem_id == filesystem
 
 
 def _source(head: Stored) -> FilesystemSource:

@@ -17,9 +17,11 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
 from ctxd.indexing.discover import Found, discover
 from ctxd.indexing.freshen import Freshened, freshen
+from ctxd.indexing.reach import Reach
 from ctxd.indexing.seen import Builder, Seen, build, kind_of, seen_at
 from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions, newest
+from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id
@@ -66,12 +68,22 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Indexer:
-    """Indexes files of the host by reading them, and of any filesystem by content that a caller sends."""
+    """Indexes files of the host by reading them, and of any filesystem by content that a caller sends.
 
-    def __init__(self, versions: Versions, source: Source, host_filesystem: str) -> None:
+    ``host_devices``: see ``ctxd.mounts.devices.Devices``; for sessions that tell filesystems apart by device.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        source: Source,
+        host_filesystem: str,
+        *,
+        host_devices: frozenset[int] = frozenset(),
+    ) -> None:
         self._versions = versions
         self._source = source
-        self._host = host_filesystem
+        self._reach = Reach(source, Devices(host_filesystem, host_devices))
         self._marks = Marks()
         self._builder = Builder()
 
@@ -83,12 +95,14 @@ class Indexer:
         for root in mounts.host_roots:
             self._source.confine(root)
 
-    def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
+    async def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
         """The object that the agent's ``path`` is, whether or not it exists, and where it lies.
 
-        Raises: CtxdError invalid_path.
+        Raises: CtxdError invalid_path. Cancel: safe.
         """
-        source = mounts.forward(path, workdir)
+        (source,) = await self._reach.place(mounts, workdir, (path,))
+        if isinstance(source, CtxdError):
+            raise source
         return file_id(source), source
 
     async def index(
@@ -101,9 +115,9 @@ class Indexer:
         unsupported (a directory, a device). Cancel: safe; nothing is written here.
         """
         self.confine(mounts)
-        id, source = self.resolve(mounts, workdir, path)
+        id, source = await self.resolve(mounts, workdir, path)
         if content is None:
-            return await self._index_source(id, source, normalise(path, workdir), cause)
+            return await self._index_source(mounts, id, source, normalise(path, workdir), cause)
         seen = await self._builder.seen_in(content)
         document = await self._built_early(id, source, seen, await newest(self._versions, id))
         head = await newest(self._versions, id)
@@ -122,20 +136,27 @@ class Indexer:
         source = head.document.source
         if source is None:
             raise CtxdError("content_unavailable", f"object id={id} has no source to read")
-        return await self._index_source(id, source, source.path, cause)
+        return await self._index_source(mounts, id, source, source.path, cause)
 
     async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[Found, ...]:
         """See ``ctxd.indexing.discover.discover``."""
         self.confine(mounts)
-        return await discover(self._versions, self._source, self._host, mounts, workdir, paths)
+        return await discover(self._versions, self._source, self._reach, mounts, workdir, paths)
 
     async def freshen(self, mounts: MountTable, ids: Iterable[str]) -> Freshened:
         """See ``ctxd.indexing.freshen.freshen``; ``mounts`` are those of the session that asks."""
         self.confine(mounts)
-        return await freshen(self._versions, self._source, self._host, self._marks, self._builder, ids)
+        return await freshen(self._versions, self._source, self._reach, mounts, self._marks, self._builder, ids)
 
-    async def _index_source(self, id: str, source: FilesystemSource, shown: str, cause: Cause) -> Indexed:
-        seen, head, document = await self._read(id, source)
+    async def _index_source(
+        self, mounts: MountTable, id: str, source: FilesystemSource, shown: str, cause: Cause
+    ) -> Indexed:
+        if all(await self._reach.readable(mounts, (source,))):
+            seen, head, document = await self._read(id, source)
+        else:
+            why = "which is not at that path of the host" if mounts.by_device else "which only its own agent can read"
+            seen = Seen(OutOfReach("unreadable", f"it lies on filesystem {source.filesystem_id[:12]}, {why}"))
+            head, document = await newest(self._versions, id), None
         if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
             if head is None or cause != "check":
                 raise _failure(seen, shown)
@@ -143,9 +164,6 @@ class Indexer:
 
     async def _read(self, id: str, source: FilesystemSource) -> tuple[Seen, Stored | None, Document | None]:
         """What the source holds, and the newest version at this very moment."""
-        if source.filesystem_id != self._host:
-            why = f"it lies on filesystem {source.filesystem_id[:12]}, which only its own agent can read"
-            return Seen(OutOfReach("unreadable", why)), await newest(self._versions, id), None
         for attempt in range(1 + OVERTAKEN_RETRIES):
             before = await newest(self._versions, id)
             reading = await self._source.read(source.path)

@@ -5,7 +5,6 @@ each mount's root *within its filesystem* (field 4) and its mount point (field 5
 the host mounts the filesystem at ``/``. What is not a mapping is named with its reason, never dropped in silence.
 """
 
-import hashlib
 import re
 from typing import Any, Final
 
@@ -170,23 +169,3 @@ def _own_filesystem(lines: list[_Line]) -> FilesystemId | None:
         if match:
             return FilesystemId(match[1])
     return None
-
-
-class Devices:
-    """Filesystem ids by device number: the fallback for paths whose mounts nobody told (spec 1 §5.3).
-
-    ``host_devices`` are the ``st_dev`` of what counts as the host's own filesystem. Any other device gets an id of its
-    own, the same for the same number until the next boot. Mount mappings take precedence; ask them first.
-    """
-
-    def __init__(self, host_filesystem_id: str, host_devices: frozenset[int]) -> None:
-        self._host = FilesystemId(host_filesystem_id)
-        self._known = dict.fromkeys(host_devices, self._host)
-
-    def filesystem_id(self, device: int) -> FilesystemId:
-        """The filesystem id of ``device``, an ``st_dev``."""
-        known = self._known.get(device)
-        if known is None:
-            known = FilesystemId(hashlib.sha256(f"{self._host}\0{device}".encode()).hexdigest())
-            self._known[device] = known
-        return known

@@ -30,15 +30,20 @@ class _Rule:
 class MountTable:
     """The mappings of one session. Immutable: made anew when the session's mounts change."""
 
-    __slots__ = ("_by_agent", "_by_canonical", "filesystem_id", "host_filesystem_id")
+    __slots__ = ("_by_agent", "_by_canonical", "by_device", "filesystem_id", "host_filesystem_id")
 
-    def __init__(self, mounts: Iterable[Mount], *, filesystem_id: str, host_filesystem_id: str) -> None:
+    def __init__(
+        self, mounts: Iterable[Mount], *, filesystem_id: str, host_filesystem_id: str, by_device: bool = False
+    ) -> None:
         """``filesystem_id`` is where paths lie that no mount covers; a mount that names none lies on the host.
 
+        ``by_device``: a path that no mount covers is one of the host, and lies where the device says that it is on.
+        That is looked up elsewhere (``ctxd.indexing.reach``): here such a path is on ``filesystem_id`` all the same.
         Raises: CtxdError invalid_path for a prefix that is no absolute path, or an agent prefix given twice.
         """
         self.filesystem_id = filesystem_id
         self.host_filesystem_id = host_filesystem_id
+        self.by_device = by_device
         rules: dict[str, _Rule] = {}
         for mount in mounts:
             agent, canonical = _prefix(mount.agent_prefix), _prefix(mount.canonical_prefix)
@@ -70,6 +75,10 @@ class MountTable:
                 _check_length(canonical)
                 return FilesystemSource(rule.filesystem_id, canonical)
         return FilesystemSource(self.filesystem_id, agent_path)
+
+    def covers(self, path: str, workdir: str = "/") -> bool:
+        """Whether a mount says where the agent's ``path`` lies. Raises: CtxdError invalid_path (see ``normalise``)."""
+        return self._innermost(normalise(path, workdir)) is not None
 
     def display(self, source: FilesystemSource) -> str:
         """What the agent calls the file at ``source``; its canonical path if the agent has no name for it."""

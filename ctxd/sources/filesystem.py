@@ -86,6 +86,10 @@ class HostFiles:
         """See ``Source.stat_many``."""
         return await self._in_thread(lambda: [_signature_at(path) for path in paths])
 
+    async def devices_of(self, paths: list[str]) -> list[int]:
+        """See ``Source.devices_of``."""
+        return await self._in_thread(lambda: _devices_of(paths))
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
         # Reading changes nothing, so a caller that gives up need not wait for a mount that hangs.
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
@@ -161,6 +165,24 @@ def _signature_at(path: str) -> bytes | None:
     except (OSError, ValueError):
         return None
     return _signature(found) if stat.S_ISREG(found.st_mode) else None
+
+
+def _devices_of(paths: list[str]) -> list[int]:
+    above = [os.path.dirname(path) for path in paths]
+    devices = {directory: _device_at(directory) for directory in dict.fromkeys(above)}
+    return [devices[directory] for directory in above]
+
+
+def _device_at(directory: str) -> int:
+    while directory != "/":
+        try:
+            found = os.stat(directory)
+        except (OSError, ValueError):
+            found = None
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            return found.st_dev
+        directory = os.path.dirname(directory)
+    return os.stat(directory).st_dev
 
 
 def _special(found: os.stat_result) -> Special | None:

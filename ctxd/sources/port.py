@@ -116,3 +116,9 @@ class Source(Protocol):
 
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         """The signature of each regular file, null for anything else: the cheapest way to see that nothing changed."""
+
+    async def devices_of(self, paths: list[str]) -> list[int]:
+        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread.
+
+        It is the directory's, as in ``Stamp``, so that a path keeps its device whether or not its file is there.
+        """

@@ -86,7 +86,7 @@ class FakeFiles:
                 del known[name]
 
     def remount(self, directory: str, device: int) -> None:
-        """Have ``directory`` lie on another device from now on."""
+        """Have ``directory`` and what is below it lie on another device from now on."""
         self._devices[directory] = device
 
     async def read(self, path: str | bytes) -> Reading:
@@ -102,6 +102,16 @@ class FakeFiles:
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         looks = [self._look(path) for path in paths]
         return [look.stamp.signature if isinstance(look, Regular) else None for look in looks]
+
+    async def devices_of(self, paths: list[str]) -> list[int]:
+        return [self._device(posixpath.dirname(path)) for path in paths]
+
+    def _device(self, directory: str) -> int:
+        while directory != "/":
+            if self._special.get(directory) == "directory" and directory in self._devices:
+                break
+            directory = posixpath.dirname(directory)
+        return self._devices.get(directory, DEVICE)
 
     def _observed(self, path: str) -> Reading:
         self.before_read(path)
@@ -136,7 +146,7 @@ class FakeFiles:
 
     def _found(self, path: str) -> Stamp | Unreadable | Special | Missing:
         parent = posixpath.dirname(path)
-        device = self._devices.get(parent, DEVICE)
+        device = self._device(parent)
         if len(posixpath.basename(path)) > 255:
             return Unreadable(errno.ENAMETOOLONG)
         if "\0" in path:

@@ -58,6 +58,7 @@ FS-4 | The host's filesystem id is the SHA-256 of its machine id; a container's 
 FS-5 | Mount mappings are read from the output of docker inspect or from mountinfo text, and what is not a mapping is named with its reason. | ctxd
 FS-6 | A path that climbs above the root, holds a NUL byte or is longer than 4,096 bytes is refused. | ctxd
 FS-7 | Binary, oversized, unreadable and special files each have an outcome of their own; none blocks the daemon. | ctxd
+FS-8 | A session of the host may have what no mount covers lie on the filesystem of its device, found by stat; mounts take precedence. | spec 5.3
 IDX-1 | Indexing a new file creates its object with a first version and puts it into index, pool and active set. | spec 5.6
 IDX-2 | Indexing an unchanged file answers `unchanged` and writes no version. | spec 5.6
 IDX-3 | Indexing a changed file writes one new version under the same id. | spec 5.6

@@ -97,6 +97,17 @@ class SourceSuite:
         assert not unreachable.parent_exists
 
     @pytest.mark.anyio
+    async def test_a_path_is_on_the_device_of_the_nearest_directory_above_it(self, tree: Tree) -> None:
+        tree.write("dir/a", b"")
+        present = await tree.source.read(tree.path("dir/a"))
+        assert isinstance(present, Present)
+        names = ["dir/a", "dir/none", "dir/none/deeper/x", "dir/a/through", "dir/" + "x" * 300 + "/a"]
+        devices = await tree.source.devices_of([tree.path(name) for name in names])
+        assert devices == [present.stamp.directory_device] * len(names)
+        assert len(await tree.source.devices_of(["/", "/none/none"])) == 2
+        assert await tree.source.devices_of([]) == []
+
+    @pytest.mark.anyio
     async def test_a_path_through_a_file_is_no_deletion(self, tree: Tree) -> None:
         tree.write("a", b"")
         for found in (await tree.source.read(tree.path("a/b")), *await tree.source.look_many([tree.path("a/b")])):

@@ -119,7 +119,7 @@ class _Files:
 
     async def resolve(self, _: Caller, params: FileResolveParams) -> FileResolveResult:
         live = await self._sessions.live(params.session)
-        id, source = self._indexer.resolve(live.mounts, live.settings.workdir, params.path)
+        id, source = await self._indexer.resolve(live.mounts, live.settings.workdir, params.path)
         shown = live.mounts.display(source)
         head = (await self._store.heads((id,)))[id]
         return FileResolveResult(

@@ -7,7 +7,7 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.store.answers import MISSING, Missing
 from ctxd_protocol.sessions import Mount
-from tests.fakes.source import FakeFiles
+from tests.fakes.source import DEVICE, FakeFiles
 
 HOST, BOX = "host", "box"
 MOUNTS = MountTable([Mount(agent_prefix="/w", canonical_prefix="/src")], filesystem_id=BOX, host_filesystem_id=HOST)
@@ -68,11 +68,11 @@ class World:
     def __init__(self) -> None:
         self.files = FakeFiles()
         self.versions = MemoryVersions()
-        self.indexer = Indexer(self.versions, self.files, HOST)
+        self.indexer = Indexer(self.versions, self.files, HOST, host_devices=frozenset({DEVICE}))
 
     def restart(self) -> None:
         """Forget what a daemon that starts again does not know."""
-        self.indexer = Indexer(self.versions, self.files, HOST)
+        self.indexer = Indexer(self.versions, self.files, HOST, host_devices=frozenset({DEVICE}))
         self.versions.forget()
 
     async def read(self, path: str, content: bytes | None = None) -> Indexed:

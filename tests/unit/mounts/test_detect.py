@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.mounts.detect import Detected, Devices, from_docker_inspect, from_mountinfo
+from ctxd.mounts.detect import Detected, from_docker_inspect, from_mountinfo
 from ctxd.mounts.mapping import MountTable
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Mount
@@ -151,10 +151,3 @@ def test_detected_mounts_make_a_table() -> None:
     mounts = MountTable(found.mounts, filesystem_id=str(found.filesystem_id), host_filesystem_id="host")
     assert mounts.forward("/workspace/a") == FilesystemSource("host", "/home/a/my project/a")
     assert mounts.forward("/etc/passwd") == FilesystemSource(CONTAINER, "/etc/passwd")
-
-
-def test_a_device_keeps_its_filesystem_and_shares_it_with_no_other() -> None:
-    devices = Devices("host", frozenset({1, 2}))
-    assert devices.filesystem_id(1) == devices.filesystem_id(2) == "host"
-    assert devices.filesystem_id(3) == devices.filesystem_id(3) != "host"
-    assert devices.filesystem_id(3) != devices.filesystem_id(4)
