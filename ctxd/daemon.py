@@ -23,6 +23,7 @@ from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config
 from ctxd.errors import StateDirError
 from ctxd.indexing.index import Indexer
+from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import open_log
 from ctxd.rpc.dispatch import Handler
@@ -37,6 +38,7 @@ from ctxd.sources.filesystem import HostFiles
 from ctxd.store.answers import StoreFailed
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.limits import Limits
+from ctxd_protocol.sessions import Collapse
 from ctxd_protocol.status import DaemonStatus
 
 _E = TypeVar("_E", bound=Exception)
@@ -45,7 +47,10 @@ _EXIT_CONFIG: Final = 78
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600."""
+    """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600.
+
+    ``collapse``: the window of sessions that ask for none.
+    """
 
     socket: Path
     state_dir: Path | None
@@ -53,6 +58,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     timing: Timing = Timing()
     connections_max: int = CONNECTIONS_MAX
+    collapse: Collapse = Collapse()
 
 
 class Daemon:
@@ -102,7 +108,7 @@ class Daemon:
     async def _handlers(self) -> Mapping[str, Handler]:
         store, clock = self._store, self._clock
         host = host_filesystem_id(substitute=self._machine_id_substitute())
-        indexer = Indexer(store, HostFiles(clock), host)
+        indexer = Indexer(store, HostFiles(clock), host, host_devices=host_devices())
         live = self._sessions = Sessions(store, clock, host_filesystem_id=host)
         await live.start()
         notices = Notices(live)
@@ -115,7 +121,7 @@ class Daemon:
                 status=self.status,
                 check_witness=store.check_witness,
             ),
-            sessions.handlers(live, indexer, notices),
+            sessions.handlers(live, indexer, notices, self._options.collapse),
             toolcalls.handlers(live),
             files.handlers(live, indexer),
             objects.handlers(live),
@@ -195,6 +201,7 @@ def _options(config: Config, *, ephemeral: bool) -> Options:
             frame_s=config.frame_s, stall_s=config.stall_s, deadline_s=config.request_deadline_s, drain_s=config.drain_s
         ),
         connections_max=config.connections_max,
+        collapse=Collapse(per_turn=config.collapse_per_turn, turns=config.collapse_turns),
     )
 
 

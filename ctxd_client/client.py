@@ -14,7 +14,6 @@ import anyio
 
 from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sessions
 from ctxd_client.calls.handle import ToolRecorded
-from ctxd_client.calls.sessions import COLLAPSE
 from ctxd_client.errors import Conflict
 from ctxd_client.follow import Notices
 from ctxd_client.link import Link
@@ -145,7 +144,7 @@ class Client:
         system_prompt: str = "",
         workdir: str = "/",
         mounts: Mapping[str, str] | Sequence[Mount] = (),
-        collapse: Collapse = COLLAPSE,
+        collapse: Collapse | None = None,
         budget_tokens: int | None = None,
         labels: Mapping[str, str] = EMPTY,
     ) -> "Session":

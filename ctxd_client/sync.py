@@ -12,7 +12,6 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from ctxd_client.blocking import BlockingLink
 from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sessions
 from ctxd_client.calls.handle import ToolRecorded
-from ctxd_client.calls.sessions import COLLAPSE
 from ctxd_client.channel import Channel
 from ctxd_client.cursor import Cursor
 from ctxd_client.errors import Conflict, ConnectionLost
@@ -139,7 +138,7 @@ class SyncClient:
         system_prompt: str = "",
         workdir: str = "/",
         mounts: Mapping[str, str] | Sequence[Mount] = (),
-        collapse: Collapse = COLLAPSE,
+        collapse: Collapse | None = None,
         budget_tokens: int | None = None,
         labels: Mapping[str, str] = EMPTY,
     ) -> "SyncSession":

@@ -88,6 +88,7 @@ def show(run: Invocation, session: str | None) -> None:
 @click.option("--id", metavar="SESSION", help="The session's id; else the daemon chooses one.")
 @click.option("--workdir", default="/", show_default=True, metavar="PATH", help="The agent's working directory.")
 @click.option("--mount", multiple=True, metavar="AGENT=HOST", help="A folder of the agent's, and what it is here.")
+@click.option("--detect-filesystems", is_flag=True, help="Tell filesystems of this host apart by their devices.")
 @click.option("--system-prompt", metavar="TEXT", default="", help="The system prompt; @FILE reads it from a file.")
 @click.option("--budget", type=click.IntRange(min=1), metavar="TOKENS", help="The token budget.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="A label.")
@@ -99,6 +100,7 @@ def new(
     id: str | None,
     workdir: str,
     mount: tuple[str, ...],
+    detect_filesystems: bool,
     system_prompt: str,
     budget: int | None,
     label: tuple[str, ...],
@@ -109,6 +111,7 @@ def new(
             agent,
             session=id,
             workdir=workdir,
+            detect_filesystems=detect_filesystems,
             mounts=as_mounts(_pairs(mount, "--mount")),
             system_prompt=_text_or_file(system_prompt),
             budget_tokens=budget,
@@ -178,6 +181,7 @@ def _show(run: Invocation, found: SessionView) -> None:
         ("updated", moment(found.updated_at)),
         ("turns", count(found.turn_count)),
         ("workdir", found.workdir),
+        *([("devices", "tell filesystems apart")] if found.detect_filesystems else []),
         *(("mount", f"{each.agent_prefix} is {each.canonical_prefix}") for each in found.mounts),
         ("collapse", f"{found.collapse.per_turn} tool calls a turn, {found.collapse.turns} turns"),
         ("budget", "none" if found.budget_tokens is None else f"{count(found.budget_tokens)} tokens"),

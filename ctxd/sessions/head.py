@@ -24,13 +24,17 @@ _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a session is set to. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created."""
+    """What a session is set to. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
+
+    ``detect_filesystems``: what no mount covers lies where its device says, not on ``filesystem_id``.
+    """
 
     agent: str
     principal: str
     created_at: int
     ordinal: int
     filesystem_id: str
+    detect_filesystems: bool = False
     state: SessionState = "active"
     workdir: str = "/"
     mounts: tuple[Mount, ...] = ()

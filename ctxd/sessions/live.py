@@ -107,6 +107,7 @@ class LiveSession:
             turn_count=state.turn,
             workdir=settings.workdir,
             filesystem_id=settings.filesystem_id,
+            detect_filesystems=settings.detect_filesystems,
             mounts=settings.mounts,
             collapse=settings.collapse,
             budget_tokens=settings.budget_tokens,
@@ -272,4 +273,5 @@ class LiveSession:
             self.settings.mounts,
             filesystem_id=self.settings.filesystem_id,
             host_filesystem_id=self._host_filesystem_id,
+            by_device=self.settings.detect_filesystems,
         )

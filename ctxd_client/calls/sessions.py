@@ -1,7 +1,6 @@
 """Calls that start, change and read sessions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods import (
@@ -24,9 +23,6 @@ from ctxd_protocol.methods import (
 )
 from ctxd_protocol.sessions import Collapse, Message, Mount, SessionState
 
-COLLAPSE: Final = Collapse()
-"""The auto-collapse window of a session that asks for no other."""
-
 
 def session_create(
     agent: str,
@@ -35,13 +31,14 @@ def session_create(
     system_prompt: str = "",
     workdir: str = "/",
     filesystem_id: str | None = None,
+    detect_filesystems: bool = False,
     mounts: Sequence[Mount] = (),
-    collapse: Collapse = COLLAPSE,
+    collapse: Collapse | None = None,
     budget_tokens: int | None = None,
     labels: Mapping[str, str] = EMPTY,
     op_id: str | None = None,
 ) -> Call[SessionResult]:
-    """Start a session. Without ``session`` the daemon chooses its id.
+    """Start a session. Without ``session`` the daemon chooses its id, without ``collapse`` the auto-collapse window.
 
     Example: ``created = await client.session_create("demo", workdir="/workspace")``
     """
@@ -53,6 +50,7 @@ def session_create(
             system_prompt=system_prompt,
             workdir=workdir,
             filesystem_id=filesystem_id,
+            detect_filesystems=detect_filesystems,
             mounts=tuple(mounts),
             collapse=collapse,
             budget_tokens=budget_tokens,

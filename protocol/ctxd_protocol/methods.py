@@ -84,15 +84,22 @@ class SessionWriteParams(Params, frozen=True, kw_only=True):
 
 
 class SessionCreateParams(Params, frozen=True, kw_only=True):
-    """What a session starts with. ``session`` null: the daemon makes an id. ``filesystem_id`` null: the host's."""
+    """What a session starts with. ``session`` null: the daemon makes an id. ``filesystem_id`` null: the host's.
+
+    ``detect_filesystems``, for an agent that runs on the host: a path that no mount covers lies on the filesystem of
+    the device that its directory is on, found by stat; the devices of the system and of the homes are the host's own
+    filesystem. Mounts take precedence. Off by default, because ids by device number hold only until the next boot. Not
+    together with ``filesystem_id``. ``collapse`` null: as the daemon is configured.
+    """
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     session: SessionIdText | None = None
     system_prompt: str = ""
     workdir: PathText = "/"
     filesystem_id: str | None = None
+    detect_filesystems: bool = False
     mounts: tuple[Mount, ...] = ()
-    collapse: Collapse = Collapse()
+    collapse: Collapse | None = None
     budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     labels: dict[str, str] = {}
     op_id: OpIdText | None = None

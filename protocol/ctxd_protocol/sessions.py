@@ -66,7 +66,10 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session whole: its settings, and its four sets as object ids in order of entry."""
+    """A session whole: its settings, and its four sets as object ids in order of entry.
+
+    Paths that no mount covers lie on ``filesystem_id``; with ``detect_filesystems``, on that of their device.
+    """
 
     session: str
     agent: str
@@ -79,6 +82,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     turn_count: int
     workdir: str
     filesystem_id: str
+    detect_filesystems: bool
     mounts: tuple[Mount, ...]
     collapse: Collapse
     budget_tokens: int | None

@@ -31,7 +31,7 @@ from ctxd.store.writes import Accepted, Pending
 from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sessions import SessionView, Turn
+from ctxd_protocol.sessions import Collapse, SessionView, Turn
 
 Decision = Callable[[SessionState, str], Delta]
 
@@ -50,9 +50,9 @@ class _Created(msgspec.Struct, frozen=True):
     session: str
 
 
-def handlers(sessions: Sessions, indexer: Indexer, notices: Notices) -> dict[str, Handler]:
-    """The methods of this family by name."""
-    family = _SessionCalls(sessions, indexer, notices)
+def handlers(sessions: Sessions, indexer: Indexer, notices: Notices, collapse: Collapse) -> dict[str, Handler]:
+    """The methods of this family by name. ``collapse``: the window of a session that is created without one."""
+    family = _SessionCalls(sessions, indexer, notices, collapse)
     table: dict[str, Handler] = {
         "session.create": family.create,
         "session.configure": family.configure,
@@ -76,15 +76,22 @@ def _member(family: "_SessionCalls", name: str) -> Handler:
 
 
 class _SessionCalls:
-    def __init__(self, sessions: Sessions, indexer: Indexer, notices: Notices) -> None:
+    def __init__(self, sessions: Sessions, indexer: Indexer, notices: Notices, collapse: Collapse) -> None:
         self._sessions = sessions
         self._store = sessions.store
         self._indexer = indexer
         self._notices = notices
+        self._collapse = collapse
 
     # --- life ---
 
     async def create(self, caller: Caller, params: wire.SessionCreateParams) -> Accepted:
+        if params.detect_filesystems and params.filesystem_id is not None:
+            hint = "Leave out filesystem_id for an agent on the host, detect_filesystems for a sandboxed one."
+            raise CtxdError(
+                "invalid_params", "filesystem_id and detect_filesystems exclude each other", hint=hint,
+                outcome="not_applied",
+            )  # fmt: skip
         call = call_of("session.create", caller.principal, params)
         session = params.session or f"s-{secrets.token_hex(8)}"
         settings = Settings(
@@ -93,9 +100,10 @@ class _SessionCalls:
             created_at=0,
             ordinal=0,
             filesystem_id=params.filesystem_id or self._sessions.host_filesystem_id,
+            detect_filesystems=params.detect_filesystems,
             workdir=params.workdir,
             mounts=params.mounts,
-            collapse=params.collapse,
+            collapse=params.collapse or self._collapse,
             budget_tokens=params.budget_tokens,
             labels=params.labels,
         )

@@ -11,6 +11,7 @@ import msgspec
 
 from ctxd.clock import SystemClock
 from ctxd.indexing.index import Indexer
+from ctxd.mounts.devices import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers import objects, sessions, toolcalls
 from ctxd.sessions import changes
@@ -21,6 +22,7 @@ from ctxd.sources.filesystem import HostFiles
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Accepted
 from ctxd_protocol.methods import METHODS
+from ctxd_protocol.sessions import Collapse
 
 HOST = "f" * 64
 CALLER = Caller(principal="host", capability="host", session=None, connection=1, notify=lambda _, __: True)
@@ -33,10 +35,10 @@ class World:
         clock = SystemClock()
         self.store = store
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST, live_max=live_max)
-        self.indexer = Indexer(store, HostFiles(clock), HOST)
+        self.indexer = Indexer(store, HostFiles(clock), HOST, host_devices=host_devices())
         self.notices = Notices(self.sessions)
         self.handlers = (
-            sessions.handlers(self.sessions, self.indexer, self.notices)
+            sessions.handlers(self.sessions, self.indexer, self.notices, Collapse())
             | toolcalls.handlers(self.sessions)
             | objects.handlers(self.sessions)
         )
