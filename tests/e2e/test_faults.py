@@ -2,6 +2,7 @@
 notice.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -35,6 +36,10 @@ ATTEMPTS = 3
 """Measurements of which one has to hold: what else the machine does only adds, and does not always."""
 
 SETTLES_S_MAX = 20.0
+UNREADING = 8
+LAZY_FDS = 4
+"""Files that the daemon opens when it first reads several things at once: far fewer than clients come and go."""
+
 RSS_MIB_MAX = 24.0
 """Memory that may stay after abuse: caches and arenas, not what the abusers sent."""
 
@@ -180,7 +185,7 @@ async def test_nothing_is_acknowledged_once_a_flush_has_failed(daemon: DaemonPro
         try:
             while True:
                 reply = msgspec.json.decode(await wire.line())
-                assert "result" in reply or reply["error"]["data"]["code"] == "store_failed", reply
+                assert "result" in reply or reply["error"]["data"]["code"] in ("store_failed", "draining"), reply
                 if "result" in reply:
                     acknowledged.append(reply["result"]["object"])
         except Gone:
@@ -383,7 +388,7 @@ async def test_others_do_not_notice_a_bad_client_and_nothing_of_it_stays(daemon:
             break
     else:
         raise AssertionError("\n".join(measured))
-    await settled(daemon, fds)
+    await settled(daemon, fds + LAZY_FDS)
     after = await status(daemon)
     assert after["in_flight"] <= 1
     assert daemon.rss_mib() <= rss + RSS_MIB_MAX
@@ -391,7 +396,7 @@ async def test_others_do_not_notice_a_bad_client_and_nothing_of_it_stays(daemon:
 
 
 @pytest.mark.anyio
-async def test_a_client_that_does_not_read_is_let_go(daemon: DaemonProcess) -> None:
+async def test_clients_that_do_not_read_are_let_go(daemon: DaemonProcess) -> None:
     await daemon.start()
     async with await Wire.open(daemon.socket) as wire:
         await wire.call("session.create", agent="a", session="s")
@@ -399,9 +404,17 @@ async def test_a_client_that_does_not_read_is_let_go(daemon: DaemonProcess) -> N
         await wire.call("object.get", object="large")
         fds = daemon.fd_count()
         request = b'{"jsonrpc":"2.0","id":%d,"method":"object.get","params":{"object":"large"}}\n'
-        with connected(daemon.socket) as plain:
-            plain.sendall(b"".join(request % number for number in range(20)))
-            with anyio.fail_after(SETTLES_S_MAX):
-                while (await wire.call("daemon.status"))["connections"] > 1:
-                    await anyio.sleep(0.1)
-        assert daemon.fd_count() <= fds
+        with contextlib.ExitStack() as stack:
+            for _ in range(UNREADING):
+                plain = stack.enter_context(connected(daemon.socket))
+                plain.sendall(b"".join(request % number for number in range(20)))
+            await until_connected(wire, lambda connections: connections == 1 + UNREADING)
+            await until_connected(wire, lambda connections: connections == 1)
+            assert daemon.fd_count() <= fds + LAZY_FDS
+
+
+async def until_connected(wire: Wire, enough: Callable[[int], bool]) -> None:
+    """Wait until the daemon has so many connections."""
+    with anyio.fail_after(SETTLES_S_MAX):
+        while not enough((await wire.call("daemon.status"))["connections"]):
+            await anyio.sleep(0.02)
