@@ -4,8 +4,10 @@ SQLite has no check sums: a flipped bit in a row would be read as if it had been
 CRC-32 over everything it says, and a row that does not match is an error, never an answer.
 """
 
-import zlib
 from typing import Any, Final
+from zlib import crc32
+
+import msgspec
 
 from ctxd.backends.port import DamagedVersion, Version
 
@@ -15,28 +17,27 @@ COLUMNS: Final = "e.id, v.vt, v.tx, v.tx_time, v.body, v.content, v.crc"
 ROW: Final = "((SELECT n FROM entity WHERE id=?),?,?,?,?,?,?)"
 """A row of ``version`` in an INSERT: its id first, looked up."""
 
+_encode: Final = msgspec.msgpack.Encoder().encode
+"""What a check sum is made of: the row as a MessagePack array, which says of each value its type and its length."""
+
 
 def to_version(row: Any) -> Version:  # noqa: ANN401  # a row of SQLite values
     """The version that a row of ``COLUMNS`` holds.
 
     Raises: DamagedVersion if it is not as it was written.
     """
-    id, valid_time, tx, tx_time, body, content, crc = row
+    fields = row[:-1]
     try:
-        damaged = crc != _check(id, valid_time, tx, tx_time, body, content)
-    except (TypeError, ValueError):
+        damaged = row[-1] != crc32(_encode(fields))
+    except (TypeError, ValueError, OverflowError):
         damaged = True
     if damaged:
+        id, valid_time, tx = row[:3]
         raise DamagedVersion(f"the version of {id} at {valid_time}, written by {tx}, is damaged")
-    return Version(id, valid_time, tx, tx_time, body, content)
+    return Version(*fields)
 
 
 def of_version(version: Version) -> tuple[str, int, int, int, bytes | None, bytes | None, int]:
     """The values that ``ROW`` takes."""
     fields = (version.id, version.valid_time, version.tx, version.tx_time, version.body, version.content)
-    return (*fields, _check(*fields))
-
-
-def _check(id: str, valid_time: int, tx: int, tx_time: int, body: bytes | None, content: bytes | None) -> int:
-    head = f"{id} {valid_time} {tx} {tx_time} {body is None} {content is None}"
-    return zlib.crc32(content or b"", zlib.crc32(body or b"", zlib.crc32(head.encode())))
+    return (*fields, crc32(_encode(fields)))
