@@ -1,0 +1,16 @@
+"""What a refusal looks like to a client."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ctxd_client import CallFailed
+
+
+@contextmanager
+def refused(*codes: str) -> Iterator[None]:
+    """The block ends in a call that the daemon refuses with one of ``codes``."""
+    with pytest.raises(CallFailed) as caught:
+        yield
+    assert caught.value.code in codes, caught.value
