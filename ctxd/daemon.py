@@ -117,6 +117,7 @@ class Daemon:
         return complete(
             daemon_methods.handlers(
                 incarnation=store.incarnation,
+                journal=store.journal_id,
                 limits=self._options.limits,
                 status=self.status,
                 check_witness=store.check_witness,

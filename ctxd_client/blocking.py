@@ -122,14 +122,16 @@ class BlockingLink:
 
     def _greet(self, channel: Channel, deadline: float | None) -> None:
         name, version = self.client
+        known = None if self.hello is None else self.hello.journal
+        call = daemon.hello(client=name, version=version, last_receipt=self.last_receipt, journal=known)
         try:
-            self.hello = channel.call(
-                daemon.hello(client=name, version=version, last_receipt=self.last_receipt), deadline
-            )
+            self.hello = channel.call(call, deadline)
         except InvalidCall as error:
             if error.code != "method_not_found":
                 raise
             return  # hello is optional on both sides
+        if self.hello.journal != known:
+            self.last_receipt = None  # it says nothing about another journal
         channel.limits = self.hello.limits
 
     def _drop(self) -> None:

@@ -112,7 +112,8 @@ class Notices:
     async def _subscribe(self) -> None:
         result, connection = await self._link.call_on(daemon.events_subscribe(self._session))
         self._subscribed = (connection, result.subscription)
-        if self._cursor is None:
+        if self._cursor is None or result.after < self._cursor.after:
+            # Behind what was seen: it is another journal, and what is in it is all new.
             self._cursor = Cursor(result.after)
         if not self._link.listen(connection, result.subscription, self._take):
             self._subscribed = None

@@ -157,13 +157,16 @@ class Link:
 
     async def _greet(self, connection: Connection) -> None:
         name, version = self._client
-        call = daemon.hello(client=name, version=version, last_receipt=self.last_receipt)
+        known = None if self.hello is None else self.hello.journal
+        call = daemon.hello(client=name, version=version, last_receipt=self.last_receipt, journal=known)
         try:
             self.hello = await connection.call(call)
         except InvalidCall as error:
             if error.code != "method_not_found":
                 raise
             return  # hello is optional on both sides
+        if self.hello.journal != known:
+            self.last_receipt = None  # it says nothing about another journal
         connection.adopt(self.hello.limits)
 
     async def _keep(self, connection: Connection) -> None:

@@ -120,7 +120,9 @@ class SyncClient:
         try:
             while True:
                 started = own.events_subscribe(session)
-                cursor = cursor or Cursor(started.after)
+                if cursor is None or started.after < cursor.after:
+                    # Behind what was seen: it is another journal, and what is in it is all new.
+                    cursor = Cursor(started.after)
                 try:
                     yield from _follow(own, link.open(None), session, cursor)
                 except ConnectionLost:

@@ -16,7 +16,7 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore, sync_folder
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.failpoints import hit
-from ctxd.store import statedir
+from ctxd.store import journal, statedir
 from ctxd.store.verify import Report, verify
 from ctxd.store.witness import Head, WitnessFile
 
@@ -89,6 +89,7 @@ def restore(source: Path, root: Path) -> Report:
         witness = WitnessFile(held.witness)
         witness.write(Head(manifest.head_seq, bytes.fromhex(manifest.head_chain)), sync=True)
         witness.close()
+        _become_another(root / "state.db")
         report = _verified(root)
         if report.digest != manifest.digest:
             raise StateDirError(f"{root} does not hold what was backed up", exit_code=_EXIT_DAMAGED)
@@ -111,6 +112,14 @@ def _copy_database(source: Path, target: Path) -> None:
         writer.close()
         reader.close()
     target.chmod(0o600)
+
+
+def _become_another(database: Path) -> None:
+    connection = dbfile.open_copy(database)
+    try:
+        journal.become_another(connection)
+    finally:
+        connection.close()
 
 
 def _copy_artifacts(root: Path, destination: Path) -> None:

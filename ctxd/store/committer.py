@@ -47,6 +47,7 @@ class Committer:
         self.head = Head(0, b"")
         self.head_vt = 0
         self.incarnation = 0
+        self.journal_id = ""
         self.commits = 0
         self._flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
         self.low_space = False
@@ -96,6 +97,7 @@ class Committer:
         self._versions.create()
         self._set_meta("genesis", os.urandom(32))
         self._set_meta("incarnation", bytes(8))
+        journal.become_another(self._connection)
         self._connection.execute(f"PRAGMA user_version={journal.SCHEMA_VERSION}")
         self._connection.execute("COMMIT")
         os.chmod(self._path, 0o600)
@@ -109,6 +111,7 @@ class Committer:
         self.head = Head(seq, bytes(chain))
         counted = self._connection.execute("SELECT value FROM meta WHERE name='incarnation'").fetchone()
         self.incarnation = int.from_bytes(counted[0], "big") if counted else 0
+        self.journal_id = journal.journal_id(self._connection)
         first = self._tail_start(seq)
         before = journal.chain_at(self._connection, first)
         if before is None:

@@ -5,6 +5,7 @@ sequence and its ``b3``. Sequences have no gap. A body holds a write's documents
 starts from 32 random bytes, so a receipt of another store never fits.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -135,6 +136,17 @@ def chain_at(connection: dbfile.Connection, seq: int) -> bytes | None:
     query = "SELECT chain FROM journal WHERE seq=?" if seq else "SELECT value FROM meta WHERE name='genesis' AND 0=?"
     found = connection.execute(query, (seq,)).fetchone()
     return None if found is None else bytes(found[0])
+
+
+def journal_id(connection: dbfile.Connection) -> str:
+    """Which journal this is, in hex. A restored copy is another one: it may go on differently from its original."""
+    found = connection.execute("SELECT value FROM meta WHERE name='journal'").fetchone()
+    return "" if found is None else bytes(found[0]).hex()
+
+
+def become_another(connection: dbfile.Connection) -> None:
+    """Give the journal a new id: receipts of rows that it does not hold are no loss of its own."""
+    connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('journal',?)", (os.urandom(16),))
 
 
 def first_fault(rows: Iterator[Row], *, after: int, chain: bytes) -> str | None:

@@ -65,6 +65,7 @@ class VersionStore:
         self._on_durable: list[Callable[[Sequence[tuple[Write, Pending]]], None]] = []
         self._reading = anyio.CapacityLimiter(1)
         self.incarnation = 0
+        self.journal_id = ""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hold the state directory and commit what is submitted, until cancelled; ``started`` once it may be used.
@@ -110,6 +111,7 @@ class VersionStore:
     def _begin(self, damage: str) -> None:
         head = self._committer.head
         self.incarnation = self._committer.incarnation
+        self.journal_id = self._committer.journal_id
         self._next_seq = head.seq + 1
         self._times = ValidTimes(self._committer.head_vt)
         if head.seq:
@@ -236,14 +238,14 @@ class VersionStore:
         """
         self._health.require_readable()
         wanted = dict.fromkeys(ids)
-        heads: dict[str, Stored | None] = {}
-        while missing := [id for id in wanted if id not in heads]:
-            for id in missing:
-                if not isinstance(head := self.peek(id), Missing):
-                    heads[id] = head
-            if missing := [id for id in missing if id not in heads]:
-                await self._loads.find(missing)
-        return {id: heads[id] for id in wanted}
+        read: dict[str, Stored | None] = {}
+        while True:
+            # What was accepted, or lost, during a reading shows here, and overrides what was read.
+            heads = read | self._heads.known(wanted)
+            missing = [id for id in wanted if id not in heads]
+            if all(map(self._sieve.lacks, missing)):
+                return {id: heads.get(id) for id in wanted}
+            read |= (await self._loads.find(missing)).heads
 
     async def get(
         self, id: str, *, valid_time: int | None = None, tx: int | None = None, content: bool = False
@@ -371,7 +373,7 @@ class VersionStore:
         return len(self._heads)
 
     def check_witness(self, receipt: Receipt) -> None:
-        """Compare the journal with a receipt that somebody kept.
+        """Compare the journal with a receipt of it that somebody kept.
 
         If the journal is behind it, or has another row in its place (found a moment later), no more writes are
         taken: call this only for those who may stop the daemon.

@@ -23,6 +23,7 @@ def hello(
     version: str = "",
     protocol: Sequence[int] = (1,),
     last_receipt: Receipt | None = None,
+    journal: str | None = None,
 ) -> Call[HelloResult]:
     """What the daemon is and allows. ``connect`` has done this already.
 
@@ -30,7 +31,9 @@ def hello(
     """
     return Call(
         "hello",
-        HelloParams(client=client, version=version, protocol=tuple(protocol), last_receipt=last_receipt),
+        HelloParams(
+            client=client, version=version, protocol=tuple(protocol), last_receipt=last_receipt, journal=journal
+        ),
         HelloResult,
     )
 

@@ -48,16 +48,20 @@ class Nothing(Params, frozen=True, kw_only=True):
 
 
 class HelloParams(Params, frozen=True, kw_only=True):
-    """Who the client is, what it speaks, and the newest receipt it holds."""
+    """Who the client is, what it speaks, the newest receipt it holds, and the journal that receipt is of."""
 
     client: str = ""
     version: str = ""
     protocol: tuple[int, ...] = (1,)
     last_receipt: Receipt | None = None
+    journal: str | None = None
 
 
 class HelloResult(Result, frozen=True, kw_only=True):
-    """Who the daemon is, the protocol version to speak, the methods and bounds of this connection."""
+    """Who the daemon is, the protocol version to speak, the methods and bounds of this connection.
+
+    ``journal`` names the journal that receipts are of: a new state directory or a restored backup is another one.
+    """
 
     server: str
     version: str
@@ -65,6 +69,7 @@ class HelloResult(Result, frozen=True, kw_only=True):
     capabilities: tuple[str, ...]
     limits: Limits
     incarnation: int
+    journal: str
 
 
 # --- sessions ---

@@ -201,3 +201,17 @@ async def test_every_append_is_applied_exactly_once_over_a_kill_and_the_follower
             turns = (await client.session_chat(s.id, limit=1000)).turns
     contents = [message["content"] for turn in turns for message in turn["messages"]]
     assert sorted(contents) == sorted(f"m{number}" for number in range(100))
+
+
+async def test_a_receipt_of_another_journal_does_not_stop_a_new_daemon(tmp_path):
+    with Running(tmp_path) as first:
+        async with connect(first.socket) as client:
+            s = await client.session(agent="demo")
+            for number in range(3):
+                await s.user(f"message {number}")
+            first.kill()
+            first.start()  # an ephemeral daemon: another journal, without a row
+            await client.session_create("demo", session="s2")
+            assert (await client.daemon_status()).store.state == "ok"
+            assert client.last_receipt is not None
+            assert client.last_receipt.seq == 1

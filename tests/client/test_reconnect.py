@@ -62,11 +62,13 @@ async def test_the_newest_receipt_is_shown_to_the_next_daemon(daemon):
     daemon.script["session.pause"] = once(drop, lambda seen: {"session": None})
     async with connect(daemon.path) as client:
         assert daemon.of("hello")[0].params["last_receipt"] is None
+        assert client.server is not None
         await (await client.session("s1")).user("hi")
         assert client.last_receipt.seq == 7
         with pytest.raises(DaemonFault):  # an answer without shape; all that matters is the second hello
             await client.session_pause("s1")
     assert daemon.of("hello")[1].params["last_receipt"] == RECEIPT
+    assert daemon.of("hello")[1].params["journal"] == client.server.journal
 
 
 async def test_a_daemon_that_lost_what_it_acknowledged_is_not_used(daemon):

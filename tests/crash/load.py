@@ -73,6 +73,7 @@ class LoadClient:
         self._made = 0
         self._last: dict[Key, Receipt] = {}
         self._receipt: dict[str, Any] | None = None
+        self._journal = ""
 
     async def run(self) -> None:
         """Work until the recorder says stop; the call in flight is brought to its end."""
@@ -163,8 +164,8 @@ class LoadClient:
     async def _connection(self) -> Wire:
         if self._wire is None:
             self._wire = await self._recorder.connect()
-            hello = {"last_receipt": self._receipt} if self._receipt is not None else {}
-            await self._wire.call("hello", client="load", **hello)
+            hello = {"last_receipt": self._receipt, "journal": self._journal} if self._receipt is not None else {}
+            self._journal = (await self._wire.call("hello", client="load", **hello))["journal"]
         return self._wire
 
     async def _disconnected(self) -> None:

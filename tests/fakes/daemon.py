@@ -44,7 +44,9 @@ class Seen(NamedTuple):
     params: dict[str, Any]
 
 
-HELLO = HelloResult(server="ctxd", version="0", protocol=1, capabilities=("host",), limits=Limits(), incarnation=1)
+HELLO = HelloResult(
+    server="ctxd", version="0", protocol=1, capabilities=("host",), limits=Limits(), incarnation=1, journal="j1"
+)
 
 Script = Callable[[Seen], Any]
 

@@ -20,11 +20,12 @@ from ctxd_protocol.version import PROTOCOL_VERSIONS, SERVER_NAME
 def handlers(
     *,
     incarnation: int,
+    journal: str,
     limits: Limits,
     status: Callable[[], DaemonStatus],
     check_witness: Callable[[Receipt], None],
 ) -> dict[str, Handler]:
-    """The daemon's methods. ``check_witness`` raises CtxdError ``data_loss`` for an unknown receipt."""
+    """The daemon's methods. ``check_witness`` stops writes if the journal does not hold a receipt's row."""
     discovered = msgspec.Raw(msgspec.json.encode(document()))
 
     def hello(caller: Caller, params: HelloParams) -> HelloResult:
@@ -32,7 +33,8 @@ def handlers(
         if not common:
             message = f"the client speaks protocol {list(params.protocol)}, the daemon {list(PROTOCOL_VERSIONS)}"
             raise CtxdError("unsupported", message, hint="Update the older of the two.")
-        if params.last_receipt is not None:
+        # Whoever can stop the daemon may also make it stop taking writes; a sandbox may not.
+        if params.last_receipt is not None and params.journal == journal and caller.capability == "host":
             check_witness(params.last_receipt)
         return HelloResult(
             server=SERVER_NAME,
@@ -41,6 +43,7 @@ def handlers(
             capabilities=tuple(sorted(reachable(caller.capability))),
             limits=limits,
             incarnation=incarnation,
+            journal=journal,
         )
 
     def discover(caller: Caller, params: Nothing) -> msgspec.Raw:

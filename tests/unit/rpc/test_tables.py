@@ -101,7 +101,9 @@ def test_what_is_unexpected_is_logged_whole_and_told_without_detail():
 
 
 def daemon_handlers(check=lambda receipt: None):
-    return daemon.handlers(incarnation=3, limits=Limits(), status=lambda: "the status", check_witness=check)
+    return daemon.handlers(
+        incarnation=3, journal="j3", limits=Limits(), status=lambda: "the status", check_witness=check
+    )
 
 
 def test_hello_agrees_on_the_newest_common_version_and_announces_bounds():
@@ -119,12 +121,18 @@ def test_hello_without_a_common_version_says_both_sides():
     assert refused.value.code == "unsupported"
 
 
-def test_hello_has_the_clients_receipt_witnessed():
-    def check(receipt):
-        raise CtxdError("data_loss", f"receipt {receipt.seq} is not in the journal")
-
-    with pytest.raises(CtxdError, match="receipt 7"):
-        daemon_handlers(check)["hello"](caller(), HelloParams(last_receipt=Receipt(7, "c", 1)))
+@pytest.mark.parametrize(
+    ("journal", "capability", "compared"),
+    [("j3", "host", True), ("j2", "host", False), (None, "host", False), ("j3", "session", False)],
+)
+def test_hello_has_a_host_clients_receipt_of_this_journal_witnessed(journal, capability, compared):
+    witnessed = []
+    receipt = Receipt(7, "c", 1)
+    said = daemon_handlers(witnessed.append)["hello"](
+        caller(capability), HelloParams(last_receipt=receipt, journal=journal)
+    )
+    assert witnessed == ([receipt] if compared else [])
+    assert said.journal == "j3"
 
 
 def test_status_and_the_document_are_handed_out():

@@ -35,9 +35,13 @@ async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_p
     assert digest(root) == digest(tmp_path / "again") == manifest.digest == report.digest
     async with running(tmp_path / "again") as store:
         assert store.status().state == "ok"
+        restored = store.journal_id
         assert (await store.get("t3", content=True)).document.content == "3 " * 600_000
         assert (await store.submit(write(document("t1", "new"))).wait()).seq == 51
     digest(tmp_path / "again")
+    async with running(root) as store:
+        # What the first daemon acknowledged after the backup is no loss of the restored one.
+        assert store.journal_id != restored
 
 
 async def test_a_backup_beside_a_writing_store_is_a_moment_of_it(root, tmp_path):
