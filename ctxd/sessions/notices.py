@@ -134,22 +134,22 @@ class Notices:
     async def since(self, session: str, after: int, limit: int) -> tuple[list[Notice], int]:
         """Durable notices to ``session`` beyond sequence ``after``, in order, and where to go on.
 
-        A page has about ``limit``: the notices of one write stay together.
+        A page has about ``limit``: the notices of one write stay together. One that has fewer is the last.
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
         live = await self._sessions.live(session)
         upto = self._head_seq()
-        found = await self._versions_since(live, after, upto)
-        if len(found) > limit:
-            last = found[limit - 1].tx
-            found = [stored for stored in found if stored.tx <= last]
-            upto = last
-        authors = await self._authors({stored.tx for stored in found})
-        notices = [
-            _notice(live, stored.document, stored.tx, stored.valid_time, authors[stored.tx])
-            for stored in found
-            if authors[stored.tx] != session
-        ]
+        notices: list[Notice] = []
+        authors: dict[int, str | None] = {}
+        for stored in await self._versions_since(live, after, upto):
+            if len(notices) >= limit and stored.tx > notices[-1].seq:
+                return notices, notices[-1].seq
+            if stored.tx not in authors:
+                page = await self._store.changes(after=stored.tx - 1, limit=_VERSIONS)
+                authors.update((change.seq, change.session) for change in page)
+            # What the session changed itself takes no place in the page.
+            if (by := authors[stored.tx]) != session:
+                notices.append(_notice(live, stored.document, stored.tx, stored.valid_time, by))
         return notices, max(after, upto)
 
     async def subscribe(self, session: str, after: int | None, callback: Callable[[Notice], None]) -> Subscription:
@@ -241,15 +241,6 @@ class Notices:
             if len(page) < _VERSIONS or page[-1].tx <= floor:
                 return found
             before = (page[-1].valid_time, page[-1].tx)
-
-    async def _authors(self, seqs: Iterable[int]) -> dict[int, str | None]:
-        """The session that made each of the writes ``seqs``."""
-        authors: dict[int, str | None] = {}
-        for seq in sorted(seqs):
-            if seq not in authors:
-                page = await self._store.changes(after=seq - 1, limit=_VERSIONS)
-                authors.update((change.seq, change.session) for change in page)
-        return authors
 
     def _head_seq(self) -> int:
         receipt = self._store.head()
