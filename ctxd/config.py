@@ -51,7 +51,6 @@ class Config:
     """
 
     socket: Path
-    socket_mode: int
     socket_group: str | None
     state_dir: Path
     log_level: LogLevel
@@ -71,8 +70,7 @@ class Config:
         """Key, value as text, and origin of every setting, in the order of ``SETTINGS``."""
         for setting in SETTINGS:
             value = getattr(self, _field(setting.key))
-            shown = f"{value:04o}" if setting.key == "socket_mode" else "" if value is None else str(value)
-            yield setting.key, shown, self.origins[setting.key]
+            yield setting.key, "" if value is None else str(value), self.origins[setting.key]
 
 
 def load(
@@ -145,10 +143,6 @@ def _one_of(*allowed: str) -> tuple[str, Callable[[object], Value]]:
     return "one of " + ", ".join(allowed), read
 
 
-def _mode(value: object) -> int:
-    return {"0600": 0o600, "600": 0o600, "0660": 0o660, "660": 0o660}[_text(value)]
-
-
 def _whole_number(least: int, most: int) -> tuple[str, Callable[[object], Value]]:
     def read(value: object) -> Value:
         number = int(value) if isinstance(value, str) else value
@@ -175,8 +169,7 @@ _PATH = ("an absolute path", _absolute)
 
 SETTINGS: Final = (
     Setting("socket", None, "where the daemon listens", *_PATH),
-    Setting("socket_mode", None, "who may connect: the owner, or the group too", "0600 or 0660, as text", _mode),
-    Setting("socket_group", "", "the group that may connect as well", "a group's name", _text),
+    Setting("socket_group", "", "the group that may connect besides the owner", "a group's name", _text),
     Setting("state_dir", None, "where the journal and the artifacts are kept", *_PATH),
     Setting("log.level", "info", "the least severity that is logged", *_one_of("debug", "info", "warning", "error")),
     Setting("log.format", "auto", "how records look; auto: console on a terminal", *_one_of("auto", "json", "console")),
@@ -251,7 +244,7 @@ def _known(key: str, origin: str) -> Setting:
 def _checked(setting: Setting, raw: object, origin: str) -> Value:
     try:
         return setting.read(raw)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError):
         raise ConfigError(f"{_place(origin)}: {setting.key} = {raw!r} is not {setting.allowed}") from None
 
 
@@ -263,11 +256,6 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
             values.setdefault(setting.key, setting.default)
     values.setdefault("socket", str(default_socket(environ, root=root)))
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
-    values.setdefault("socket_mode", 0o660 if values["socket_group"] else 0o600)
-    if values["socket_mode"] == 0o660 and not values["socket_group"]:
-        raise ConfigError(f"{_place(origins['socket_mode'])}: socket_mode 0660 needs a socket_group to be open to")
-    if values["socket_mode"] == 0o600 and values["socket_group"]:
-        raise ConfigError(f"{_place(origins['socket_mode'])}: socket_mode 0600 shuts out the socket_group; set 0660")
     fields: dict[str, Any] = {_field(key): value for key, value in values.items()}
     fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])
     fields["socket_group"] = fields["socket_group"] or None

@@ -31,7 +31,7 @@ def test_without_anything_said_every_setting_has_its_default(home, tmp_path, mon
     found = load({}, home)
     assert found.socket == tmp_path / "run/ctxd/ctxd.sock"
     assert found.state_dir == tmp_path / ".local/state/ctxd"
-    assert (found.socket_mode, found.socket_group, found.log_level) == (0o600, None, "info")
+    assert (found.socket_group, found.log_level) == (None, "info")
     assert set(found.origins.values()) == {"default"}
 
 
@@ -62,16 +62,14 @@ def test_a_named_file_is_read_instead_of_the_usual_ones(home, tmp_path):
         ("[limits]\nrequest_deadline = 3", "did you mean 'limits.request_deadline_s'?"),
         ("drain_s = 3", "there is no setting 'drain_s'; did you mean 'limits.drain_s'?"),
         ("[limit]\ndrain_s = 3", "there is no setting 'limit'; did you mean 'limits'?"),
-        ("zzz = 1", "known are socket, socket_mode"),
+        ("zzz = 1", "known are socket, socket_group"),
         ("[limits]\ndrain_s = 'soon'", "{path}: limits.drain_s = 'soon' is not seconds from 0 to 600"),
         ("[limits]\ndrain_s = true", "limits.drain_s = True is not seconds"),
         ("[limits]\ndrain_s = nan", "is not seconds"),
         ("[limits]\nconnections_max = 1.5", "is not a whole number from 1 to 65536"),
         ("[log]\nlevel = 'loud'", "log.level = 'loud' is not one of debug, info, warning, error"),
         ("socket = 'relative.sock'", "socket = 'relative.sock' is not an absolute path"),
-        ("socket_mode = '0666'", "socket_mode = '0666' is not 0600 or 0660"),
-        ("socket_mode = '0660'", "needs a socket_group"),
-        ("socket_mode = '0600'\nsocket_group = 'ctxd'", "shuts out the socket_group"),
+        ("socket_group = 7", "socket_group = 7 is not a group's name"),
         ("collapse = 3", "there is no setting 'collapse'"),
         ("a = = b", "{path}: it is not TOML"),
     ],
@@ -106,9 +104,9 @@ def test_other_variables_of_ours_are_not_settings(home):
     load({}, {**home, "CTXD_SESSION": "s1", "CTXD_FAILPOINTS": "x", "CTXD_LOG_LEVEL": ""})
 
 
-def test_a_group_opens_the_socket_to_it(home, tmp_path):
+def test_a_group_is_taken_by_its_name(home, tmp_path):
     found = load({}, home, file=write(tmp_path / "g.toml", "socket_group = 'ctxd'"))
-    assert (found.socket_group, found.socket_mode) == ("ctxd", 0o660)
+    assert found.socket_group == "ctxd"
 
 
 def test_the_result_cannot_be_changed(home):
@@ -120,7 +118,7 @@ def test_every_setting_is_shown_with_its_value_and_origin(home):
     shown = list(load({"socket": "/s.sock"}, home).items())
     assert [key for key, _, _ in shown] == [setting.key for setting in SETTINGS]
     assert shown[0] == ("socket", "/s.sock", "flag")
-    assert ("socket_mode", "0600", "default") in shown
+    assert ("socket_group", "", "default") in shown
 
 
 @pytest.mark.parametrize("runtime", [True, False])
