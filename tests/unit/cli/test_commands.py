@@ -70,6 +70,11 @@ def test_sessions_are_made_listed_shown_paused_resumed_and_closed(real, tmp_path
     assert real("session", "show", "nobody").code == 3
 
 
+def test_a_session_that_tells_filesystems_apart_by_device_says_so(real):
+    assert "devices   tell filesystems apart" in real("session", "new", "disks", "--detect-filesystems").out
+    assert "tell filesystems" not in real("session", "new", "disks").out
+
+
 def test_the_context_is_shown_as_a_bar_to_scale_and_a_table_of_blocks_with_reasons(real, session):
     ran = real("context")
     head, drawn, *rest = ran.out.splitlines()
