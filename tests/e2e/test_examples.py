@@ -1,6 +1,9 @@
-"""The examples are programs that people run first: they work, say what happened, and leave nothing behind."""
+"""The examples, the README's among them, are what people run first: they work, say what happened, and leave nothing
+behind.
+"""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +49,17 @@ async def test_the_loop_mends_a_project_with_the_daemon_it_finds(daemon: DaemonP
     assert code == 0
     assert "CHAT_MESSAGE role=user\nMend it." in said
     assert "\nOK" in said
+
+
+async def test_the_program_in_the_readme_runs_as_it_stands(daemon: DaemonProcess) -> None:
+    await daemon.start()
+    readme = Path(__file__).parents[2] / "README.md"
+    (program,) = re.findall(r"^```python\n(.*?)^```", readme.read_text(), re.DOTALL | re.MULTILINE)
+    with anyio.fail_after(DEMO_S_MAX):
+        env = {**os.environ, "CTXD_SOCKET": str(daemon.socket)}
+        done = await anyio.run_process([sys.executable, "-c", program], check=False, env=env, cwd=readme.parent)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "CHAT_MESSAGE role=user\nWhat does the README say?" in done.stdout.decode()
 
 
 async def test_the_loop_without_a_daemon_names_the_remedy(tmp_path: Path) -> None:
