@@ -19,9 +19,10 @@ WARM_UP_S = 0.5
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run came to."""
+    """What one run came to. ``writes`` are those within ``seconds``, ``answered`` all that were ever answered."""
 
     writes: int
+    answered: int
     seconds: float
     p50_ms: float
     p99_ms: float
@@ -109,6 +110,7 @@ async def load(socket: str, *, connections: int, seconds: float, content_bytes: 
         raise RuntimeError("nothing was answered")
     return Measured(
         writes=len(times),
+        answered=sum(len(agent.latencies) for agent in agents),
         seconds=ended - began,
         p50_ms=times[len(times) // 2] * 1e3,
         p99_ms=times[len(times) * 99 // 100] * 1e3,

@@ -9,7 +9,6 @@ The daemon reads the files itself, over its socket, with every write acknowledge
 is of the daemon's processor time, which other work on the machine hardly changes; wall time stands beside it.
 """
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.figures import Figure
-from bench.running import Caller, daemon, folder, quick
+from bench.running import Caller, cpu_seconds, daemon, folder, quick
 
 SIZES = (1_000, 3_000, 10_000)
 FILE_BYTES = 1024
@@ -45,12 +44,6 @@ class Indexed(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.seconds:.2f} s ({self.cpu_seconds:.2f} s processor), {self.stored / 2**20:.1f} MiB"
-
-
-def cpu_seconds(pid: int) -> float:
-    """Processor time of a process so far, all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def indexed(place: Path, files: int) -> Indexed:

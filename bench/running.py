@@ -65,6 +65,12 @@ def _until_accepts(process: subprocess.Popen[bytes], path: Path) -> None:
         time.sleep(0.01)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Caller:
     """A plain blocking connection: one call at a time."""
 
