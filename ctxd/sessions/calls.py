@@ -15,7 +15,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Call(msgspec.Struct, frozen=True):
-    """``kind`` is the method's name; ``request`` a digest of its parameters, empty without ``op_id``."""
+    """``kind`` is the method's name; ``request`` a digest of it and its parameters, empty without ``op_id``."""
 
     kind: str
     principal: str
@@ -27,7 +27,8 @@ def call_of(kind: str, principal: str, params: Any) -> Call:  # noqa: ANN401 - a
     """The call that ``params`` are of."""
     if params.op_id is None:
         return Call(kind, principal)
-    digest = blake3(_encode(msgspec.structs.replace(params, op_id=None))).digest()
+    # Methods share forms of parameters: without the name, an unpin would be answered as the pin before it was.
+    digest = blake3(_encode((kind, msgspec.structs.replace(params, op_id=None)))).digest()
     return Call(kind, principal, params.op_id, digest)
 
 

@@ -18,6 +18,7 @@ from ctxd.sessions.state import is_file_id
 from ctxd.store.writes import Accepted
 from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import PREFIX_CHARS_MIN
+from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.objects import ObjectType, ObjectVersion, VersionRow
 
 _HIDDEN = ("assembly:", "segment:")
@@ -267,8 +268,8 @@ def _parsed(cursor: str | None) -> tuple[int, int] | None:
 def _number(text: str | None) -> int:
     if text is None:
         return 0
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise CtxdError("invalid_params", f"{text!r} is no part of a cursor")
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= SAFE_INTEGER_MAX):
+        raise CtxdError("invalid_params", f"{text[:40]!r} is no part of a cursor")
     return int(text)
 
 

@@ -1,0 +1,47 @@
+"""An operation id stands for one call of one method."""
+
+from pathlib import Path
+
+import pytest
+
+from ctxd.errors import CtxdError
+from tests.unit.sessions.world import world
+
+pytestmark = pytest.mark.anyio
+
+METHODS = ("session.pin", "session.unpin", "session.deactivate", "session.pool_remove")
+
+
+@pytest.mark.parametrize("second", METHODS[1:])
+async def test_an_operation_id_of_one_method_is_refused_by_another_of_equal_parameters(
+    tmp_path: Path, second: str
+) -> None:
+    async with world(tmp_path / "state") as here:
+        await here.call("session.create", session="s", agent="a")
+        await here.call("toolcall.record", session="s", id="call", tool="bash", content="x")
+        await here.call("session.pin", session="s", object="call", op_id="op")
+        with pytest.raises(CtxdError) as refused:
+            await here.call(second, session="s", object="call", op_id="op")
+        assert refused.value.code == "idempotency_mismatch"
+        again = await here.call("session.pin", session="s", object="call", op_id="op")
+        assert again.pinned
+
+
+async def test_a_close_is_not_answered_with_the_pause_of_the_same_operation_id(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as here:
+        await here.call("session.create", session="s", agent="a")
+        await here.call("session.pause", session="s", op_id="op")
+        for method in ("session.close", "session.resume"):
+            with pytest.raises(CtxdError) as refused:
+                await here.call(method, session="s", op_id="op")
+            assert refused.value.code == "idempotency_mismatch"
+        assert (await here.call("session.get", session="s")).session.state == "paused"
+
+
+@pytest.mark.parametrize("cursor", ["9999999999999999999.1", "1.9999999999999999999", "9007199254740992.0"])
+async def test_a_cursor_beyond_every_number_is_refused_as_such(tmp_path: Path, cursor: str) -> None:
+    async with world(tmp_path / "state") as here:
+        await here.call("session.create", session="s", agent="a")
+        with pytest.raises(CtxdError) as refused:
+            await here.call("object.history", object="system_prompt:s", cursor=cursor)
+        assert refused.value.code == "invalid_params"
