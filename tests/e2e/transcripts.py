@@ -160,8 +160,9 @@ def _database_parts(path: Path) -> Iterator[Part]:
     try:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'part'").fetchone():
             return
-        query = """SELECT message.data, part.data, session.directory FROM part JOIN message ON message.id = part.message_id
-            JOIN session ON session.id = part.session_id ORDER BY part.session_id, part.id"""
+        query = """SELECT message.data, part.data, session.directory FROM part
+            JOIN message ON message.id = part.message_id JOIN session ON session.id = part.session_id
+            ORDER BY part.session_id, part.id"""
         for message, part, directory in connection.execute(query):
             yield json.loads(message).get("role") or "assistant", json.loads(part), directory
     finally:
