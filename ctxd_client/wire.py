@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from ctxd_client.errors import CallFailed, DaemonFault, TooLarge, from_wire
+from ctxd_client.errors import CallFailed, DaemonFault, InvalidCall, TooLarge, from_wire
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
 from ctxd_protocol.methods import METHODS, NoticeEvent, Params
@@ -74,8 +74,20 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def request_line(id: int, call: Call[Any], *, bytes_max: int) -> bytes:
-    """The line for ``call``, line feed included. Raises: ``TooLarge`` above ``bytes_max``, before anything is sent."""
-    body = _ENCODER.encode(_Request(method=call.method.name, params=call.params, id=id))
+    """The line for ``call``, line feed included.
+
+    Raises: ``TooLarge`` above ``bytes_max``, ``InvalidCall`` for text that has no UTF-8; before anything is sent.
+    """
+    try:
+        body = _ENCODER.encode(_Request(method=call.method.name, params=call.params, id=id))
+    except UnicodeEncodeError as error:
+        raise InvalidCall(
+            f"the call holds text that is not Unicode: {error.object[error.start : error.end]!a}",
+            code="invalid_params",
+            hint="decode bytes that are not UTF-8 with errors='replace'",
+            outcome="not_applied",
+            method=call.method.name,
+        ) from error
     if len(body) > bytes_max:
         raise TooLarge(
             f"the call has {len(body)} bytes, more than the {bytes_max} of one line",

@@ -11,6 +11,7 @@ from ctxd_client import (
     CallFailed,
     ConnectFailed,
     DaemonFault,
+    InvalidCall,
     InvalidState,
     NotFound,
     TooLarge,
@@ -103,6 +104,15 @@ async def test_a_call_above_the_announced_limit_is_refused_before_it_is_sent(dae
             await client.session_set_system_prompt("s1", "x" * (limit + 1))
         assert caught.value.outcome == "not_applied"
         assert daemon.of("session.set_system_prompt") == []
+        await client.daemon_status()
+
+
+async def test_a_call_with_text_that_has_no_utf8_is_refused_before_it_is_sent(daemon):
+    async with connect(daemon.path) as client:
+        with pytest.raises(InvalidCall, match="not Unicode") as caught:
+            await client.file_index("s1", "/tmp/" + b"\xff.txt".decode(errors="surrogateescape"))
+        assert (caught.value.code, caught.value.outcome) == ("invalid_params", "not_applied")
+        assert daemon.of("file.index") == []
         await client.daemon_status()
 
 
