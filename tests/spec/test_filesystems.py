@@ -1,0 +1,453 @@
+"""FS: whose path it is, and that no file the agent may come upon can hurt the daemon."""
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd_client import SyncClient, SyncSession
+from ctxd_protocol.limits import FILE_BYTES_MAX
+from ctxd_protocol.sessions import Mount
+from tests.spec.refusal import refused
+
+ANSWERS_S_MAX = 5.0
+"""Seconds within which the daemon has to answer whatever it is pointed at."""
+
+CONTAINER = "4f" * 32
+INSPECTED = [
+    {
+        "Id": CONTAINER,
+        "Mounts": [
+            {"Type": "bind", "Source": "/home/a/project", "Destination": "/workspace", "RW": True},
+            {"Type": "bind", "Source": "/home/a/.gitconfig", "Destination": "/root/.gitconfig", "RW": False},
+            {"Type": "tmpfs", "Source": "", "Destination": "/scratch", "RW": True},
+        ],
+    }
+]
+MOUNTINFO = rf"""
+1035 768 0:184 / / rw,relatime - overlay overlay rw,lowerdir=/var/lib/docker/overlay2/l/A
+1036 1035 0:187 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw
+1040 1035 252:1 /home/a/my\040project /workspace rw,relatime - ext4 /dev/vda1 rw
+1041 1035 252:1 /home/a/read /only ro,relatime - ext4 /dev/vda1 rw
+1042 1035 252:1 /var/lib/docker/containers/{CONTAINER}/resolv.conf /etc/resolv.conf rw,relatime - ext4 /dev/vda1 rw
+""".lstrip()
+
+
+def mount(agent: str, canonical: Path | str, filesystem_id: str | None = None) -> Mount:
+    return Mount(agent_prefix=agent, canonical_prefix=str(canonical), filesystem_id=filesystem_id)
+
+
+def canonical(s: SyncSession, path: str) -> str:
+    return s.resolve(path).canonical_path
+
+
+def shown(s: SyncSession, object: str) -> str:
+    """How the pool of the session's context shows the path of ``object``."""
+    blocks = s.assemble().blocks
+    lines = [line for block in blocks if block.section == "metadata_pool" for line in block.text.split("\n")]
+    (line,) = [line for line in lines if line.startswith(f"id={object} ")]
+    path = line.partition(" path=")[2].rpartition(" file_type=")[0]
+    return str(json.loads(path)) if path.startswith('"') else path
+
+
+# --- mounts ---
+
+
+@pytest.mark.requirement("FS-1")
+def test_a_path_below_a_mount_is_canonical_inside_and_shown_as_the_agent_knows_it(
+    start, client: SyncClient, tree: Path
+) -> None:
+    (tree / "src").mkdir()
+    (tree / "src" / "a.py").write_text("x = 1\n")
+    s = start(workdir="/workspace", mounts=[mount("/workspace", tree)])
+    for spelling in ("/workspace/src/a.py", "src/a.py", "./src//a.py", "/workspace/../workspace/src/a.py"):
+        place = s.resolve(spelling)
+        assert (place.canonical_path, place.display_path) == (f"{tree}/src/a.py", "/workspace/src/a.py")
+    read = s.read("src/a.py")
+    version = client.object_get(read.object, session=s.id).object
+    assert version.source is not None
+    assert (version.source.path, version.display_path) == (f"{tree}/src/a.py", "/workspace/src/a.py")
+    assert version.payload["content"] == "x = 1\n"
+    assert shown(s, read.object) == "/workspace/src/a.py"
+    host = start()
+    assert host.read(f"{tree}/src/a.py").object == read.object
+    assert shown(host, read.object) == f"{tree}/src/a.py"
+
+
+@pytest.mark.requirement("FS-1")
+def test_a_path_that_no_mount_covers_stays_as_it_is_on_the_sessions_own_filesystem(start, tree: Path) -> None:
+    s = start(workdir="/workspace", mounts=[mount("/workspace", tree)], filesystem_id=CONTAINER)
+    outside, inside = s.resolve("/etc/hosts"), s.resolve("/workspace/a")
+    assert (outside.canonical_path, outside.display_path, outside.filesystem_id) == (
+        "/etc/hosts",
+        "/etc/hosts",
+        CONTAINER,
+    )
+    assert inside.filesystem_id == start().view().session.filesystem_id != CONTAINER
+
+
+@pytest.mark.requirement("FS-1")
+def test_changed_mounts_hold_from_then_on(start, client: SyncClient, tree: Path) -> None:
+    (tree / "a.py").write_text("x")
+    s = start(workdir="/one", mounts=[mount("/one", tree)])
+    read = s.read("a.py")
+    s.configure(workdir="/two", mounts=[mount("/two", tree)])
+    assert canonical(s, "a.py") == f"{tree}/a.py"
+    assert client.object_get(read.object, session=s.id).object.display_path == "/two/a.py"
+    assert shown(s, read.object) == "/two/a.py"
+
+
+@pytest.mark.requirement("FS-2")
+def test_prefixes_match_whole_components(start, tree: Path) -> None:
+    s = start(mounts=[mount("/work", tree / "w"), mount("/x", tree / "short")])
+    assert canonical(s, "/work") == f"{tree}/w"
+    assert canonical(s, "/work/a") == f"{tree}/w/a"
+    assert canonical(s, "/workspace/a") == "/workspace/a"
+    assert canonical(s, "/work.bak") == "/work.bak"
+    assert s.resolve(f"{tree}/shorter/a").display_path == f"{tree}/shorter/a"
+    assert s.resolve(f"{tree}/short/a").display_path == "/x/a"
+
+
+@pytest.mark.requirement("FS-2")
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_longest_prefix_wins_in_both_directions(start, tree: Path, turned: bool) -> None:
+    mounts = [mount("/w", tree), mount("/w/deep", tree / "elsewhere"), mount("/v", tree / "sub" / "dir")]
+    s = start(mounts=mounts[::-1] if turned else mounts)
+    assert canonical(s, "/w/a") == f"{tree}/a"
+    assert canonical(s, "/w/deep/a") == f"{tree}/elsewhere/a"
+    assert canonical(s, "/w/deeper/a") == f"{tree}/deeper/a"
+    assert s.resolve(f"{tree}/sub/a").display_path == "/w/sub/a"
+    assert s.resolve(f"{tree}/sub/dir/a").display_path == "/v/a"
+    assert s.resolve(f"{tree}/elsewhere/a").display_path == "/w/deep/a"
+
+
+@pytest.mark.requirement("FS-3")
+def test_a_session_has_several_mounts_each_on_its_own_filesystem(start, client: SyncClient, tree: Path) -> None:
+    for name in ("one", "two"):
+        (tree / name).mkdir()
+        (tree / name / "a").write_text(name)
+    s = start(mounts=[mount("/1", tree / "one"), mount("/2", tree / "two"), mount("/3", "/exports/x", "nfs-1")])
+    contents = [client.object_get(s.read(f"/{n}/a").object).object.payload["content"] for n in (1, 2)]
+    assert contents == ["one", "two"]
+    far = s.resolve("/3/a")
+    assert (far.filesystem_id, far.canonical_path) == ("nfs-1", "/exports/x/a")
+    sent = s.read("/3/a", content="three")
+    assert shown(s, sent.object) == "/3/a"
+
+
+@pytest.mark.requirement("FS-3")
+def test_a_mount_at_the_root_covers_every_path_that_no_longer_one_does(start, client: SyncClient, tree: Path) -> None:
+    (tree / "etc").mkdir()
+    (tree / "etc" / "hosts").write_text("mine\n")
+    s = start(workdir="/", mounts=[mount("/", tree), mount("/cache", "/var/cache/box")])
+    read = s.read("/etc/hosts")
+    assert client.object_get(read.object).object.payload["content"] == "mine\n"
+    assert shown(s, read.object) == "/etc/hosts"
+    assert canonical(s, "/cache/a") == "/var/cache/box/a"
+    assert canonical(s, "/") == str(tree)
+
+
+@pytest.mark.requirement("FS-3")
+def test_a_file_that_lies_under_another_mount_is_shown_by_a_path_that_leads_back_to_it(
+    start, client: SyncClient, tree: Path
+) -> None:
+    (tree / "sub").mkdir()
+    (tree / "sub" / "a").write_text("hidden")
+    s = start(mounts=[mount("/w", tree), mount("/w/sub", tree / "other")])
+    read = start().read(f"{tree}/sub/a")
+    path = s.resolve(f"{tree}/sub/a").display_path
+    assert s.resolve(path).object == read.object
+    assert path == f"{tree}/sub/a"
+
+
+@pytest.mark.requirement("FS-4")
+def test_a_session_of_the_host_has_the_hash_of_its_machine_id(s: SyncSession) -> None:
+    for place in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+        text = place.read_text().strip() if place.exists() else ""
+        if text not in ("", "uninitialized"):
+            assert s.view().session.filesystem_id == hashlib.sha256(text.encode()).hexdigest()
+            return
+    pytest.skip("this host has no machine id")
+
+
+@pytest.mark.requirement("FS-4")
+@pytest.mark.parametrize("text", [{"docker_inspect": json.dumps(INSPECTED)}, {"mountinfo": MOUNTINFO}])
+def test_a_container_has_its_container_id(start, client: SyncClient, text: dict[str, str]) -> None:
+    found = client.mount_detect(**text)
+    assert found.filesystem_id == CONTAINER
+    s = start(filesystem_id=found.filesystem_id)
+    assert s.resolve("/etc/hosts").filesystem_id == CONTAINER
+
+
+@pytest.mark.requirement("FS-5")
+def test_mappings_are_read_from_docker_inspect_and_the_rest_is_named(start, client: SyncClient) -> None:
+    found = client.mount_detect(docker_inspect=json.dumps(INSPECTED))
+    assert found.mounts == (
+        Mount(agent_prefix="/workspace", canonical_prefix="/home/a/project"),
+        Mount(agent_prefix="/root/.gitconfig", canonical_prefix="/home/a/.gitconfig", writable=False),
+    )
+    assert len(found.ignored) == 1
+    assert "/scratch" in found.ignored[0]
+    assert "tmpfs" in found.ignored[0]
+    s = start(workdir="/workspace", mounts=found.mounts)
+    assert canonical(s, "a") == "/home/a/project/a"
+
+
+@pytest.mark.requirement("FS-5")
+def test_mappings_are_read_from_mountinfo_and_the_rest_is_named(start, client: SyncClient) -> None:
+    found = client.mount_detect(mountinfo=MOUNTINFO)
+    assert found.mounts == (
+        Mount(agent_prefix="/workspace", canonical_prefix="/home/a/my project"),
+        Mount(agent_prefix="/only", canonical_prefix="/home/a/read", writable=False),
+    )
+    assert [row.split(": ")[0] for row in found.ignored] == ["/", "/proc", "/etc/resolv.conf"]
+    assert all(row.split(": ")[1] for row in found.ignored)
+    assert canonical(start(mounts=found.mounts), "/workspace/a") == "/home/a/my project/a"
+
+
+@pytest.mark.requirement("FS-5")
+def test_this_machines_own_mountinfo_is_understood(start, client: SyncClient) -> None:
+    text = Path("/proc/self/mountinfo").read_text()
+    found = client.mount_detect(mountinfo=text)
+    assert len(found.mounts) + len(found.ignored) <= len(text.splitlines())
+    assert found.mounts or found.ignored
+    start(mounts=found.mounts)
+
+
+@pytest.mark.requirement("FS-5")
+@pytest.mark.parametrize("text", [{}, {"docker_inspect": "[]", "mountinfo": ""}, {"docker_inspect": "Error: no such"}])
+def test_what_is_neither_is_refused(client: SyncClient, text: dict[str, str]) -> None:
+    with refused("invalid_params"):
+        client.mount_detect(**text)
+
+
+@pytest.mark.requirement("FS-6")
+@pytest.mark.parametrize(
+    "path",
+    ["/..", "/a/../../b", "../" * 50 + "etc/passwd", "a\0b", "/" + "é" * 2048, "x" * 4096],
+    ids=["root", "over a component", "from the workdir", "NUL", "bytes", "with the workdir"],
+)
+def test_a_path_that_leads_nowhere_is_refused_whatever_it_is_for(s: SyncSession, path: str) -> None:
+    before = s.view()
+    for call in (s.resolve, s.read, lambda path: s.edited(path, content="x")):
+        with refused("invalid_path"):
+            call(path)
+    (found,) = s.discover([path]).objects
+    assert (found.outcome, found.object) == ("ignored", None)
+    assert found.reason
+    assert s.view() == before
+
+
+@pytest.mark.requirement("FS-6")
+def test_a_path_of_4096_bytes_is_taken_and_one_more_is_refused(s: SyncSession) -> None:
+    longest = "/" + "/".join(["d" * 254] * 16) + "/" + "d" * 15
+    assert len(longest) == 4096
+    assert canonical(s, longest) == longest
+    with refused("invalid_path", "invalid_params"):
+        s.resolve(longest + "d")
+
+
+@pytest.mark.requirement("FS-6")
+def test_a_mount_cannot_make_a_path_climb_or_grow_too_long(start, tree: Path) -> None:
+    s = start(workdir="/w", mounts=[mount("/w", tree / ("d" * 200))])
+    assert canonical(s, "/w/../etc/passwd") == "/etc/passwd"
+    with refused("invalid_path"):
+        s.resolve("/w/" + "/".join(["e" * 255] * 15) + "/" + "e" * 200)
+    for prefix in ("relative", "/.."):
+        with refused("invalid_path"):
+            start(mounts=[mount(prefix, tree)])
+
+
+# --- files that are no text ---
+
+
+def answered(client: SyncClient, s: SyncSession, path: str, **given: Any) -> Any:
+    """``file.index`` within ``ANSWERS_S_MAX``."""
+    return client.within(ANSWERS_S_MAX).file_index(s.id, path, **given)
+
+
+@pytest.mark.requirement("FS-7")
+@pytest.mark.parametrize("raw", [b"\x00", b"PNG\xff\xfe", b"text\n\x80"], ids=["NUL", "header", "late"])
+def test_a_binary_file_is_known_by_its_hash(s: SyncSession, client: SyncClient, tree: Path, raw: bytes) -> None:
+    (tree / "a.bin").write_bytes(raw)
+    found = answered(client, s, "a.bin")
+    assert (found.outcome, found.kind, found.char_count) == ("created", "binary", 0)
+    assert found.source_hash == hashlib.sha256(raw).hexdigest()
+    version = client.object_get(found.object).object
+    assert (version.state, version.payload["content"], version.payload["kind"]) == ("present", None, "binary")
+    (tree / "a.bin").write_bytes(raw + b"\x00")
+    assert answered(client, s, "a.bin").outcome == "updated"
+
+
+@pytest.mark.requirement("FS-7")
+@pytest.mark.parametrize("size", [FILE_BYTES_MAX + 1, 2**43], ids=["one byte over", "8 TiB and sparse"])
+def test_an_oversized_file_is_known_by_its_size_and_not_read(
+    s: SyncSession, client: SyncClient, tree: Path, size: int
+) -> None:
+    with (tree / "large.log").open("wb") as large:
+        large.truncate(size)
+    found = answered(client, s, "large.log")
+    assert (found.outcome, found.kind, found.source_hash, found.char_count) == ("created", "too_large", None, 0)
+    payload = client.object_get(found.object).object.payload
+    assert (payload["size_bytes"], payload["content"]) == (size, None)
+    assert answered(client, s, "large.log").outcome == "unchanged"
+    (tree / "large.log").write_text("small\n")
+    assert answered(client, s, "large.log").kind == "text"
+
+
+@pytest.mark.requirement("FS-7")
+def test_a_file_of_the_largest_size_is_still_text(s: SyncSession, client: SyncClient, tree: Path) -> None:
+    (tree / "a.log").write_bytes(b"x" * FILE_BYTES_MAX)
+    found = answered(client, s, "a.log")
+    assert (found.kind, found.char_count) == ("text", FILE_BYTES_MAX)
+
+
+@pytest.fixture
+def special(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Kind of special file to the path of one."""
+    monkeypatch.chdir(tree)
+    os.mkfifo("fifo")
+    (tree / "directory").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        (tree / "link to fifo").symlink_to("fifo")
+        found = {name: str(tree / name) for name in ("fifo", "directory", "socket", "link to fifo")}
+        yield {**found, "character device": "/dev/zero", "terminal": "/dev/tty"}
+
+
+SPECIAL = ("fifo", "directory", "socket", "link to fifo", "character device", "terminal")
+
+
+@pytest.mark.requirement("FS-7")
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_special_file_is_refused_without_being_opened(
+    s: SyncSession, client: SyncClient, special: dict[str, str], kind: str
+) -> None:
+    before = s.view()
+    for cause in ("read", "edit", "check"):
+        with refused("unsupported"):
+            answered(client, s, special[kind], cause=cause)
+    (found,) = client.within(ANSWERS_S_MAX).file_discover(s.id, [special[kind]]).objects
+    assert (found.outcome, found.object) == ("ignored", None)
+    assert s.view() == before
+    assert not s.resolve(special[kind]).known
+
+
+@pytest.mark.requirement("FS-7")
+def test_a_known_file_that_a_pipe_took_the_place_of_is_orphaned(s: SyncSession, client: SyncClient, tree: Path) -> None:
+    (tree / "a").write_text("text\n")
+    read = s.read("a")
+    (tree / "a").unlink()
+    os.mkfifo(tree / "a")
+    with refused("unsupported"):
+        answered(client, s, "a")
+    checked = answered(client, s, "a", cause="check")
+    assert (checked.outcome, checked.kind) == ("orphaned", "special")
+    assert client.within(ANSWERS_S_MAX).session_resume(s.id).reconciled.orphaned == (read.object,)
+    assert client.object_get(read.object).object.payload["content"] == "text\n"
+
+
+@pytest.mark.requirement("FS-7")
+def test_a_block_device_is_refused(s: SyncSession, client: SyncClient, tree: Path) -> None:
+    try:
+        os.mknod(tree / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 200))
+    except PermissionError:
+        pytest.skip("only root may make a device node")
+    with refused("unsupported"):
+        answered(client, s, "disk")
+
+
+@pytest.mark.requirement("FS-7")
+def test_a_path_that_cannot_be_followed_is_unreadable(s: SyncSession, client: SyncClient, tree: Path) -> None:
+    (tree / "loop").symlink_to("loop")
+    with refused("source_unreachable"):
+        answered(client, s, "loop")
+    with refused("source_unreachable"):
+        answered(client, s, "n" * 256)
+    assert s.view().session.session_index == ()
+
+
+@pytest.mark.requirement("FS-7")
+def test_a_file_that_the_daemon_may_not_read_is_unreadable_and_its_version_stands(
+    s: SyncSession, client: SyncClient, tree: Path
+) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("nothing is unreadable to root; tests/unit/sources proves it with other rights")
+    (tree / "a").write_text("text\n")
+    read = s.read("a")
+    (tree / "a").chmod(0)
+    with refused("source_unreachable"):
+        answered(client, s, "a")
+    checked = answered(client, s, "a", cause="check")
+    assert (checked.outcome, checked.kind) == ("orphaned", "unreadable")
+    assert client.object_get(read.object).object.payload["content"] == "text\n"
+
+
+@pytest.mark.requirement("FS-7")
+@pytest.mark.parametrize("name", ["line\nfeed", "tab\tand bell\x07", " blank ", "\u202egnp.a", "'\"\\$(x)*", "-rf"])
+def test_any_name_in_utf8_is_a_files_name(s: SyncSession, client: SyncClient, tree: Path, name: str) -> None:
+    (tree / name).write_text("x")
+    found = answered(client, s, f"{tree}/{name}")
+    assert (found.outcome, found.kind) == ("created", "text")
+    version = client.object_get(found.object).object
+    assert version.source is not None
+    assert version.source.path == f"{tree}/{name}"
+    assert shown(s, found.object) == f"{tree}/{name}"
+    assert answered(client, s, f"{tree}/{name}").outcome == "unchanged"
+
+
+@pytest.mark.requirement("FS-7")
+def test_a_name_that_is_not_utf8_is_refused_and_nobody_is_harmed(
+    s: SyncSession, client: SyncClient, tree: Path
+) -> None:
+    raw = os.fsencode(tree) + b"/\xff\xfe.txt"
+    with open(raw, "w") as file:
+        file.write("x")
+    (tree / "a.py").write_text("x")
+    with refused("invalid_params"):
+        answered(client, s, os.fsdecode(raw))
+    listed = subprocess.run(["ls"], cwd=tree, capture_output=True, check=True).stdout.decode(errors="replace")
+    objects = s.observe("ls", listed).objects
+    assert [found.path for found in objects if found.object] == [f"{tree}/a.py"]
+
+
+@pytest.mark.requirement("FS-7")
+def test_none_of_them_blocks_the_daemon_for_others(
+    s: SyncSession, client: SyncClient, tree: Path, special: dict[str, str]
+) -> None:
+    (tree / "a.py").write_text("x")
+    for number in range(20):
+        for path in special.values():
+            with refused("unsupported"):
+                answered(client, s, path)
+        assert answered(client, s, "a.py").outcome == ("created" if number == 0 else "unchanged")
+
+
+@pytest.mark.requirement("FS-8")
+def test_what_no_mount_covers_lies_on_its_devices_filesystem_when_asked_for(start, tree: Path) -> None:
+    shm = Path("/dev/shm")
+    if not shm.is_dir() or os.stat(shm).st_dev == os.stat(tree).st_dev:
+        pytest.skip("this host has no second filesystem at hand")
+    place = Path(tempfile.mkdtemp(dir=shm))
+    try:
+        (place / "a").write_text("there\n")
+        plain, told = start(), start(detect_filesystems=True)
+        mounted = start(detect_filesystems=True, mounts=[mount("/m", place)])
+        host = plain.view().session.filesystem_id
+        assert plain.resolve(f"{place}/a").filesystem_id == host
+        assert mounted.resolve("/m/a").filesystem_id == host
+        far = told.resolve(f"{place}/a")
+        assert far.filesystem_id not in ("", host)
+        assert mounted.resolve(f"{place}/a").object == far.object
+        assert (told.read(f"{place}/a").object, told.resolve(str(tree)).filesystem_id) == (far.object, host)
+    finally:
+        shutil.rmtree(place)
