@@ -3,20 +3,17 @@
 Reads only. The promise: a text given out has the hash that was recorded, or there is no text but an error.
 """
 
-from typing import Final
-
 from ctxd.assembly.answer import Assembled, context_of
 from ctxd.assembly.composition import Composition, Rendering, View, sha256
 from ctxd.assembly.record import Recorded, read_record
 from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
-from ctxd.sessions.live import LiveSession, assembly_id
+from ctxd.objects.identity import assemblies_prefix, assembly_id
+from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.ids import system_prompt_id
-
-_NUMBER_DIGITS: Final = 10
 
 
 class Archive:
@@ -31,7 +28,7 @@ class Archive:
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
-        found = await self._store.scan(_prefix(session), after=assembly_id(session, after), limit=limit)
+        found = await self._store.scan(assemblies_prefix(session), after=assembly_id(session, after), limit=limit)
         if not found:
             await self._sessions.live(session)
         return [read_record(stored) for stored in found]
@@ -66,7 +63,7 @@ class Archive:
 
     async def newest(self, session: str) -> Stored | None:
         """The newest record of ``session``, null if it has none."""
-        found = await self._store.scan_newest(_prefix(session), before_id=None, limit=1)
+        found = await self._store.scan_newest(assemblies_prefix(session), before_id=None, limit=1)
         return found[0] if found else None
 
     async def _view(self, live: LiveSession, tx: int, recorded: Recorded) -> View:
@@ -125,7 +122,3 @@ class Archive:
     async def _at(self, session: str, number: int) -> Stored | None:
         found = await self._store.scan(assembly_id(session, number), limit=1)
         return found[0] if found and len(found[0].document.id) == len(assembly_id(session, number)) else None
-
-
-def _prefix(session: str) -> str:
-    return assembly_id(session, 0)[:-_NUMBER_DIGITS]

@@ -20,11 +20,11 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.index import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
+from ctxd.objects.identity import is_file_id
 from ctxd.sessions.calls import Call
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.resume import portions
-from ctxd.sessions.state import is_file_id
 from ctxd.store.answers import MISSING, Missing
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write

@@ -16,7 +16,8 @@ from ctxd.assembly.pieces import Display, Piece, active_piece, chat_piece, promp
 from ctxd.assembly.pool import Head, PoolText
 from ctxd.assembly.render import POOL_HEADER, SEPARATOR
 from ctxd.objects.document import Stored
-from ctxd.sessions.state import SessionState, is_file_id
+from ctxd.objects.identity import is_file_id
+from ctxd.sessions.state import SessionState
 from ctxd_protocol.context import Block, BudgetPlan, Section, SectionSize
 from ctxd_protocol.sessions import Message
 

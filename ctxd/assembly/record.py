@@ -13,7 +13,7 @@ from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions.live import assembly_id
+from ctxd.objects.identity import assembly_id
 from ctxd_protocol.context import AssemblyRecord
 from ctxd_protocol.ids import context_id
 

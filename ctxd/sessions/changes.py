@@ -5,19 +5,16 @@ already. Which id a request means is settled by ``resolve`` before.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.objects.identity import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES, is_file_id
 from ctxd.sessions.collapse import overdue
 from ctxd.sessions.delta import NOTHING, Delta
-from ctxd.sessions.state import SessionState, is_file_id
+from ctxd.sessions.state import SessionState
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, toolcall_alias
 from ctxd_protocol.sessions import Collapse, ContextLevel, Message
-
-INFRASTRUCTURE: Final = ("chat:", "session:", "system_prompt:", "segment:", "assembly:")
-"""How ids of objects begin that are rendered in fixed places and belong to no set (spec 1 §2.1)."""
 
 
 def resolve(state: SessionState, session: str, text: str) -> str:
@@ -27,7 +24,7 @@ def resolve(state: SessionState, session: str, text: str) -> str:
     """
     if text in state.index:
         return text
-    if text.startswith(INFRASTRUCTURE):
+    if text.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES)):
         raise CtxdError(
             "infrastructure_object",
             f"{text} is infrastructure: it has a fixed place in the context",

@@ -14,6 +14,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document
+from ctxd.objects.identity import segment_id
 from ctxd.sessions.bundles import RUN, carries_bundle, to_text
 from ctxd.sessions.calls import Call
 from ctxd.sessions.delta import NOTHING, Delta
@@ -28,16 +29,6 @@ from ctxd_protocol.sessions import SessionView
 
 OPS_REMEMBERED_MAX: Final = 256
 """Operation ids of its newest writes that a session knows: more than one connection may have in flight."""
-
-
-def segment_id(session: str, number: int) -> str:
-    """The id of segment ``number`` of ``session``; ids sort as numbers do."""
-    return f"segment:{session}#{number:010d}"
-
-
-def assembly_id(session: str, number: int) -> str:
-    """The id of the record of assembly ``number`` of ``session``; ids sort as numbers do."""
-    return f"assembly:{session}#{number:010d}"
 
 
 class LiveSession:
@@ -117,11 +108,6 @@ class LiveSession:
             active_set=tuple(state.active),
             pinned_set=tuple(state.pinned),
         )
-
-    def read_seq(self, object_id: str) -> int | None:
-        """The journal sequence of the write that first showed the object's content; null if it never was shown."""
-        number = self.state.read.get(object_id)
-        return None if number is None else self.seqs[number]
 
     async def admit(
         self, ticket: Ticket, call: Call, *, heads: Sequence[str] = (), paused: bool = False

@@ -12,18 +12,17 @@ from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.objects.identity import number_of, segment_id, segments_prefix
 from ctxd.sessions.bundles import RUN, carriers, from_text
 from ctxd.sessions.delta import Delta, from_payload
 from ctxd.sessions.head import read_head
-from ctxd.sessions.live import LiveSession, segment_id
+from ctxd.sessions.live import LiveSession
 from ctxd.sessions.state import SessionState, fold
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.ids import session_object_id
 
 SEGMENTS_INLINE_MAX: Final = 500
 """Segments that are decoded on the loop: a few milliseconds. More go to a thread, so that other sessions go on."""
-
-_NUMBER_DIGITS: Final = 10
 
 T = TypeVar("T")
 
@@ -55,7 +54,7 @@ async def load(
     if tx is None and valid_time is None:
         segments = await _newest(store, session, limiter)
     else:
-        found = await store.scan(segment_prefix(session), tx=tx, valid_time=valid_time)
+        found = await store.scan(segments_prefix(session), tx=tx, valid_time=valid_time)
         segments = await _in_thread(limiter, len(found), lambda: decoded(session, found))
     state = await _in_thread(limiter, len(segments.deltas), lambda: fold(segments.deltas))
     return LiveSession(
@@ -69,11 +68,6 @@ async def load(
         updated_at=max(stored.valid_time, segments.valid_time),
         host_filesystem_id=host_filesystem_id,
     )
-
-
-def segment_prefix(session: str) -> str:
-    """How the ids of all segments of ``session`` begin, and no others."""
-    return segment_id(session, 0)[:-_NUMBER_DIGITS]
 
 
 def fold_stored(session: str, segments: Sequence[Stored]) -> SessionState:
@@ -96,9 +90,9 @@ def decoded(session: str, found: Sequence[Stored], *, first: int = 0) -> Segment
 
 
 async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -> Segments:
-    prefix = segment_prefix(session)
+    prefix = segments_prefix(session)
     newest = await store.scan_newest(prefix, before_id=None, limit=1)
-    count = int(newest[0].document.id[-_NUMBER_DIGITS:]) + 1 if newest else 0
+    count = number_of(newest[0].document.id) + 1 if newest else 0
     ends = [segment_id(session, number) for number in carriers(count)]
     carrying = await store.bulk(ends, content=True)
     if len(carrying) < len(ends):

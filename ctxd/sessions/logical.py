@@ -10,7 +10,8 @@ import msgspec
 
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions.loading import fold_stored, segment_prefix
+from ctxd.objects.identity import segments_prefix
+from ctxd.sessions.loading import fold_stored
 from ctxd.sessions.state import SessionState
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
@@ -38,7 +39,7 @@ async def version(
     if not first:
         return None
     is_chat = id.startswith("chat:")
-    segments = await store.scan(segment_prefix(session), valid_time=valid_time, tx=tx)
+    segments = await store.scan(segments_prefix(session), valid_time=valid_time, tx=tx)
     state = fold_stored(session, segments)
     newest = [*first, *(segment for segment in segments if not is_chat or _says(segment))][-1]
     if not is_chat:
@@ -76,7 +77,7 @@ async def history(
         heads.extend(page)
         if len(page) < _PAGE:
             break
-    segments = await store.scan(segment_prefix(session), valid_time=valid_time, tx=tx)
+    segments = await store.scan(segments_prefix(session), valid_time=valid_time, tx=tx)
     if id.startswith("chat:"):
         heads, segments = heads[:1], [segment for segment in segments if _says(segment)]
     writes = {stored.tx: stored for stored in (*heads, *segments)}

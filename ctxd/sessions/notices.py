@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ctxd.objects.document import Document, Stored
+from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.delta import from_payload
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.state import is_file_id
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.sessions import Notice
 

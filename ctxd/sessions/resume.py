@@ -8,7 +8,8 @@ from typing import Final
 
 from ctxd.indexing.freshen import Freshened
 from ctxd.objects.document import Document
-from ctxd.sessions.state import SessionState, is_file_id
+from ctxd.objects.identity import is_file_id
+from ctxd.sessions.state import SessionState
 from ctxd_protocol.methods import Reconciled
 
 PUTS_MAX: Final = 500

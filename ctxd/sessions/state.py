@@ -5,10 +5,10 @@ entry. A state changes by ``apply`` alone, in time that does not depend on the s
 decided in ``ctxd.sessions.changes``. Two states of equal segments are equal, whether or not snapshots lie among those.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ctxd.objects.identity import is_file_id
 from ctxd.sessions.delta import Delta, Snapshot
 from ctxd_protocol.sessions import ContextLevel, Message
 
@@ -16,8 +16,6 @@ SNAPSHOT_TAIL_MIN: Final = 256
 """Changes since the last snapshot below which none is written: replaying fewer costs less than writing one."""
 
 OrderedSet = dict[str, None]
-
-_FILE: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class SessionState:
@@ -83,11 +81,6 @@ class SessionState:
         return isinstance(other, SessionState) and _comparable(self) == _comparable(other)
 
     __hash__ = None  # type: ignore[assignment]  # a state changes, so it is no key
-
-
-def is_file_id(id: str) -> bool:
-    """Whether the content object ``id`` is a file; else it is a tool call."""
-    return len(id) == 64 and _FILE.fullmatch(id) is not None
 
 
 def apply(state: SessionState, delta: Delta) -> None:

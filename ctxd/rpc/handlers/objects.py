@@ -8,20 +8,18 @@ from typing import Any, cast
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.objects.identity import INNER_PREFIXES, is_file_id
 from ctxd.objects.kinds import KINDS, state_of, type_of
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions import changes, logical
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.state import is_file_id
 from ctxd.store.writes import Accepted
 from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import PREFIX_CHARS_MIN
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.objects import ObjectType, ObjectVersion, VersionRow
-
-_HIDDEN = ("assembly:", "segment:")
 
 
 def handlers(sessions: Sessions) -> dict[str, Handler]:
@@ -55,7 +53,7 @@ class _ObjectCalls:
         live = await self._live(caller.session)
         if caller.capability != "host":
             ids = dict.fromkeys(id for id in ids if live is not None and _within(live, id))
-        plain = [id for id in ids if logical.session_of(id) is None and not id.startswith(_HIDDEN)]
+        plain = [id for id in ids if logical.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
         found = await self._store.bulk(plain, valid_time=params.valid_time, tx=params.tx, content=params.content)
         if newest := max((stored.tx for stored in found.values() if stored.tx > self._durable()), default=0):
             tx = newest if params.tx is None else params.tx
@@ -119,7 +117,7 @@ class _ObjectCalls:
 
     async def _resolved(self, caller: Caller, live: LiveSession | None, text: str) -> str:
         """The id that ``text`` means to ``caller``. Raises: CtxdError object_not_found, ambiguous_id."""
-        if text.startswith(_HIDDEN):
+        if text.startswith(INNER_PREFIXES):
             raise _not_found(text)
         if live is None:
             return text
@@ -174,7 +172,7 @@ class _ObjectCalls:
             page = await self._store.scan("", after=after, limit=params.limit + 1)
             for stored in page:
                 after = stored.document.id
-                if after.startswith(_HIDDEN):
+                if after.startswith(INNER_PREFIXES):
                     # Beyond all ids of this kind: a semicolon is the character after the colon.
                     after = after.partition(":")[0] + ";"
                     break

@@ -164,6 +164,8 @@ def test_an_object_is_found_by_eight_characters_or_by_a_tool_calls_own_id() -> N
     assert code_of(changes.resolve, state, "s", FILE[:7]) == "not_in_index"
     apply(state, Delta(called=("toolcall:s:fedcba98",)))
     assert changes.resolve(state, "s", "fedcba98") == "toolcall:s:fedcba98"
+    apply(state, Delta(called=("call_12345", "call_1234")))
+    assert changes.resolve(state, "s", "call_1234") == "call_1234"
 
 
 @pytest.mark.requirement("SES-8")

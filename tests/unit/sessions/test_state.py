@@ -10,10 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import is_file_id
 from ctxd.sessions import changes
 from ctxd.sessions.delta import NOTHING, Delta, from_payload, to_payload
 from ctxd.sessions.head import segment_document
-from ctxd.sessions.state import SessionState, apply, check, fold, is_file_id, snapshot
+from ctxd.sessions.state import SessionState, apply, check, fold, snapshot
 from ctxd_protocol.sessions import Collapse, Message
 
 FILES = [f"{n:064x}" for n in range(6)]
