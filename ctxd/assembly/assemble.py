@@ -104,6 +104,7 @@ class Assembler:
         self._clock = clock
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._landed = 0
+        self._lost = 0
         store.on_durable(self._count)
         store.on_lost(self._forget)
 
@@ -127,17 +128,25 @@ class Assembler:
 
         Files are not read again and nothing is written. Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
-        async with live.lock:
-            live.require_current()
-            kept = self._kept_of(live)
-            loaded = _Loaded(self._store)
-            while True:
-                try:
-                    composition = kept.rendering.compose(self._view(live, loaded, budget_tokens))
-                except _NotInMemory:
-                    await self._load(live, kept, loaded)
-                    continue
-                return composition.plan, live.barrier
+        while True:
+            async with live.lock:
+                lost = self._lost
+                composition = await self._compose_as_is(live, budget_tokens)
+                barrier = live.barrier
+            # Over everything accepted before: the plan may show what other sessions wrote and can still lose.
+            await self._store.signatures(())
+            if self._lost == lost:
+                return composition.plan, barrier
+
+    async def _compose_as_is(self, live: LiveSession, budget_tokens: int | None) -> Composition:
+        live.require_current()
+        kept = self._kept_of(live)
+        loaded = _Loaded(self._store)
+        while True:
+            try:
+                return kept.rendering.compose(self._view(live, loaded, budget_tokens))
+            except _NotInMemory:
+                await self._load(live, kept, loaded)
 
     async def _freshen(self, live: LiveSession, call: Call) -> None:
         files = [id for id in live.state.active if is_file_id(id)]
@@ -287,4 +296,5 @@ class Assembler:
 
     def _forget(self, sessions: frozenset[str]) -> None:
         """Writes were lost: a kept rendering may show a version of any session that never was."""
+        self._lost += 1
         self._kept.clear()

@@ -122,6 +122,9 @@ class _Files:
         id, source = await self._indexer.resolve(live.mounts, live.settings.workdir, params.path)
         shown = live.mounts.display(source)
         head = (await self._store.heads((id,)))[id]
+        durable = self._store.head()
+        if head is not None and (durable is None or durable.seq < head.tx):
+            head = await self._store.get(id, tx=head.tx)
         return FileResolveResult(
             object=id,
             canonical_path=source.path,

@@ -160,6 +160,9 @@ class _ObjectCalls:
         levels = {id: (state.level(id), id in state.pinned) for id in wanted}
         barrier = live.barrier
         heads = await self._store.heads(wanted)
+        if newest := max((head.tx for head in heads.values() if head and head.tx > self._durable()), default=0):
+            # Another session's write, which may yet be lost: what is read by its sequence is on the disk.
+            heads = {**await self._store.bulk(wanted, tx=newest)}
         items = tuple(_item(head, live, *levels[id]) for id, head in heads.items() if head is not None)
         cursor = None if end is None else str(end)
         return Accepted(barrier, _always(wire.ObjectListResult(objects=items, next_cursor=cursor)))

@@ -1,0 +1,86 @@
+"""No read tells of another session's write that is lost afterwards."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from ctxd import failpoints
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.handlers import context, files, objects
+from ctxd.sessions.live import LiveSession
+from ctxd_protocol.methods import METHODS
+from tests.unit.assembly.household import Household, household
+
+pytestmark = pytest.mark.anyio
+
+CALLER = Caller(principal="p", capability="host", session=None, connection=1, notify=lambda _, __: True)
+OLD, NEW = "old", "a text of another length"
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Any:
+    yield
+    failpoints.disarm()
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Household]:
+    async with household(tmp_path) as home:
+        with anyio.fail_after(30):
+            yield home
+
+
+async def call(home: Household, method: str, **params: Any) -> Any:
+    handlers = (
+        objects.handlers(home.sessions)
+        | files.handlers(home.sessions, home.indexer)
+        | context.handlers(home.sessions, home.assembler, home.archive)
+    )
+    answer: Any = handlers[method](CALLER, msgspec.convert(params, METHODS[method].params))
+    accepted = await answer
+    if hasattr(accepted, "pending"):
+        return accepted.result(None if accepted.pending is None else await accepted.pending.wait())
+    return accepted
+
+
+async def shared(home: Household) -> tuple[LiveSession, str]:
+    """The session ``a`` has read a file; what the other session writes next is lost."""
+    path = home.files / "shared.txt"
+    path.write_text(OLD)
+    one, two = await home.create("a"), await home.create("b")
+    await home.read(one, path)
+    id = await home.read(two, path)
+    await home.store.signatures(())
+    path.write_text(NEW)
+    failpoints.arm("journal.flush=sleep:50ms;journal.commit=error:ENOSPC*1")
+    return two, id
+
+
+async def test_a_listing_waits_for_versions_of_other_sessions(home: Household) -> None:
+    other, id = await shared(home)
+    await home.read(other, home.files / "shared.txt")
+    lost = other.last_pending
+    (item,) = (await call(home, "object.list", session="a")).objects
+    assert (item.object, item.char_count) == (id, len(OLD))
+    with pytest.raises(CtxdError, match="failpoint"):
+        await lost.wait()
+
+
+async def test_a_plan_counts_no_version_that_is_lost(home: Household) -> None:
+    other, _ = await shared(home)
+    before = await call(home, "context.plan", session="a")
+    await home.read(other, home.files / "shared.txt")
+    assert await call(home, "context.plan", session="a") == before
+
+
+async def test_a_path_is_not_known_by_a_stub_that_is_lost(home: Household) -> None:
+    other, _ = await shared(home)
+    fresh = home.files / "fresh.txt"
+    fresh.write_text("fresh")
+    await home.discover(other, [fresh])
+    assert not (await call(home, "file.resolve", session="a", path=str(fresh))).known
