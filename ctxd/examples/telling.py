@@ -1,14 +1,15 @@
 """How the demonstration is told: in colour on a terminal, plainly in a pipe. Owns no story and calls no daemon."""
 
+import os
+import shutil
+import sys
 from typing import Final
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ctxd_protocol.context import AssembledContext, Block
 
-COLOURS: Final = {"system_prompt": "magenta", "metadata_pool": "blue", "chat": "green", "active_content": "yellow"}
+COLOURS: Final = {"system_prompt": "45", "metadata_pool": "44", "chat": "42", "active_content": "43"}
+"""The background of a section in the bar, as terminals number it."""
+
 SIGNS: Final = {"system_prompt": "s", "metadata_pool": "m", "chat": "c", "active_content": "a"}
 """What a section looks like in the bar where there are no colours."""
 
@@ -17,50 +18,48 @@ LABEL_CELLS: Final = 56
 PLAIN_CELLS: Final = 100
 """Width of the output where there is no terminal to ask."""
 
+_BOLD, _DIM, _RED, _GREEN, _BLACK = "1", "2", "31", "32", "30"
+
 
 class Teller:
     """Tells scenes, and keeps count of what did not hold."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
-        if not self._console.is_terminal:
-            self._console = Console(highlight=False, width=PLAIN_CELLS)
+        self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._cells = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_CELLS
         self.failed = 0
         self._held = 0
 
     def scene(self, title: str, text: str = "") -> None:
         """Begin a scene."""
-        self._console.print()
-        self._console.print(Text(f"== {title}", style="bold"))
+        print(f"\n{self._paint(f'== {title}', _BOLD)}")
         if text:
             self.say(text)
 
     def say(self, text: str) -> None:
         """One line of the story."""
-        self._console.print(Text(f"   {text}"), soft_wrap=True)
+        print(f"   {text}")
 
     def holds(self, what: str, true: bool, evidence: str = "") -> None:
         """Tell a claim and whether it holds."""
         self.failed += not true
         self._held += true
-        mark = Text(" ok  ", style="green") if true else Text("FAIL ", style="bold red")
-        self._console.print(mark + Text(what) + Text(f"  {evidence}", style="dim"), soft_wrap=True)
+        mark = self._paint(" ok ", _GREEN) if true else self._paint("FAIL", _BOLD, _RED)
+        print(f"{mark} {what}  {self._paint(evidence, _DIM)}")
 
     def context(self, title: str, context: AssembledContext) -> None:
         """A context to scale, and its blocks with the reason for each."""
-        total = f"{context.tokens:,} tokens, {context.bytes:,} bytes, {context.context_id}"
-        self.say(f"{title}: {total}")
-        self._console.print(Text("   ") + _bar(context))
-        table = Table(box=None, padding=(0, 1), pad_edge=False)
-        table.add_column("section", no_wrap=True)
-        table.add_column("what", no_wrap=True, max_width=LABEL_CELLS)
-        table.add_column("reason", no_wrap=True)
-        table.add_column("tokens", justify="right", no_wrap=True)
+        self.say(f"{title}: {context.tokens:,} tokens, {context.bytes:,} bytes, {context.context_id}")
+        self.say(self._bar(context))
         lines = _pool_lines(context)
-        for block in context.blocks:
-            section = Text(block.section, style=COLOURS[block.section])
-            table.add_row(section, Text(_label(block, lines)), block.reason, f"{block.tokens:,}")
-        self._console.print(table)
+        rows = [("section", "what", "reason", "tokens")]
+        rows += [(block.section, _label(block, lines), block.reason, f"{block.tokens:,}") for block in context.blocks]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        widths[1] = min(widths[1], LABEL_CELLS, max(1, self._cells - sum(widths) + widths[1] - 6))
+        for number, row in enumerate(rows):
+            cells = [_fitted(text, width) for text, width in zip(row[:3], widths, strict=False)]
+            line = "  ".join((*cells, row[3].rjust(widths[3])))
+            print(self._paint(line, _BOLD) if number == 0 else line)
 
     def compare(self, before: AssembledContext, after: AssembledContext, seconds: float) -> None:
         """Two assemblies, hash beneath hash."""
@@ -69,19 +68,25 @@ class Teller:
 
     def end(self, seconds: float) -> None:
         """The last line."""
-        self._console.print()
         verdict = f"{self._held} claims held" + (f", {self.failed} did not" if self.failed else "")
-        self._console.print(Text(f"{verdict}; {seconds:.1f} s", style="bold red" if self.failed else "bold green"))
+        print(f"\n{self._paint(f'{verdict}; {seconds:.1f} s', _BOLD, _RED if self.failed else _GREEN)}")
+
+    def _paint(self, text: str, *codes: str) -> str:
+        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if self._colour and text else text
+
+    def _bar(self, context: AssembledContext) -> str:
+        whole = max(1, sum(section.tokens for section in context.sections))
+        return "".join(
+            self._paint(
+                SIGNS[each.section] * max(1, round(BAR_CELLS * each.tokens / whole)), _BLACK, COLOURS[each.section]
+            )
+            for each in context.sections
+            if each.tokens
+        )
 
 
-def _bar(context: AssembledContext) -> Text:
-    bar = Text()
-    whole = max(1, sum(section.tokens for section in context.sections))
-    for section in context.sections:
-        cells = round(BAR_CELLS * section.tokens / whole)
-        if section.tokens:
-            bar.append(SIGNS[section.section] * max(1, cells), style=f"black on {COLOURS[section.section]}")
-    return bar
+def _fitted(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
 
 
 def _pool_lines(context: AssembledContext) -> dict[str, str]:
