@@ -1,7 +1,7 @@
 """What the store keeps in memory: newest versions, and text. Both bounded, both on the loop only."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ctxd.objects.document import Stored
 from ctxd.store.answers import MISSING, Missing
@@ -25,10 +25,26 @@ class Heads:
             self._heads.move_to_end(id)
         return head
 
+    def known(self, ids: Iterable[str]) -> dict[str, Stored | None]:
+        """The heads of those of ``ids`` that are kept here."""
+        heads, used = self._heads, self._heads.move_to_end
+        found: dict[str, Stored | None] = {}
+        for id in ids:
+            if id in heads:
+                found[id] = heads[id]
+                used(id)
+        return found
+
     def put(self, id: str, head: Stored | None) -> None:
         """Keep ``head``."""
         self._heads[id] = head
         self._heads.move_to_end(id)
+        if len(self._heads) > self._limit:
+            self.trim(self._durable)
+
+    def add(self, heads: Mapping[str, Stored | None]) -> None:
+        """Keep ``heads``, which were not kept here before."""
+        self._heads.update(heads)
         if len(self._heads) > self._limit:
             self.trim(self._durable)
 

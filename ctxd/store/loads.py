@@ -22,7 +22,8 @@ class Batch:
     """What was asked for between two readings, and what was found."""
 
     def __init__(self) -> None:
-        self.ids: set[str] = set()
+        # In the order of their asking, which is mostly that of their writing: so a page is read once.
+        self.ids: dict[str, None] = {}
         self.written: set[str] = set()
         self.keys: set[Operation] = set()
         self.heads: dict[str, Stored | None] = {}
@@ -60,7 +61,7 @@ class Loads:
         """Say that newer heads of ``ids`` were accepted, so that one being read is not taken for the newest."""
         for batch in (self._next, self._reading):
             if batch is not None and batch.ids:
-                batch.written.update(batch.ids.intersection(ids))
+                batch.written.update(id for id in ids if id in batch.ids)
 
     def compare(self, receipt: Receipt, refute: Callable[[str], None]) -> None:
         """Have ``refute`` called, soon, if the journal does not hold the row of ``receipt``."""
@@ -68,12 +69,13 @@ class Loads:
         self._wake.set()
 
     async def find(self, ids: Iterable[str], key: Operation | None = None) -> Batch:
-        """Read the heads of ``ids`` and the write under ``key``. The heads are in the cache afterwards.
+        """Read the heads of ``ids`` and the write under ``key``. The heads are in the cache afterwards, as far as it
+        has room.
 
         Raises: CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
         """
         batch = self._next
-        batch.ids.update(ids)
+        batch.ids.update(dict.fromkeys(ids))
         if key is not None:
             batch.keys.add(key)
         self._wake.set()
@@ -81,6 +83,25 @@ class Loads:
         if batch.error is not None:
             raise CtxdError(batch.error.code, batch.error.message, hint=batch.error.hint)
         return batch
+
+    async def newest(self, ids: dict[str, None], lacks: Callable[[str], bool]) -> dict[str, Stored | None]:
+        """The newest accepted heads of ``ids``, in their order, null for those that ``lacks`` knows or none are of.
+
+        Raises and cancel: as ``find``.
+        """
+        readings: list[dict[str, Stored | None]] = []
+        while True:
+            # What was accepted, or lost, during a reading shows here, and overrides what was read.
+            heads = self._heads.known(ids)
+            if len(heads) == len(ids):
+                return heads
+            # What was read may be more than the cache holds.
+            for found in readings:
+                heads = {id: found[id] for id in ids if id in found} | heads
+            missing = [id for id in ids if id not in heads]
+            if all(map(lacks, missing)):
+                return {id: heads.get(id) for id in ids}
+            readings.append((await self.find(missing)).heads)
 
     async def run(self, reader: Reader) -> None:
         """Serve ``find`` until cancelled; whoever waits then is refused as ``draining``."""
@@ -100,9 +121,9 @@ class Loads:
                 batch.done.set()
 
     def _answer(self, batch: Batch) -> None:
-        for id, head in batch.heads.items():
-            if id not in batch.written:
-                self._heads.put(id, head)
+        for id in batch.written:
+            batch.heads.pop(id, None)
+        self._heads.add(batch.heads)
         for message, refute in batch.refuted:
             refute(message)
         batch.done.set()

@@ -237,15 +237,7 @@ class VersionStore:
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
         self._health.require_readable()
-        wanted = dict.fromkeys(ids)
-        read: dict[str, Stored | None] = {}
-        while True:
-            # What was accepted, or lost, during a reading shows here, and overrides what was read.
-            heads = read | self._heads.known(wanted)
-            missing = [id for id in wanted if id not in heads]
-            if all(map(self._sieve.lacks, missing)):
-                return {id: heads.get(id) for id in wanted}
-            read |= (await self._loads.find(missing)).heads
+        return await self._loads.newest(dict.fromkeys(ids), self._sieve.lacks)
 
     async def get(
         self, id: str, *, valid_time: int | None = None, tx: int | None = None, content: bool = False

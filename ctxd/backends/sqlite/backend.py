@@ -124,14 +124,17 @@ class SqliteBackend:
         tx: int = LATEST,
     ) -> list[Version]:
         """See ``VersionBackend.scan``."""
-        where = ["e.id>=:first", "v.body IS NOT NULL"]
-        bindings: dict[str, str | int | None] = {"first": prefix, "vt": valid_time, "tx": tx}
-        if (beyond := _beyond(prefix)) is not None:
+        first, beyond, above = prefix, _beyond(prefix), ">="
+        # One bound on each side: of two, SQLite would seek to the first and walk to the other.
+        if after is not None and ascending and after >= first:
+            first, above = after, ">"
+        elif after is not None and not ascending and (beyond is None or after < beyond):
+            beyond = after
+        where = [f"e.id{above}:first", "v.body IS NOT NULL"]
+        bindings: dict[str, str | int | None] = {"first": first, "vt": valid_time, "tx": tx}
+        if beyond is not None:
             where.append("e.id<:beyond")
             bindings["beyond"] = beyond
-        if after is not None:
-            where.append("e.id>:after" if ascending else "e.id<:after")
-            bindings["after"] = after
         query = f"""SELECT {rows.COLUMNS} FROM entity AS e JOIN version AS v ON v.rowid=({_VISIBLE})
             WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
         bindings["limit"] = -1 if limit is None else limit
