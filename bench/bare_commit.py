@@ -1,99 +1,106 @@
 """The physical limit that durable writes are held against: a server that does nothing but commit rows in groups.
 
-``python -m bench.bare_commit SOCKET DATABASE TEMPLATE``. ``TEMPLATE`` is a database that a real daemon wrote. The
-server makes the same tables, and commits for every line it reads the rows that one write of the daemon came to: same
-tables, same number, same bytes, other keys. It opens the file as the daemon does (write-ahead log, full sync,
-checkpoints on the writing connection) and commits all that waits in one transaction in a thread. It decides nothing,
-hashes nothing and parses nothing.
+``python -m bench.bare_commit SOCKET DATABASE TEMPLATE``. ``TEMPLATE`` is a database that a real daemon wrote: the
+server makes the same tables and indexes, and its rows are as long as those there. What both commit for one
+``toolcall.record`` of a new tool call:
+
+- ``journal``: one row, with the call's own session and operation id, and a body that holds both documents;
+- ``content``: the text of the call under a hash of 32 bytes;
+- ``entity``: two names, that of the tool call and that of the segment;
+- ``version``: two rows, a document each;
+- ``knows``: one pair, the tool call and its session;
+
+and the entries of the unique indexes on all of them, under keys that are spread as the daemon's are: hashes over the
+whole index, names beside those of their session. The file is opened as the daemon opens it (write-ahead log, full
+sync), the log is copied back as often, by the thread that writes, and all that waits goes into one transaction there.
+As in the daemon, msgspec decodes a line and its params and encodes the answer, which has the same fields.
+
+What it leaves out is what the daemon adds: it bounds, checks, looks up, decides, hashes and remembers nothing.
 """
 
 import argparse
 import asyncio
-from dataclasses import dataclass
+import random
+import time
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import apsw
+import msgspec
 import uvloop
 
+from bench.bare_rpc import Reply, Request
 from ctxd.dbfile import checkpoint, insert_rows, open_writer
 from ctxd.limits import CHECKPOINT_BYTES, COMMIT_WRITES_MAX
+from ctxd_protocol.methods import SessionCreateParams, ToolcallRecordParams, ToolcallRecordResult
+from ctxd_protocol.objects import Receipt
 
-ANSWER = (
-    b'{"jsonrpc":"2.0","id":1,"result":{"receipt":{"seq":1,"chain":"' + b"0" * 64 + b'","vt":1,"durable":"disk"}}}\n'
-)
+PAGE_BYTES = 4096
+CHAIN = "0" * 64
 
-
-@dataclass(frozen=True)
-class Rows:
-    """What one write adds to one table: the statement, its rows, and which of a row's values are keys."""
-
-    head: str
-    values: str
-    rows: tuple[tuple[object, ...], ...]
-    keys: tuple[int, ...]
+Row = tuple[Any, ...]
 
 
-def tables(connection: apsw.Connection) -> dict[str, str]:
-    """Every table of the database that is not SQLite's own, with its statement."""
-    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type='table' AND name NOT LIKE 'sqlite_%'")
-    return dict(found.fetchall())
+class Lengths(NamedTuple):
+    """The values of one write that only their length matters of: bodies, and what stands in every row."""
+
+    principal: str
+    body: bytes
+    toolcall: bytes
+    segment: bytes
+    crc: int
 
 
-def template(path: Path) -> tuple[list[str], list[Rows]]:
-    """The statements that make the daemon's tables and indexes, and the rows of one write, from its newest rows.
+class Call(NamedTuple):
+    """One line on its way."""
 
-    The number of rows by write is what the tables grew by over the number of tool calls in them.
-    """
-    with apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE) as connection:
-        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
-        statements = [sql for (sql,) in made.fetchall()]
-        writes = connection.execute("SELECT count(*) FROM journal").fetchone()[0]
-        rows = []
-        for name in tables(connection):
-            count = round(connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] / writes)
-            if count:
-                rows.append(_rows(connection, name, count))
-    return statements, rows
+    transport: asyncio.Transport
+    id: int
+    params: ToolcallRecordParams
+    session: int
+    segment: str
 
 
-def _rows(connection: apsw.Connection, name: str, count: int) -> Rows:
-    info = connection.execute(f'PRAGMA table_info("{name}")').fetchall()
-    unique = {column[0] for column in info if column[5]}
-    for index in connection.execute(f'PRAGMA index_list("{name}")').fetchall():
-        if index[2]:
-            unique |= {column[1] for column in connection.execute(f'PRAGMA index_info("{index[1]}")').fetchall()}
-    order = ", ".join(f'"{column[1]}" DESC' for column in info if column[5]) or "rowid DESC"
-    newest = connection.execute(f'SELECT * FROM "{name}" ORDER BY {order} LIMIT {count}').fetchall()
-    values = f"({','.join('?' * len(info))})"
-    return Rows(f'INSERT INTO "{name}"', values, tuple(newest), tuple(unique))
+def statements(model: apsw.Connection) -> list[str]:
+    """The statements that make the daemon's tables and indexes."""
+    made = model.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
+    return [sql for (sql,) in made.fetchall()]
 
 
-def other_key(value: object, number: int) -> object:
-    """A key like ``value``, of the same type and length, that no other number gives."""
-    if isinstance(value, int):
-        return number
-    if isinstance(value, str):
-        return f"{value[:-12]}{number:012d}"
-    if isinstance(value, bytes):
-        return number.to_bytes(8, "big") + value[8:]
-    return value
+def lengths(model: apsw.Connection) -> Lengths:
+    """The values of the newest write of a tool call."""
+    seq, principal, body = model.execute(
+        "SELECT seq, principal, body FROM journal WHERE kind='toolcall.record' ORDER BY seq DESC LIMIT 1"
+    ).fetchone()
+    versions = model.execute("SELECT body, crc FROM version WHERE tx=? ORDER BY content IS NULL", (seq,)).fetchall()
+    (toolcall, crc), (segment, _) = versions
+    return Lengths(principal, body, toolcall, segment, crc)
 
 
 class Committer:
-    """Takes lines, commits their rows in groups, answers."""
+    """Takes calls, commits their rows in groups, answers."""
 
     def __init__(self, database: Path, model: Path) -> None:
-        statements, self._tables = template(model)
+        with apsw.Connection(str(model), flags=apsw.SQLITE_OPEN_READWRITE) as connection:
+            made, self._like = statements(connection), lengths(connection)
         self._connection = open_writer(database)
-        for statement in statements:
+        for statement in made:
             self._connection.execute(statement)
-        self._log = Path(f"{database}-wal")
-        self._number = 0
-        self._waiting: list[asyncio.Transport] = []
+        self._connection.set_wal_hook(self._note_log)
+        self._log_pages = self._copied = 0
+        self._seq = self._entity = 0
+        self._waiting: list[Call] = []
         self._arrived = asyncio.Event()
+        self._encode = msgspec.json.Encoder().encode
 
-    def take(self, transport: asyncio.Transport) -> None:
-        self._waiting.append(transport)
+    def name(self, text: str) -> int:
+        """Give an entity its number."""
+        self._entity += 1
+        self._connection.execute("INSERT INTO entity VALUES (?,?)", (self._entity, text))
+        return self._entity
+
+    def take(self, call: Call) -> None:
+        self._waiting.append(call)
         self._arrived.set()
 
     async def run(self) -> None:
@@ -102,41 +109,84 @@ class Committer:
             batch, self._waiting = self._waiting[:COMMIT_WRITES_MAX], self._waiting[COMMIT_WRITES_MAX:]
             if not self._waiting:
                 self._arrived.clear()
-            await asyncio.to_thread(self._commit, len(batch))
-            for transport in batch:
-                transport.write(ANSWER)
+            now = int(time.time() * 1000)
+            first = self._seq + 1
+            await asyncio.to_thread(self._commit, batch, now)
+            for seq, call in enumerate(batch, first):
+                object = call.params.id
+                result = ToolcallRecordResult(
+                    object=object, outcome="created", collapsed=(object,), receipt=Receipt(seq, CHAIN, now)
+                )
+                if not call.transport.is_closing():
+                    call.transport.write(self._encode(Reply("2.0", call.id, result)) + b"\n")
 
-    def _commit(self, writes: int) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-        for table in self._tables:
-            made = []
-            number = self._number * len(table.rows)
-            for _ in range(writes):
-                for row in table.rows:
-                    number += 1
-                    fresh = list(row)
-                    for at in table.keys:
-                        fresh[at] = other_key(fresh[at], number)
-                    made.append(fresh)
-            insert_rows(self._connection, table.head, table.values, made)
-        self._connection.execute("COMMIT")
-        self._number += writes
-        if self._log.stat().st_size > CHECKPOINT_BYTES:
-            checkpoint(self._connection, truncate=False)
+    def _commit(self, batch: list[Call], now: int) -> None:
+        like, number = self._like, self._entity
+        journal: list[Row] = []
+        content: list[Row] = []
+        entity: list[Row] = []
+        version: list[Row] = []
+        knows: list[Row] = []
+        for seq, (_, _, params, session, segment) in enumerate(batch, self._seq + 1):
+            text, random_bytes = params.content.encode(), random.randbytes(96)
+            ref, b3, chain = random_bytes[:32], random_bytes[32:64], random_bytes[64:]
+            call = (1, like.principal, params.session, "toolcall.record", params.op_id, now, now)
+            journal.append((seq, *call, like.body, b3, chain))
+            content.append((ref, len(text), text))
+            entity += ((number + 1, params.id), (number + 2, segment))
+            version.append((number + 1, now, seq, now, like.toolcall, ref, like.crc))
+            version.append((number + 2, now, seq, now, like.segment, None, like.crc))
+            knows.append((number + 1, session))
+            number += 2
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        insert_rows(connection, "INSERT INTO journal", "(?,?,?,?,?,?,?,?,?,?,?)", journal)
+        insert_rows(connection, "INSERT INTO content", "(?,?,?)", content)
+        insert_rows(connection, "INSERT INTO entity", "(?,?)", entity)
+        insert_rows(connection, "INSERT INTO version", "(?,?,?,?,?,?,?)", version)
+        insert_rows(connection, "INSERT INTO knows", "(?,?)", knows)
+        connection.execute("COMMIT")
+        self._seq, self._entity = self._seq + len(batch), number
+        if (self._log_pages - self._copied) * PAGE_BYTES >= CHECKPOINT_BYTES:
+            checkpoint(connection, truncate=False)
+            self._copied = self._log_pages
+
+    def _note_log(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        if pages < self._copied:
+            self._copied = 0
+        self._log_pages = pages
+        return 0
 
 
 class Connection(asyncio.Protocol):
-    """Counts line ends."""
+    """One connection, which makes one session and records its tool calls."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
+        self._rest = b""
+        self._session = self._segments = 0
+        self._decode = msgspec.json.Decoder(Request).decode
+        self._params = msgspec.json.Decoder(ToolcallRecordParams).decode
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        for _ in range(data.count(b"\n")):
-            self._committer.take(self._transport)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            request = self._decode(line)
+            if request.method == "session.create":
+                self._create(request)
+                continue
+            params = self._params(request.params)
+            segment = f"segment:{params.session}#{self._segments:010d}"
+            self._segments += 1
+            self._committer.take(Call(self._transport, request.id, params, self._session, segment))
+
+    def _create(self, request: Request) -> None:
+        session = msgspec.json.decode(request.params, type=SessionCreateParams).session
+        self._session = self._committer.name(f"session:{session}")
+        self._transport.write(msgspec.json.encode(Reply("2.0", request.id, {})) + b"\n")
 
 
 async def serve(socket: str, database: Path, model: Path) -> None:
