@@ -26,7 +26,7 @@ from tests.e2e.probe import Latencies, latencies, p99
 
 DISK_MIB = 96
 RESUMES_S_MAX = 10.0
-NOISE_S = 0.030
+NOISE_S = 0.050
 """What a busy machine with two cores adds to a percentile by itself."""
 
 FLOOD_NOISE_S = (0.100, 0.500)
@@ -386,19 +386,21 @@ async def test_others_do_not_notice_a_bad_client_and_nothing_of_it_stays(daemon:
     fds, rss = daemon.fd_count(), daemon.rss_mib()
     read_noise_s, write_noise_s = FLOOD_NOISE_S if ABUSES[abuse] is flood else (NOISE_S, NOISE_S)
     measured = []
+    before = await latencies(daemon.socket, "quiet", 1.0)
     for _ in range(ATTEMPTS):
-        quiet = await latencies(daemon.socket, "quiet", 1.0)
         disturbed = await beside(ABUSES[abuse], daemon, 2.0)
-        measured.append(f"{abuse}: {quiet} quiet; {disturbed} disturbed")
+        after = await latencies(daemon.socket, "quiet", 1.0)
+        measured.append(f"{abuse}: {before} before; {disturbed} beside it; {after} after")
         print(measured[-1])
-        reads_ok = p99(disturbed.reads) <= 2 * p99(quiet.reads) + read_noise_s
-        if reads_ok and p99(disturbed.writes) <= 2 * p99(quiet.writes) + write_noise_s:
+        reads_s = 2 * max(p99(before.reads), p99(after.reads)) + read_noise_s
+        writes_s = 2 * max(p99(before.writes), p99(after.writes)) + write_noise_s
+        if p99(disturbed.reads) <= reads_s and p99(disturbed.writes) <= writes_s:
             break
+        before = after
     else:
         raise AssertionError("\n".join(measured))
     await settled(daemon, fds + LAZY_FDS)
-    after = await status(daemon)
-    assert after["in_flight"] <= 1
+    assert (await status(daemon))["in_flight"] <= 1
     assert daemon.rss_mib() <= rss + RSS_MIB_MAX
     assert await daemon.stop() == 0
 
