@@ -1,9 +1,12 @@
-"""Every bound inside the daemon: value, unit, reason, and what changing it breaks.
+"""Bounds of the store, and those that several parts keep: value, unit, reason, and what changing it breaks.
 
-Bounds that clients see are in ``ctxd_protocol.limits``.
+A bound of one part only stands in that part; those that clients see are in ``ctxd_protocol.limits``.
 """
 
 from typing import Final
+
+DESCRIPTORS_RESERVED: Final = 128
+"""File descriptors kept free of connections, for databases, artifacts and the files being indexed."""
 
 # --- store --------------------------------------------------------------------------------------------------------
 

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
+
 SYSTEM_SOCKET: Final = "/run/ctxd/ctxd.sock"
 """The system daemon's socket, and the place where a sandbox has its own mounted."""
-
-SOCKET_PATH_BYTES_MAX: Final = 107
-"""Bytes of a socket's path: ``sun_path`` holds 108 with the closing NUL. A longer one cannot be bound or connected
-to."""
 
 
 class SocketPlace(NamedTuple):

@@ -9,6 +9,7 @@ import msgspec
 
 from ctxd_client.errors import CallFailed, DaemonFault, InvalidCall, TooLarge, from_wire
 from ctxd_protocol.errors import ErrorObject
+from ctxd_protocol.framing import FrameDecoder, FrameFault
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
 from ctxd_protocol.methods import METHODS, NoticeEvent, Params
 
@@ -128,25 +129,17 @@ def failure(error: ErrorObject, call: Call[Any]) -> CallFailed:
 
 
 class Lines:
-    """Bytes to lines: each is scanned once, and bytes that are no whole line yet are held, up to
-    ``ANSWER_BYTES_MAX``."""
+    """Received bytes to lines of the daemon; of one that is not complete, up to ``ANSWER_BYTES_MAX`` are held."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._held = 0
+        self._decoder = FrameDecoder(ANSWER_BYTES_MAX)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that ``data`` completes, without line feed. Raises: ``DaemonFault`` when a line grows too long."""
-        *whole, rest = data.split(b"\n")
-        if whole:
-            whole[0] = b"".join((*self._parts, whole[0]))
-            self._parts, self._held = [], 0
-        if rest:
-            self._parts.append(rest)
-            self._held += len(rest)
-            if self._held > ANSWER_BYTES_MAX:
-                raise DaemonFault(f"a line of the daemon exceeds {ANSWER_BYTES_MAX} bytes", code="protocol_mismatch")
-        return [line for line in whole if line.strip()]
+        try:
+            return self._decoder.feed(data)
+        except FrameFault as fault:
+            raise DaemonFault(f"the daemon sent what is no line: {fault}", code="protocol_mismatch") from fault
 
 
 def _decoder(kind: type[R]) -> "msgspec.json.Decoder[R]":

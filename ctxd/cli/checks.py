@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from ctxd_client.paths import SOCKET_PATH_BYTES_MAX
+from ctxd.limits import DESCRIPTORS_RESERVED
+from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.status import DaemonStatus
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -31,9 +32,6 @@ WATCHES_WARN: Final = 65_536
 
 INSTANCES_WARN: Final = 128
 """inotify instances of a user below which editors and other tools use them up."""
-
-DESCRIPTORS_RESERVED: Final = 128
-"""Descriptors that the daemon needs besides one a connection."""
 
 SQLITE_LEAST: Final = (3, 51, 3)
 """SQLite before this may lose a commit when the write-ahead log is reset while another connection checkpoints."""
@@ -248,9 +246,7 @@ def environment(environ: Mapping[str, str]) -> Check:
     return ok("environment", "every CTXD_ variable is one that is read")
 
 
-OTHER_VARIABLES: Final = frozenset(
-    {"CTXD_CONFIG", "CTXD_SESSION", "CTXD_CONTEXT_ID", "CTXD_CONTEXT_FILE", "CTXD_FAILPOINTS", "CTXD_NO_AUTOSTART"}
-)
+OTHER_VARIABLES: Final = frozenset({"CTXD_CONFIG", "CTXD_SESSION", "CTXD_FAILPOINTS"})
 """Variables that are read and are no settings."""
 
 

@@ -15,9 +15,7 @@ from typing import Final
 
 from ctxd.errors import StateDirError
 from ctxd.rpc.peer import peer_of
-
-SOCKET_PATH_BYTES_MAX: Final = 107
-"""Bytes of a socket's path: what ``sockaddr_un`` holds without its final NUL."""
+from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 
 EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.failpoints import hit
+from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd.rpc.binding import bind_socket, inode_of, remove_socket
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import Handler, build_table
@@ -25,9 +26,6 @@ from ctxd_protocol.methods import Capability
 
 CONNECTIONS_MAX: Final = 4096
 """Connections of one listener at once. More are refused politely; each costs a descriptor and some 10 KB."""
-
-DESCRIPTORS_RESERVED: Final = 128
-"""File descriptors kept free of connections, for databases, artifacts and the files being indexed."""
 
 
 class Server:

@@ -38,7 +38,6 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "cancelled": ErrorKind(REQUEST_CANCELLED, retryable=True),
     # Who may do what.
     "unauthorized": ErrorKind(-32001),
-    "forbidden": ErrorKind(-32003),
     # What is not there.
     "session_not_found": ErrorKind(-32004),
     "object_not_found": ErrorKind(-32004),
@@ -63,7 +62,6 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "infrastructure_object": ErrorKind(-32007),
     "content_unavailable": ErrorKind(-32007),
     "source_unreachable": ErrorKind(-32007, retryable=True),
-    "budget_exceeded": ErrorKind(-32007),
     # What is beyond a bound.
     "too_large": ErrorKind(-32008),
     "unsupported": ErrorKind(-32009),

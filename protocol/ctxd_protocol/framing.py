@@ -39,11 +39,6 @@ class WrongFraming(FrameFault):
         super().__init__("frames with a Content-Length header are not understood here")
 
 
-def encode_frame(text: bytes) -> bytes:
-    """``text``, one JSON text without line feeds, as a frame."""
-    return text + b"\n"
-
-
 class FrameDecoder:
     """Cuts received bytes into frames.
 

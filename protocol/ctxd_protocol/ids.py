@@ -1,18 +1,15 @@
 """Identifiers and their rules.
 
-An id is text. Ids that a client chooses follow ``ID_PATTERN``, tool call ids excepted: harnesses put ``|`` and
-blanks in
-theirs, so those may be any printable text of at most 256 bytes.
+An id is text. Ids that a client chooses follow ``ID_PATTERN``, tool call ids excepted: harnesses put ``|`` and blanks
+in theirs, so those may be any printable text of at most 256 characters.
 """
 
 import hashlib
-import re
 from typing import Annotated, Final, NewType
 
 import msgspec
 
 ObjectId = NewType("ObjectId", str)
-SessionId = NewType("SessionId", str)
 FilesystemId = NewType("FilesystemId", str)
 ContextId = NewType("ContextId", str)
 
@@ -33,13 +30,6 @@ ObjectIdText = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 ToolcallIdText = Annotated[str, msgspec.Meta(pattern=TOOLCALL_ID_PATTERN)]
 OpIdText = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 
-_ID = re.compile(ID_PATTERN)
-
-
-def is_id(text: str) -> bool:
-    """Whether ``text`` may serve as an id that a client chooses."""
-    return _ID.match(text) is not None
-
 
 def chat_id(session: str) -> ObjectId:
     """The id of the chat of ``session`` (spec 1 §2.4)."""
@@ -57,16 +47,15 @@ def session_object_id(session: str) -> ObjectId:
 
 
 def toolcall_alias(session: str, toolcall: str) -> ObjectId:
-    """The id of a tool call whose own id another session already uses."""
+    """The id of a tool call of ``session`` whose own id is taken, or looks like one that ctxd makes."""
     return ObjectId(f"toolcall:{session}:{toolcall}")
 
 
 def context_id(parent: str, artifact: str, created_at: str, template: str, *, digits: int = 8) -> ContextId:
     """The id of a context: ``ctx-`` and the first ``digits`` hex digits of SHA-256 over the four parts, NUL-separated.
 
-    ``parent`` is the id before it or empty; ``artifact`` names the content; ``created_at`` is UTC in whole
-    seconds with a
-    trailing ``Z``. A caller that finds the id taken by other content asks again with 12, then 16 digits.
+    ``parent`` is the id before it or empty; ``artifact`` names the content; ``created_at`` is UTC in whole seconds with
+    a trailing ``Z``. A caller that finds the id taken by other content asks again with 12, then 16 digits.
     """
     digest = hashlib.sha256("\0".join((parent, artifact, created_at, template)).encode()).hexdigest()
     return ContextId(f"ctx-{digest[:digits]}")

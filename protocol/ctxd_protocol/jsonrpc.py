@@ -56,17 +56,6 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
     params: Any
 
 
-class ServerMessage(msgspec.Struct, frozen=True):
-    """Anything a client receives: an answer (``result`` or ``error``), or a notification (``method``)."""
-
-    jsonrpc: Literal["2.0"]
-    id: int | str | None | UnsetType = UNSET
-    result: Raw | UnsetType = UNSET
-    error: ErrorObject | UnsetType = UNSET
-    method: str | None = None
-    params: Raw | UnsetType = UNSET
-
-
 class Stray(msgspec.Struct, frozen=True):
     """What is dropped without an answer: an answer nobody asked for, or a notification that cannot be carried out."""
 
@@ -81,7 +70,6 @@ Frame = Request | Failure | Batch | Stray
 
 _ENCODER: Final = msgspec.json.Encoder()
 _REQUEST: Final = msgspec.json.Decoder(Request)
-_SERVER_MESSAGE: Final = msgspec.json.Decoder(ServerMessage)
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 
 _SHORT_MAX: Final = 2 * DEPTH_MAX + 1
@@ -123,14 +111,6 @@ def encode(message: Reply | Failure | Notification | Sequence[Reply | Failure]) 
 def encode_all(messages: list[Reply | Failure]) -> bytes:
     """All of ``messages``, a frame each."""
     return _ENCODER.encode_lines(messages)
-
-
-def read_server_message(frame: bytes) -> ServerMessage:
-    """What a client received, one frame.
-
-    Raises: msgspec.DecodeError if it is no JSON-RPC message.
-    """
-    return _SERVER_MESSAGE.decode(frame)
 
 
 class BlockReader:

@@ -10,8 +10,9 @@ import msgspec
 FRAME_BYTES_HOST_MAX: Final = 16 * 1024 * 1024
 """Bytes of one line on the host socket, line feed excluded. Larger text goes in as several calls."""
 
-FRAME_BYTES_SANDBOX_MAX: Final = 1024 * 1024
-"""Bytes of one line on a sandbox socket. Bounds the CPU that one hostile frame can cost: about 50 ms."""
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""Bytes of a socket's path: ``sun_path`` holds 108 with the closing NUL. A longer one can be neither bound nor
+connected to."""
 
 DEPTH_MAX: Final = 64
 """Levels of nesting in one frame. Far below the recursion limit of every parser in use."""

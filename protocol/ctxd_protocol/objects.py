@@ -6,9 +6,7 @@ import msgspec
 
 ObjectType = Literal["file", "toolcall", "chat", "system_prompt", "session"]
 ObjectState = Literal["present", "unread", "deleted", "orphaned"]
-"""``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: its source cannot
-be reached now.
-"""
+"""``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: it cannot be reached now."""
 
 
 class FilesystemSource(msgspec.Struct, frozen=True, gc=False, tag="filesystem", tag_field="type", rename="camel"):
@@ -19,9 +17,7 @@ class FilesystemSource(msgspec.Struct, frozen=True, gc=False, tag="filesystem", 
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """Proof that a write is durable: its place in the journal, the chain hash there, its valid time in ms
-    since 1970.
-    """
+    """Proof that a write is durable: its place in the journal, the chain hash there, its valid time (ms since 1970)."""
 
     seq: int
     chain: str

@@ -20,9 +20,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` counts
-    its starts.
-    """
+    """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` its starts."""
 
     version: str
     pid: int

@@ -29,7 +29,6 @@ def refuse(code, message="it is so", **data):
         ("session_not_found", 3),
         ("ambiguous_id", 4),
         ("session_exists", 4),
-        ("forbidden", 6),
         ("unauthorized", 6),
         ("invalid_params", 2),
         ("method_not_found", 2),

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd_protocol.framing import FrameDecoder, FrameTooLarge, WrongFraming, encode_frame
+from ctxd_protocol.framing import FrameDecoder, FrameTooLarge, WrongFraming
 
 LINE = st.binary(max_size=20).map(lambda text: b"-" + text.replace(b"\n", b"").replace(b"\r", b""))
 BLANK = st.sampled_from([b"", b" ", b"\t "])
@@ -75,7 +75,3 @@ def test_an_unfinished_line_is_no_frame():
     assert decoder.pending == 7
     assert decoder.feed(b"\n") == [b'{"a":1}']
     assert decoder.pending == 0
-
-
-def test_an_encoded_frame_is_read_back():
-    assert all_frames([encode_frame(b"{}")]) == [b"{}"]

@@ -15,7 +15,6 @@ from ctxd_protocol.jsonrpc import (
     encode,
     error_object,
     read_frame,
-    read_server_message,
     refuse,
 )
 
@@ -252,12 +251,6 @@ def test_messages_are_written_exactly():
         "error": {"code": -32011, "message": "m", "data": {"code": "draining", "retryable": True, "retry_after_ms": 5}},
     }
     assert encode([Reply("2.0", 1, 2)]) == b'[{"jsonrpc":"2.0","id":1,"result":2}]\n'
-
-
-def test_a_client_reads_answers_and_notifications():
-    assert bytes(read_server_message(b'{"jsonrpc":"2.0","id":1,"result":null}').result) == b"null"
-    assert read_server_message(encode(refuse(1, error_object("draining", "m"))).strip()).error.data.code == "draining"
-    assert read_server_message(b'{"jsonrpc":"2.0","method":"events.notice","params":{}}').method == "events.notice"
 
 
 CORPUS = [
