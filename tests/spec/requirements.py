@@ -39,7 +39,7 @@ OBJ-1 | Two sessions that read the same canonical path on the same filesystem sh
 OBJ-2 | A file's id is the SHA-256 of the canonical encoding of its type and source binding. | spec 2.4
 OBJ-3 | The identity hash of an object without a source covers its type and its id, so that no two chats share one. | ctxd
 OBJ-4 | The content hash covers every mutable field but the source hash and itself; absent optional fields are left out, not null. | spec 2.2
-OBJ-5 | The source hash is the SHA-256 of the raw bytes, also for files whose text is not kept; it is null for unread and deleted files. | spec 2.2
+OBJ-5 | The source hash is the SHA-256 of the raw bytes, also for files whose text is not kept; it is null for unread, deleted and oversized files. | spec 2.2
 OBJ-6 | All hashes are taken over the JSON canonicalisation of RFC 8785. | ctxd
 OBJ-7 | A file's characters are counted in code points, and its type is its lower-case extension, `text` when there is none. | spec 2.5
 OBJ-8 | A tool call has one version: the same id with an equal payload changes nothing, with another payload it is refused. | spec 5.7

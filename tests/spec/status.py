@@ -27,7 +27,7 @@ def cited(tree: ast.AST) -> Iterator[tuple[str, str]]:
 def proofs(tests: Path = ROOT / "tests") -> dict[str, list[str]]:
     """Requirement id to the tests that prove it, as ``folder/file.py::test``."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(tests.rglob("test_*.py")):
+    for path in sorted({*tests.rglob("test_*.py"), *tests.glob("suites/*.py")}):
         for requirement, name in cited(ast.parse(path.read_text())):
             found[requirement].append(f"{path.relative_to(tests).as_posix()}::{name}")
     return found

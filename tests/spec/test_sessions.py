@@ -422,6 +422,7 @@ def test_sessions_are_filtered_by_state_agent_label_and_text(start, client: Sync
 
 WRITES: dict[str, Callable[[SyncSession, str], Any]] = {
     "append": lambda s, id: s.user("more"),
+    "assemble": lambda s, id: s.assemble(),
     "system prompt": lambda s, id: s.set_system_prompt("other"),
     "tool call": lambda s, id: s.record(f"late-{s.id}", "bash", "x"),
     "index": lambda s, id: s.edited("a.py", content="new\n"),

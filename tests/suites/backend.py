@@ -108,6 +108,7 @@ class BackendSuite:
         assert backend.scan("") == []
         assert bodies(backend.history("a")) == [b"x", None]
 
+    @pytest.mark.requirement("VER-3")
     def test_corrections_are_listed_only_when_asked_for(self, backend: VersionBackend) -> None:
         backend.apply(1, 0, [put("a", 10, b"x")])
         backend.apply(2, 0, [put("a", 10, b"y")])
@@ -159,6 +160,8 @@ class BackendSuite:
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )
+    @pytest.mark.requirement("VER-2")
+    @pytest.mark.requirement("VER-3")
     def test_it_agrees_with_the_plain_reading_of_the_algebra(self, fresh: Any, writes: list[list[Change]]) -> None:
         reference = MemoryBackend()
         with fresh() as backend:

@@ -34,12 +34,14 @@ values = st.recursive(atoms, lambda inner: st.lists(inner) | st.dictionaries(key
 @example({"b": {"é": 1.0, "a": -0.0}, "a": [1e21, 1e-7, 1e20, 0.000001]})
 @example('\x00\x08\x0b\x0c\x1f\x7f/\u2028"\\')
 @settings(max_examples=500, deadline=None)
+@pytest.mark.requirement("OBJ-6")
 def test_every_value_is_encoded_as_the_rfc_says(value: Any) -> None:
     assert canonical(value) == rfc8785.dumps(value)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @settings(max_examples=500, deadline=None)
+@pytest.mark.requirement("OBJ-6")
 def test_every_number_reads_back_as_itself(value: float) -> None:
     assert float(canonical(value)) == value
 

@@ -432,6 +432,7 @@ async def test_settings_that_are_refused_change_nothing(tmp_path: Path) -> None:
         assert (await w.call("session.get", session="s1")) == before
 
 
+@pytest.mark.requirement("SES-13")
 async def test_a_connection_bound_to_a_session_sees_only_what_that_session_knows(tmp_path: Path) -> None:
     bound = msgspec.structs.replace(CALLER, capability="session", session="s1")
     async with world(tmp_path / "state") as w:
@@ -491,6 +492,7 @@ async def test_a_cancelled_call_leaves_the_queue_and_the_session_as_they_were(tm
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.requirement("SES-11")
 async def test_whatever_was_asked_a_session_loaded_again_is_the_live_one(tmp_path: Path, seed: int) -> None:
     """Requests at random, refused ones among them; what is in memory is held against what is stored."""
     rng = random.Random(seed)

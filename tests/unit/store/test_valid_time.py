@@ -1,5 +1,6 @@
 """Valid times never go back and keep versions of one entity apart, whatever the host's clock does."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ writes = st.lists(
 
 
 @given(newest=st.integers(0, 40), writes=writes)
+@pytest.mark.requirement("VER-4")
 def test_times_never_decrease_respect_the_floor_and_keep_an_entity_s_versions_apart(newest, writes):
     clock = ValidTimes(newest)
     last, of_entity = newest, {}
@@ -36,6 +38,7 @@ def test_writes_of_different_entities_may_share_a_millisecond():
     assert [clock.next(5, 0, [id]) for id in "abca"] == [5, 5, 5, 6]
 
 
+@pytest.mark.requirement("VER-4")
 def test_a_clock_that_steps_back_stops_valid_time_but_does_not_turn_it():
     clock = ValidTimes(0)
     assert [clock.next(wall, 0, ["a"]) for wall in (1_000, 10, 11, 2_000)] == [1_000, 1_001, 1_002, 2_000]

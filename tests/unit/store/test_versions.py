@@ -105,6 +105,7 @@ async def test_a_write_s_floor_is_kept(root):
         assert status.state == "ok" and "ahead of the host's clock" in status.reason
 
 
+@pytest.mark.requirement("VER-4")
 async def test_a_clock_that_steps_back_neither_stops_nor_reorders_writes(root):
     clock = SteppingClock(1_000_000)
     async with running(root, clock) as store:
@@ -122,6 +123,7 @@ async def test_a_clock_that_steps_back_neither_stops_nor_reorders_writes(root):
         assert (await store.get("t1", tx=second.seq, content=True)).document.content == "b"
 
 
+@pytest.mark.requirement("VER-3")
 async def test_history_is_paged_in_both_orders(root):
     async with running(root) as store:
         for n in range(5):

@@ -7,7 +7,11 @@ from ctxd_protocol.limits import PATHS_MAX
 
 
 def files(command: str, output: str = "", cwd: str = "/w") -> list[str]:
-    return [candidate.path for candidate in candidates(command, output, cwd).paths]
+    return [candidate.path for candidate in candidates(command, output, cwd).paths if candidate.certain]
+
+
+def doubtful(command: str, output: str = "", cwd: str = "/w") -> list[str]:
+    return [candidate.path for candidate in candidates(command, output, cwd).paths if not candidate.certain]
 
 
 LONG = (
@@ -138,6 +142,8 @@ OPERANDS = [
 
 
 @pytest.mark.parametrize(("command", "output", "expected"), LS + FIND + GREP + GIT + OPERANDS)
+@pytest.mark.requirement("DIS-1")
+@pytest.mark.requirement("DIS-3")
 def test_a_command_names_these_files_and_no_others(command: str, output: str, expected: list[str]):
     assert sorted(files(command, output)) == sorted(expected)
 

@@ -14,6 +14,8 @@ def scores() -> dict[str, Score]:
     ("part", "precision", "recall"),
     [("all", 0.99, 0.98), ("dev", 0.99, 0.98), ("held-out", 0.99, 0.98), ("fresh", 0.97, 0.95)],
 )
+@pytest.mark.requirement("DIS-1")
+@pytest.mark.requirement("DIS-3")
 def test_precision_and_recall_stay_above_their_floors(
     scores: dict[str, Score], part: str, precision: float, recall: float
 ):
@@ -21,6 +23,7 @@ def test_precision_and_recall_stay_above_their_floors(
     assert scores[part].recall >= recall, scores[part].misses
 
 
+@pytest.mark.requirement("DIS-3")
 def test_directories_are_hardly_ever_taken_for_files(scores: dict[str, Score]):
     assert scores["all"].directories <= 2
 
