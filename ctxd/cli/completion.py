@@ -3,9 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
-from ctxd.cli.command import Command
+from ctxd.cli.command import Command, Invocation, common
 from ctxd.cli.exits import FAILURE, Stop
-from ctxd.cli.screen import Screen
 
 
 @click.command(
@@ -13,13 +12,16 @@ from ctxd.cli.screen import Screen
     examples='eval "$(ctx completion bash)"\nctx completion fish > ~/.config/fish/completions/ctx.fish',
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
+@common
+def completion(run: Invocation, shell: str) -> None:
     """Print the script that makes SHELL complete ctx's commands and options."""
     kind = get_completion_class(shell)
     assert kind is not None, "click completes every shell that the argument allows"
     try:
-        source = kind(ctx.find_root().command, {}, "ctx", "_CTX_COMPLETE").source()
+        source = kind(click.get_current_context().find_root().command, {}, "ctx", "_CTX_COMPLETE").source()
     except RuntimeError as error:
         raise Stop(FAILURE, str(error), hint="use a newer shell") from error
-    Screen().content(source)
+    if run.screen.as_json:
+        run.screen.document({"shell": shell, "script": source})
+    else:
+        run.screen.content(source)

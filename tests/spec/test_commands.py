@@ -1,0 +1,205 @@
+"""The executable ``ctx`` in processes of its own, on pipes, against a real daemon."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from ctxd.cli.main import cli
+from ctxd_client.sync import SyncClient, SyncSession
+from tests.client.running import Running
+
+CTX = Path(sysconfig.get_path("scripts")) / "ctx"
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("CTXD_")}
+
+
+def ctx(daemon: Running, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """``ctx`` with ``words``, on pipes."""
+    environ = {**ENVIRON, "CTXD_SOCKET": daemon.socket}
+    return subprocess.run([CTX, *words], capture_output=True, text=True, timeout=60, env=environ, input=stdin)
+
+
+@pytest.fixture
+def lived(s: SyncSession, tree: Path) -> SyncSession:
+    """A session of two turns and two assemblies, with a tool call and a file that was edited in between."""
+    (tree / "a.py").write_text("one\n")
+    s.set_system_prompt("Be brief.")
+    s.user("first")
+    s.record(f"{s.id}-call", "bash", "out\n")
+    s.read("a.py")
+    s.assemble()
+    (tree / "a.py").write_text("one\ntwo\n")
+    s.edited("a.py")
+    s.user("second")
+    s.assemble()
+    return s
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every command by its words."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from leaves(found, (*path, name))
+    else:
+        yield " ".join(path)
+
+
+USES = {
+    "status": "",
+    "session ls": "",
+    "session show": "{s}",
+    "session new": "demo",
+    "context": "{s}",
+    "object ls": "-s {s}",
+    "object cat": "{file}",
+    "object as-of": "{file} 0s",
+    "object history": "{file}",
+    "object diff": "{file} {first} {last}",
+    "deactivate": "{file} -s {s}",
+    "activate": "{file} -s {s}",
+    "pin": "{file} -s {s}",
+    "unpin": "{file} -s {s}",
+    "watch": "{s} --after 0 --count 1",
+    "rpc": "daemon.status",
+    "doctor": "",
+    "completion": "fish",
+    "session pause": "{s}",
+    "session resume": "{s}",
+    "session close": "{s}",
+}
+
+
+@pytest.mark.requirement("CLI-1")
+def test_every_command_answers_with_json_on_request_and_nothing_else(
+    daemon: Running, client: SyncClient, lived: SyncSession, start: Any, tree: Path
+) -> None:
+    assert set(USES) == set(leaves(cli)), "each command is tried"
+    other = start()
+    (tree / "a.py").write_text("three\n")
+    other.edited("a.py")
+    file = lived.resolve("a.py").object
+    rows = client.object_history(file).versions
+    names = {"s": lived.id, "file": file, "first": str(rows[0].valid_time), "last": str(rows[-1].valid_time)}
+    for command, use in USES.items():
+        done = ctx(daemon, *shlex.split(f"{command} {use.format(**names)}"), "--json")
+        assert done.returncode in ((0, 7) if command == "doctor" else (0,)), (command, done.stderr)
+        assert isinstance(json.loads(done.stdout), dict), command
+        assert done.stdout.count("\n") == 1, f"{command}: one document, one line"
+        assert done.stderr == "", command
+
+
+def promised(daemon: Running) -> dict[int, str]:
+    """The exit codes that the help names."""
+    return {int(code): told for code, told in re.findall(r"^    (\d+) +(.+)$", ctx(daemon, "--help").stdout, re.M)}
+
+
+@pytest.mark.requirement("CLI-1")
+@pytest.mark.requirement("CLI-2")
+def test_each_end_has_its_documented_code_and_errors_are_one_line_of_cause_place_and_remedy(
+    daemon: Running, lived: SyncSession, tmp_path: Path
+) -> None:
+    documented = promised(daemon)
+    nowhere = str(tmp_path / "nowhere.sock")
+    ends: list[tuple[int, str, tuple[str, ...]]] = [
+        (0, "status", ()),
+        (1, f"session resume {closed(lived)}", (lived.id, "closed")),
+        (2, "sesion", ("'sesion'", "did you mean 'session'", "ctx --help")),
+        (2, "session ls --limit none", ("--limit", "ctx session ls --help")),
+        (3, "session show nobody", ("nobody", "; session.list")),
+        (3, f"object cat {'0' * 64} -s {lived.id}", ("0" * 64, ";")),
+        (4, f"session new demo --id {lived.id}", (lived.id, ";")),
+        (5, f"status --socket {nowhere}", (nowhere, "there is no socket", "ctxd run")),
+        (124, "status --timeout 0.001 --socket {silent}", ("0.001 s",)),
+    ]
+    with silent(tmp_path / "silent.sock") as path:
+        for code, words, parts in ends:
+            done = ctx(daemon, *shlex.split(words.format(silent=path)))
+            assert done.returncode == code, (words, done)
+            assert code in documented
+            if code:
+                assert done.stdout == ""
+                assert re.fullmatch(r"ctx: [^\n]+\n", done.stderr), f"one line: {done.stderr!r}"
+                for part in parts:
+                    assert part in done.stderr, words
+                as_json = ctx(daemon, *shlex.split(words.format(silent=path)), "--json")
+                assert (as_json.returncode, as_json.stdout) == (code, "")
+                error = json.loads(as_json.stderr)["error"]
+                assert error["exit"] == code
+                assert error["message"]
+    assert documented.keys() >= {0, 1, 2, 3, 4, 5, 6, 7, 124, 130}
+
+
+def closed(s: SyncSession) -> str:
+    s.close()
+    return s.id
+
+
+@contextmanager
+def silent(path: Path) -> Iterator[str]:
+    """A socket that takes connections and says nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield str(path)
+
+
+@pytest.mark.requirement("CLI-1")
+def test_a_command_that_is_interrupted_ends_with_130_and_says_nothing(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        path = str(tmp_path / "silent.sock")
+        listener.bind(path)
+        listener.listen()
+        command = [CTX, "status", "--socket", path]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRON)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1)
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=30)
+    assert (child.returncode, out, err.strip()) == (130, "", "")
+
+
+@pytest.mark.requirement("CLI-3")
+def test_context_shows_what_the_model_sees_why_and_what_it_costs(daemon: Running, lived: SyncSession) -> None:
+    seen = lived.assemble()
+    assert ctx(daemon, "context", lived.id, "--text").stdout == seen.text
+    told = ctx(daemon, "context", lived.id).stdout
+    head = told.splitlines()[0]
+    assert head.startswith(f"{lived.id}  turn 2  assembly {seen.number}  {seen.tokens:,} tokens")
+    for size in seen.sections:
+        assert re.search(rf"{size.section} +{size.tokens:,} tokens +{size.entries:,} entries", told)
+    table = told.split("REASON", 1)[1].splitlines()[1:]
+    assert len([line for line in table if line.strip()]) == len(seen.blocks)
+    for block, line in zip(seen.blocks, table, strict=False):
+        assert f" {block.tokens:,} " in line
+        assert f" {block.reason} " in line
+        assert (block.object or "")[:8] in line
+    assert json.loads(ctx(daemon, "context", lived.id, "--json").stdout)["sha256"] == seen.sha256
+    plan = ctx(daemon, "context", lived.id, "--plan", "10").stdout
+    assert plan.startswith(f"budget 10 tokens, context {seen.tokens:,}")
+    assert "oldest tool call" in plan
+
+
+@pytest.mark.requirement("CLI-3")
+def test_context_compares_two_turns(daemon: Running, lived: SyncSession) -> None:
+    first, second = lived.show(turn=1), lived.show(turn=2)
+    assert ctx(daemon, "context", lived.id, "--turn", "1", "--text").stdout == first.text
+    lines = ctx(daemon, "context", lived.id, "--diff", "t1", "t2").stdout.splitlines()
+    assert lines[:2] == ["--- assembly 1 (turn 1)", "+++ assembly 2 (turn 2)"]
+    added = {line[1:] for line in lines[2:] if line.startswith("+")}
+    removed = {line[1:] for line in lines[2:] if line.startswith("-")}
+    assert {"two", "second"} <= added <= set(second.text.splitlines())
+    assert removed <= set(first.text.splitlines())
