@@ -66,7 +66,7 @@ class HelloResult(Result, frozen=True, kw_only=True):
     server: str
     version: str
     protocol: int
-    capabilities: tuple[str, ...]
+    methods: tuple[str, ...]
     limits: Limits
     incarnation: int
     journal: str
@@ -588,7 +588,7 @@ def _write(name: str, params: type[Params], result: type[Any], capability: Capab
 
 
 _TABLE: Final = (
-    _read("hello", HelloParams, HelloResult, "observe", "Say who one is; learn versions, limits and capabilities."),
+    _read("hello", HelloParams, HelloResult, "observe", "Say who one is; learn versions, limits and methods."),
     _read("rpc.discover", Nothing, dict, "observe", "The OpenRPC document of this API."),
     _read("daemon.status", Nothing, DaemonStatus, "host", "Health and figures of the daemon."),
     _write("session.create", SessionCreateParams, SessionResult, "host", "Start a session."),

@@ -45,7 +45,7 @@ class Seen(NamedTuple):
 
 
 HELLO = HelloResult(
-    server="ctxd", version="0", protocol=1, capabilities=("host",), limits=Limits(), incarnation=1, journal="j1"
+    server="ctxd", version="0", protocol=1, methods=tuple(sorted(METHODS)), limits=Limits(), incarnation=1, journal="j1"
 )
 
 Script = Callable[[Seen], Any]

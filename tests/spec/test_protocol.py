@@ -136,7 +136,7 @@ def test_hello_names_exactly_the_methods_there_are_and_any_other_is_not_found(
 ) -> None:
     """A connection of the host reaches every method; lesser ones are proven where their tables are made."""
     assert client.server is not None
-    assert set(client.server.capabilities) == set(METHODS)
+    assert set(client.server.methods) == set(METHODS)
     with plain(daemon.socket) as wire:
         for name in ("journal.truncate", "Session.get", "session.get ", "rpc.stop", "__class__", ""):
             assert wire.ask(name)["error"]["code"] == -32601

@@ -40,7 +40,7 @@ def handlers(
             server=SERVER_NAME,
             version=__version__,
             protocol=max(common),
-            capabilities=tuple(sorted(reachable(caller.capability))),
+            methods=tuple(sorted(reachable(caller.capability))),
             limits=limits,
             incarnation=incarnation,
             journal=journal,

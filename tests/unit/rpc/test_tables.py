@@ -109,10 +109,8 @@ def daemon_handlers(check=lambda receipt: None):
 def test_hello_agrees_on_the_newest_common_version_and_announces_bounds():
     said = daemon_handlers()["hello"](caller(), HelloParams(protocol=(1, 99)))
     assert (said.server, said.protocol, said.incarnation, said.limits) == ("ctxd", 1, 3, Limits())
-    assert said.capabilities == tuple(sorted(METHODS))
-    assert daemon_handlers()["hello"](caller("observe"), HelloParams()).capabilities == tuple(
-        sorted(reachable("observe"))
-    )
+    assert said.methods == tuple(sorted(METHODS))
+    assert daemon_handlers()["hello"](caller("observe"), HelloParams()).methods == tuple(sorted(reachable("observe")))
 
 
 def test_hello_without_a_common_version_says_both_sides():
