@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from blake3 import blake3
 
@@ -20,6 +20,9 @@ from ctxd.store.answers import Change
 from ctxd_protocol.objects import Receipt
 
 T = TypeVar("T")
+
+_HEADS_READ: Final = 500
+"""Heads of one query: few, so that what is read of one is still near the processor when it is decoded."""
 
 
 @contextmanager
@@ -80,8 +83,10 @@ class Reader:
     def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The newest version of each of ``ids``."""
         heads: dict[str, Stored | None] = dict.fromkeys(ids)
-        if heads:
-            heads.update((version.id, to_stored(version)) for version in self.versions.as_of(list(heads)))
+        wanted = list(heads)
+        for first in range(0, len(wanted), _HEADS_READ):
+            for version in self.versions.as_of(wanted[first : first + _HEADS_READ]):
+                heads[version.id] = to_stored(version)
         return heads
 
     def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[journal.Body, Receipt]]:

@@ -4,8 +4,9 @@ Runs inside the caller's transaction, on the caller's connection: so a version a
 become durable together.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
 
 from ctxd import dbfile
 from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
@@ -85,8 +86,8 @@ class SqliteBackend:
         """See ``VersionBackend.as_of``."""
         query = f"""SELECT {rows.COLUMNS} FROM json_each(:ids) AS wanted JOIN entity AS e ON e.id=wanted.value
             JOIN version AS v ON v.rowid=({_VISIBLE}) WHERE v.body IS NOT NULL"""
-        bindings = {"ids": json.dumps(list(dict.fromkeys(ids))), "vt": valid_time, "tx": tx}
-        return [rows.to_version(row) for row in self._connection.execute(query, bindings)]
+        bindings = {"ids": msgspec.json.encode(list(dict.fromkeys(ids))).decode(), "vt": valid_time, "tx": tx}
+        return rows.to_versions(self._connection.execute(query, bindings))
 
     def history(
         self,
@@ -111,7 +112,7 @@ class SqliteBackend:
         bindings = {"id": id, "vt": valid_time, "tx": tx, "limit": -1 if limit is None else limit}
         if after is not None:
             bindings |= {"after_vt": after[0], "after_tx": after[1]}
-        return [rows.to_version(row) for row in self._connection.execute(query, bindings)]
+        return rows.to_versions(self._connection.execute(query, bindings))
 
     def scan(
         self,
@@ -138,7 +139,7 @@ class SqliteBackend:
         query = f"""SELECT {rows.COLUMNS} FROM entity AS e JOIN version AS v ON v.rowid=({_VISIBLE})
             WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
         bindings["limit"] = -1 if limit is None else limit
-        return [rows.to_version(row) for row in self._connection.execute(query, bindings)]
+        return rows.to_versions(self._connection.execute(query, bindings))
 
     def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
         """Every version there is, in no order; ``damaged`` is told of those that cannot be read."""
