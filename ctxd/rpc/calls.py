@@ -76,13 +76,15 @@ class Call:
 class Calls:
     """The unanswered calls of one connection. ``deliver`` is told each answer that comes later, null for none."""
 
-    __slots__ = ("_deliver", "_lane", "_table", "_timer", "caller", "open")
+    __slots__ = ("_deliver", "_lane", "_table", "_timer", "_unstarted", "caller", "open")
 
     def __init__(self, lane: Lane, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
         self._lane = lane
         self._table: Table = lane.table
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
+        # Calls whose task has not run yet.
+        self._unstarted = 0
         self.caller = caller
         self.open: dict[Any, Call] = {}
 
@@ -100,13 +102,14 @@ class Calls:
                 params = entry.params(raw) if raw is UNSET else entry.decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 params = entry.params(raw)
-            result = entry.call(self.caller, params)
+            result = self._after(entry, params) if self._unstarted and entry.writes else entry.call(self.caller, params)
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
             return self._failure(request_id, request.method, exc)
         kind = type(result)
         if kind is Accepted:
             return self._accepted(request, entry, batch, cast(Accepted, result))
         if kind is CoroutineType:
+            self._unstarted += 1
             self._lane.spawn(self._run, self._note(request, entry, batch), result)
             return None
         return None if request_id is UNSET else Reply("2.0", request_id, result)
@@ -173,6 +176,7 @@ class Calls:
 
     async def _run(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Carry out the rest of a call. Cancel: safe; ended by its own scope, the call was answered already."""
+        self._unstarted -= 1
         if call.ending is not None:
             coroutine.close()
             return
@@ -182,6 +186,11 @@ class Calls:
             except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
                 self._finish(call, self._failure(call.id, call.method, exc))
         call.scope = None
+
+    async def _after(self, entry: Entry, params: Any) -> Any:  # noqa: ANN401 - any method's params and result
+        """Call a handler that might answer in line once the calls before it have begun: a write overtakes none."""
+        result = entry.call(self.caller, params)
+        return await result if type(result) is CoroutineType else result
 
     def _take(self, call: Call, result: Any) -> None:  # noqa: ANN401 - any method's result
         """Answer with ``result``, now or once its write is durable."""

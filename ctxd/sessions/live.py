@@ -109,6 +109,17 @@ class LiveSession:
             pinned_set=tuple(state.pinned),
         )
 
+    def admits(self, call: Call) -> bool:
+        """Whether ``call`` may be made at once, up to the next await: nobody is before it, and it certainly is new.
+
+        Raises: CtxdError session_closed, session_not_active, store_failed if a write before this was lost.
+        """
+        if not self.lock.free or (call.op_id is not None and not self._store.unheard(call.principal, call.op_id)):
+            return False
+        self.require_current()
+        self._require_writable(paused=False)
+        return True
+
     async def admit(
         self, ticket: Ticket, call: Call, *, heads: Sequence[str] = (), paused: bool = False
     ) -> Replay | None:

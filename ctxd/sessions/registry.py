@@ -70,6 +70,14 @@ class Sessions:
         """``session`` if it is live."""
         return self._live.get(session)
 
+    def loaded(self, session: str) -> LiveSession | None:
+        """``session`` if it is in memory, and nobody waits for it. It stays the current one until the next await."""
+        live = self._live.get(session)
+        if live is None or session in self._loading:
+            return None
+        self._live.move_to_end(session)
+        return live
+
     async def live(self, session: str) -> LiveSession:
         """``session`` in memory, loaded if need be.
 

@@ -189,6 +189,10 @@ class VersionStore:
         self._loads.note_written(entry.ids)
         self._sieve.add(entry.ids)
 
+    def unheard(self, principal: str, op_id: str) -> bool:
+        """Whether nothing was ever submitted under ``op_id``, told without waiting; false also means "perhaps"."""
+        return self._sieve.lacks(op_text((principal, op_id)))
+
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
         """What the write under ``op_id`` answered; null if there was none.
 

@@ -3,16 +3,19 @@
 The busiest method of all: one object, one segment, one write, and no wait but for the disk.
 """
 
+from collections.abc import Coroutine
+from typing import Any
+
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import is_reserved
 from ctxd.objects.next_version import toolcall
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions import changes
-from ctxd.sessions.calls import again, call_of, kept_result
+from ctxd.sessions.calls import Call, again, call_of, kept_result
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.store.answers import Missing
@@ -23,53 +26,61 @@ from ctxd_protocol.methods import ToolcallRecordParams, ToolcallRecordResult
 
 def handlers(sessions: Sessions) -> dict[str, Handler]:
     """The methods of this family by name."""
-    store = sessions.store
+    return {"toolcall.record": _Recorder(sessions).record}
 
-    async def record(caller: Caller, params: ToolcallRecordParams) -> Accepted:
+
+class _Recorder:
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._store = sessions.store
+
+    def record(self, caller: Caller, params: ToolcallRecordParams) -> Accepted | Coroutine[Any, Any, Accepted]:
+        """Decide at once if all that it takes is in memory, as for almost every call; otherwise look it up before."""
         call = call_of("toolcall.record", caller.principal, params)
-        live = await sessions.live(params.session)
+        live = self._sessions.loaded(params.session)
+        if live is not None and live.admits(call):
+            id, head = self._place(live, params.id)
+            if head is None and id not in live.state.index:
+                return _create(live, call, id, params)
+        return self._look_up(call, params)
+
+    async def _look_up(self, call: Call, params: ToolcallRecordParams) -> Accepted:
+        live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call, heads=(params.id,))
             if replay is not None:
                 return again(replay, ToolcallRecordResult)
-            id = await _object_id(sessions, live, params.id)
-            document = _document(live, id, params)
-            if id in live.state.index:
-                head = (await store.heads((id,)))[id]
-                if head is None or head.document.content_hash != document.content_hash:
+            while isinstance((place := self._place(live, params.id))[1], Missing):
+                await self._store.heads(place[:1])
+            id, head = place
+            if id not in live.state.index:
+                if head is not None:
                     raise _conflict(id)
-                return Accepted(
-                    live.barrier,
-                    lambda _: ToolcallRecordResult(object=id, outcome="unchanged", collapsed=(), receipt=None),
-                )
-            delta = changes.call(live.state, id, live.settings.collapse)
-            result = ToolcallRecordResult(object=id, outcome="created", collapsed=delta.collapsed, receipt=None)
-            pending = live.commit(call, delta, puts=(document,), result=kept_result(call, result))
-            return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+                return _create(live, call, id, params)
+            head = (await self._store.heads((id,)))[id]
+            if head is None or head.document.content_hash != _document(live, id, params).content_hash:
+                raise _conflict(id)
+            unchanged = ToolcallRecordResult(object=id, outcome="unchanged", collapsed=(), receipt=None)
+            return Accepted(live.barrier, lambda _: unchanged)
 
-    return {"toolcall.record": record}
+    def _place(self, live: LiveSession, harness_id: str) -> tuple[str, Stored | None | Missing]:
+        """The id under which the session keeps the tool call, the harness's own or an alias if that is not free, and
+        what is there. ``MISSING``: this must be looked up first."""
+        index = live.state.index
+        alias = toolcall_alias(live.session, harness_id)
+        if not is_reserved(harness_id):
+            head = self._store.peek(harness_id)
+            if isinstance(head, Missing) or harness_id in index or (head is None and alias not in index):
+                return harness_id, head
+        return alias, self._store.peek(alias)
 
 
-async def _object_id(sessions: Sessions, live: LiveSession, harness_id: str) -> str:
-    """The id under which the session keeps the tool call: the harness's own, or an alias if that is not free.
-
-    What it looked up is still so when it returns: nothing awaits in between.
-    """
-    index = live.state.index
-    if not is_reserved(harness_id):
-        if harness_id in index:
-            return harness_id
-        while isinstance(head := sessions.store.peek(harness_id), Missing):
-            await sessions.store.heads((harness_id,))
-        if head is None and toolcall_alias(live.session, harness_id) not in index:
-            return harness_id
-    alias = toolcall_alias(live.session, harness_id)
-    if alias not in index:
-        while isinstance(head := sessions.store.peek(alias), Missing):
-            await sessions.store.heads((alias,))
-        if head is not None:
-            raise _conflict(alias)
-    return alias
+def _create(live: LiveSession, call: Call, id: str, params: ToolcallRecordParams) -> Accepted:
+    document = _document(live, id, params)
+    delta = changes.call(live.state, id, live.settings.collapse)
+    result = ToolcallRecordResult(object=id, outcome="created", collapsed=delta.collapsed, receipt=None)
+    pending = live.commit(call, delta, puts=(document,), result=kept_result(call, result))
+    return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
 
 def _document(live: LiveSession, id: str, params: ToolcallRecordParams) -> Document:

@@ -58,6 +58,26 @@ async def test_a_coroutine_that_submits_a_write_is_answered_when_it_is_durable(t
         assert (await wire.answer())["result"]["receipt"]["seq"] == 1
 
 
+async def test_a_write_answered_in_line_does_not_overtake_a_call_whose_task_has_not_begun(tmp_path, services):
+    begun = []
+
+    async def prompt(caller, params):
+        begun.append("prompt")
+        return await services.prompt(caller, params)
+
+    def append(caller, params):
+        begun.append("append")
+        return services.append(caller, params)
+
+    handlers = {**services.handlers(), "session.set_system_prompt": prompt, "session.append": append}
+    async with serving(tmp_path, handlers) as server, server.connected() as wire:
+        await wire.send(PROMPT + APPEND)
+        await server.until(lambda: len(begun) == 2)
+        assert begun == ["prompt", "append"]
+        services.pending[0].resolve(RECEIPT)
+        assert (await wire.answer())["id"] == "append"
+
+
 async def test_an_id_in_use_is_refused_and_the_first_call_is_unaffected(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(PLAN + PLAN)
@@ -105,6 +125,7 @@ async def test_a_batch_larger_than_the_bound_on_open_calls_is_answered_whole(tmp
         assert {answer["id"] for answer in await wire.answer()} == set(range(100))
 
 
+@pytest.mark.requirement("RPC-5")
 async def test_a_read_that_is_cancelled_stops_and_is_answered_as_cancelled(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(PLAN)
@@ -115,6 +136,7 @@ async def test_a_read_that_is_cancelled_stops_and_is_answered_as_cancelled(tmp_p
         await server.until(lambda: services.cancelled)
 
 
+@pytest.mark.requirement("RPC-5")
 async def test_a_write_that_is_cancelled_after_it_was_submitted_goes_on_and_its_outcome_is_unknown(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(APPEND + b'{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":"append"}}\n')
@@ -155,6 +177,7 @@ async def test_a_client_that_leaves_stops_its_reads_and_not_its_writes(tmp_path,
         assert server.server.in_flight == 0
 
 
+@pytest.mark.requirement("RPC-5")
 async def test_a_call_past_its_deadline_is_answered_as_timed_out(tmp_path, services):
     async with serving(tmp_path, services.handlers(), timing=Timing(deadline_s=0.05)) as server:
         async with server.connected() as wire:
@@ -183,6 +206,7 @@ async def test_a_result_that_cannot_be_encoded_fails_its_own_call_only(tmp_path,
         assert (answer["id"], data(answer)["code"]) == (2, "internal_error")
 
 
+@pytest.mark.requirement("OPS-2")
 async def test_a_draining_server_refuses_new_calls_answers_open_ones_and_closes(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server:
         async with server.connected() as busy, server.connected() as idle, anyio.create_task_group() as group:

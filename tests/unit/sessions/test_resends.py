@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from ctxd.errors import CtxdError
-from tests.unit.sessions.world import world
+from ctxd.store.writes import Accepted
+from ctxd_protocol.methods import ToolcallRecordParams
+from tests.unit.sessions.world import CALLER, World, settled, world
 
 pytestmark = pytest.mark.anyio
 
@@ -45,3 +49,37 @@ async def test_a_cursor_beyond_every_number_is_refused_as_such(tmp_path: Path, c
         with pytest.raises(CtxdError) as refused:
             await here.call("object.history", object="system_prompt:s", cursor=cursor)
         assert refused.value.code == "invalid_params"
+
+
+async def test_a_new_tool_call_of_a_session_in_memory_is_decided_without_waiting(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as here:
+        await here.call("session.create", session="s", agent="a")
+        await until_whole(here)
+        params = ToolcallRecordParams(session="s", id="call", tool="bash", content="x", op_id="op")
+        first = here.handlers["toolcall.record"](CALLER, params)
+        assert isinstance(first, Accepted)
+        with pytest.raises(CtxdError) as refused:
+            await here.call("toolcall.record", session="s", id="other", tool="bash", content="x", op_id="op")
+        assert refused.value.code == "idempotency_mismatch"
+        result = await settled(first)
+        again = await here.call("toolcall.record", session="s", id="call", tool="bash", content="x", op_id="op")
+        assert again == result
+
+
+async def test_a_new_tool_call_waits_for_who_holds_the_session(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as here:
+        await here.call("session.create", session="s", agent="a")
+        await until_whole(here)
+        live = await here.sessions.live("s")
+        async with live.lock:
+            answer = here.handlers["toolcall.record"](
+                CALLER, ToolcallRecordParams(session="s", id="call", tool="bash", content="x")
+            )
+            assert "call" not in live.state.index
+        assert (await settled(await answer)).outcome == "created"
+
+
+async def until_whole(here: World) -> None:
+    with anyio.fail_after(10):
+        while not here.store.unheard("host", "never"):
+            await anyio.lowlevel.checkpoint()
