@@ -75,6 +75,7 @@ def test_a_method_says_what_it_does_with_an_example_that_calls_it(method):
         assert re.search(rf"Example: ``.*client\.{attribute(method)}\(", doc)
 
 
+@pytest.mark.requirement("CLT-1")
 def test_both_handles_have_the_same_methods_with_the_same_parameters():
     assert public(Session) == public(SyncSession)
     for name in public(Session):
@@ -96,6 +97,7 @@ async def every_call(client):
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("CLT-1")
 async def test_each_method_of_both_clients_makes_the_round_trip(daemon):
     async with connect(daemon.path) as client:
         await every_call(client)

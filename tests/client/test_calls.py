@@ -28,6 +28,7 @@ from tests.fakes.daemon import HELLO, HOLD, Refusal
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.requirement("CLT-1")
 async def test_each_loop_is_the_one_it_is_called(request):
     name = request.node.callspec.id
     loop = sys.modules["asyncio"].get_running_loop() if sniffio.current_async_library() == "asyncio" else None

@@ -34,6 +34,7 @@ async def test_the_daemon_has_a_method_for_each_that_the_client_has(running):
     assert {method["name"] for method in document["methods"]} == set(METHODS)
 
 
+@pytest.mark.requirement("CLT-1")
 async def test_a_session_lives_from_its_first_message_to_its_end(running, tree):
     async with connect(running.socket) as client:
         s = await client.session(
@@ -105,6 +106,7 @@ async def test_the_methods_besides_are_answered_in_the_shape_that_the_client_kno
         await client.events_unsubscribe(subscribed.subscription)
 
 
+@pytest.mark.requirement("RPC-5")
 async def test_calls_cancelled_by_the_hundred_leave_every_session_as_its_receipts_say(running):
     """Each append is either applied whole or not at all, and the connection goes on."""
     async with connect(running.socket) as client:
@@ -133,6 +135,7 @@ async def test_calls_cancelled_by_the_hundred_leave_every_session_as_its_receipt
     assert set(done) <= set(range(1, view.turn_count + 1))
 
 
+@pytest.mark.requirement("RPC-4")
 async def test_a_write_sent_twice_under_one_op_id_is_applied_once_and_another_under_it_is_refused(running):
     async with connect(running.socket) as client:
         s = await client.session(agent="demo")
@@ -177,6 +180,9 @@ async def append_all(client: Client, session: str, first: int, count: int) -> No
         await client.session_append(session, [Message(role="user", content=f"m{number}")])
 
 
+@pytest.mark.requirement("DUR-1")
+@pytest.mark.requirement("NOT-3")
+@pytest.mark.requirement("CLT-2")
 async def test_every_append_is_applied_exactly_once_over_a_kill_and_the_follower_misses_nothing(tmp_path, tree):
     with Running(tmp_path, keep_state=True) as daemon:
         async with connect(daemon.socket, deadline_s=60) as client:

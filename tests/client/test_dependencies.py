@@ -49,6 +49,7 @@ def run(program, *arguments):
     return done.stdout.split()
 
 
+@pytest.mark.requirement("CLT-3")
 def test_every_module_of_the_client_imports_with_anyio_and_msgspec_alone(alone):
     assert set(run(PROGRAM, alone)) <= {*ALLOWED, *(f"_{name}" for name in ALLOWED)}
 

@@ -67,6 +67,7 @@ async def test_without_a_place_only_what_is_new_comes(daemon):
         assert await take(notices, 1) == [(8, "f1")]
 
 
+@pytest.mark.requirement("NOT-3")
 async def test_a_reconnect_loses_and_repeats_nothing(daemon):
     journal = Journal(daemon)
     async with connect(daemon.path) as client, client.follow("s1") as notices:

@@ -36,6 +36,7 @@ def drop(seen):
     return HOLD
 
 
+@pytest.mark.requirement("CLT-2")
 async def test_a_write_whose_answer_was_lost_is_sent_again_with_the_same_op_id(daemon):
     daemon.script["session.append"] = once(drop, lambda seen: {"turn": 1, "receipt": RECEIPT})
     async with connect(daemon.path) as client:
@@ -71,6 +72,7 @@ async def test_the_newest_receipt_is_shown_to_the_next_daemon(daemon):
     assert daemon.of("hello")[1].params["journal"] == client.server.journal
 
 
+@pytest.mark.requirement("DUR-8")
 async def test_a_daemon_that_lost_what_it_acknowledged_is_not_used(daemon):
     def lost(seen):
         raise Refusal("data_loss", "the journal ends before receipt 7")
@@ -115,6 +117,7 @@ async def test_a_draining_daemon_is_left_for_the_next_one_and_its_pending_answer
     assert [error.code for error in errors] == ["session_not_found"], "the old connection's answer was lost"
 
 
+@pytest.mark.requirement("CLT-2")
 async def test_calls_in_flight_when_the_daemon_dies_all_succeed_on_the_next_one(daemon):
     daemon.script["session.append"] = lambda seen: HOLD if seen.peer.number == 0 else {"turn": 1, "receipt": None}
     turns = []

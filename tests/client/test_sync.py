@@ -18,6 +18,7 @@ def drop(seen):
     return HOLD
 
 
+@pytest.mark.requirement("CLT-2")
 def test_a_write_whose_answer_was_lost_is_sent_again_with_the_same_op_id(daemon):
     daemon.script["session.append"] = once(drop, lambda seen: {"turn": 1, "receipt": None})
     with connect_sync(daemon.path) as client:

@@ -42,6 +42,7 @@ pytestmark = pytest.mark.timeout(420)
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.requirement("DUR-1")
 async def test_no_acknowledged_write_is_lost_or_applied_twice_over_random_kills(tmp_path: Path, part: int) -> None:
     with daemon_process(tmp_path) as daemon:
         storm = Storm(daemon)
@@ -66,6 +67,7 @@ async def test_no_acknowledged_write_is_lost_or_applied_twice_over_random_kills(
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("DUR-1")
 async def test_no_acknowledged_write_is_lost_or_applied_twice_over_a_kill_at_every_failpoint(tmp_path: Path) -> None:
     with daemon_process(tmp_path) as daemon:
         storm = Storm(daemon)
@@ -96,6 +98,7 @@ async def test_no_acknowledged_write_is_lost_or_applied_twice_over_a_kill_at_eve
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("DUR-7")
 async def test_a_backup_that_is_killed_leaves_the_state_as_it_was_and_the_next_one_works(tmp_path: Path) -> None:
     with daemon_process(tmp_path) as daemon:
         storm = Storm(daemon)

@@ -115,6 +115,7 @@ def fill(place: Path) -> Path:
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("DUR-3")
 async def test_a_full_disk_refuses_writes_answers_reads_and_takes_writes_again_by_itself(small_disk: Path) -> None:
     with daemon_process(small_disk) as daemon:
         await daemon.start()
@@ -136,6 +137,7 @@ async def test_a_full_disk_refuses_writes_answers_reads_and_takes_writes_again_b
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("DUR-3")
 async def test_a_commit_that_finds_no_room_is_refused_and_the_daemon_goes_on(daemon: DaemonProcess) -> None:
     await daemon.start(failpoints="journal.commit=error:ENOSPC*2@5")
     async with await Wire.open(daemon.socket) as wire:
@@ -149,6 +151,7 @@ async def test_a_commit_that_finds_no_room_is_refused_and_the_daemon_goes_on(dae
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("DUR-4")
 async def test_a_failed_flush_ends_the_daemon_and_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
     with daemon_process(tmp_path) as daemon:
         storm = Storm(daemon)
@@ -169,6 +172,7 @@ async def test_a_failed_flush_ends_the_daemon_and_nothing_that_was_acknowledged_
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("DUR-4")
 async def test_nothing_is_acknowledged_once_a_flush_has_failed(daemon: DaemonProcess) -> None:
     await daemon.start()
     async with await Wire.open(daemon.socket) as wire:
@@ -204,6 +208,7 @@ async def test_nothing_is_acknowledged_once_a_flush_has_failed(daemon: DaemonPro
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("DUR-5")
 async def test_a_second_daemon_on_the_same_state_ends_and_names_the_first(
     daemon: DaemonProcess, tmp_path: Path
 ) -> None:
@@ -218,6 +223,7 @@ async def test_a_second_daemon_on_the_same_state_ends_and_names_the_first(
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("OPS-2")
 async def test_a_daemon_that_is_asked_to_end_under_load_ends_in_order_and_loses_nothing(tmp_path: Path) -> None:
     with daemon_process(tmp_path) as daemon:
         storm = Storm(daemon)
@@ -375,6 +381,7 @@ async def settled(daemon: DaemonProcess, fds: int) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("abuse", ABUSES)
+@pytest.mark.requirement("RPC-2")
 async def test_others_do_not_notice_a_bad_client_and_nothing_of_it_stays(daemon: DaemonProcess, abuse: str) -> None:
     await daemon.start()
     async with await Wire.open(daemon.socket) as wire:

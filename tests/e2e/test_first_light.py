@@ -50,6 +50,7 @@ def active_of(context: AssembledContext) -> dict[str, str]:
     return {block.object or "": block.text for block in context.blocks if block.section == "active_content"}
 
 
+@pytest.mark.requirement("CTX-5")
 async def test_a_context_survives_kill_9_byte_for_byte(client: Client, daemon: DaemonProcess, tree: Path) -> None:
     session = await client.session("s", agent="a", system_prompt="Be brief.", workdir=str(tree))
     await session.user("What is in src?")
@@ -102,6 +103,8 @@ async def test_what_changed_on_disk_while_nobody_looked_is_found_at_resume(
     assert first.object.payload["content"] == "print('one')\n"
 
 
+@pytest.mark.requirement("NOT-1")
+@pytest.mark.requirement("NOT-4")
 async def test_two_agents_in_two_views_share_a_file_and_are_told_of_its_changes(client: Client, tree: Path) -> None:
     host = await client.session("host", agent="a", workdir=str(tree))
     boxed = await client.session("boxed", agent="b", workdir=WORKSPACE, mounts={WORKSPACE: str(tree)})
@@ -145,6 +148,7 @@ async def test_old_tool_calls_leave_the_window_and_come_back_on_request(client: 
     assert active_of(await session.assemble())["call-0000"].endswith("output 0\n")
 
 
+@pytest.mark.requirement("RPC-4")
 async def test_a_call_that_is_sent_twice_is_applied_once_also_across_a_kill(
     client: Client, daemon: DaemonProcess
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_session_that_tells_filesystems_apart_by_device_says_so(real):
     assert "tell filesystems" not in real("session", "new", "disks").out
 
 
+@pytest.mark.requirement("CLI-3")
 def test_the_context_is_shown_as_a_bar_to_scale_and_a_table_of_blocks_with_reasons(real, session):
     ran = real("context")
     head, drawn, *rest = ran.out.splitlines()
@@ -100,6 +101,7 @@ def test_the_text_of_the_context_is_what_the_model_sees_byte_for_byte(real, runn
     assert {block["reason"] for block in whole["blocks"]} >= {"system prompt", "chat"}
 
 
+@pytest.mark.requirement("CLI-3")
 def test_an_earlier_turn_is_rendered_again_and_two_are_compared(real, session):
     assert "two" not in real("context", "--turn", "1", "--text").out
     assert real("context", "--assembly", "1", "--text").out == real("context", "--turn", "1", "--text").out

@@ -38,6 +38,7 @@ def refuse(code, message="it is so", **data):
         ("timeout", 124),
     ],
 )
+@pytest.mark.requirement("CLI-1")
 def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon, code, exit_code):
     daemon.script["daemon.status"] = refuse(code, hint="do this")
     ran = scripted("status")
@@ -94,6 +95,7 @@ def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
         (["rpc", "session.get", "{"], "its parameters: session"),
     ],
 )
+@pytest.mark.requirement("CLI-2")
 def test_a_wrong_command_line_is_2_with_one_line(scripted, words, message):
     ran = scripted(*words)
     assert (ran.code, ran.out) == (2, "")
@@ -118,6 +120,7 @@ def test_the_socket_of_the_settings_is_used_unless_a_flag_or_variable_names_anot
     assert "third.sock" in ctx("status").err
 
 
+@pytest.mark.requirement("CLI-2")
 def test_with_json_an_error_is_one_json_document_on_standard_error(scripted, daemon):
     daemon.script["daemon.status"] = refuse("session_not_found", hint="look")
     for words in (("--json", "status"), ("status", "--json")):
@@ -177,6 +180,7 @@ def test_the_examples_in_the_help_are_command_lines_that_parse(scripted, daemon)
                 context = found.make_context(name, rest, parent=context)
 
 
+@pytest.mark.requirement("CLI-1")
 def test_the_exit_codes_are_in_the_help(ctx):
     told = dict(re.findall(r"^    (\d+) +(.+)$", ctx("--help").out, re.MULTILINE))
     assert told == {str(code): meaning for code, meaning in MEANINGS}

@@ -19,6 +19,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(st.lists(LINE | BLANK), st.lists(st.sampled_from([b"\n", b"\r\n"]), min_size=1), st.lists(st.integers(0, 500)))
+@pytest.mark.requirement("RPC-1")
 def test_frames_are_the_same_wherever_the_bytes_are_split(lines, ends, places):
     data = b"".join(line + ends[number % len(ends)] for number, line in enumerate(lines))
     expected = [line.strip(b" \t") for line in lines if line.strip(b" \t")]

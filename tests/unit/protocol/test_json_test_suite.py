@@ -84,6 +84,7 @@ def test_everything_valid_is_read(suite):
     assert [name for name, text in suite if name.startswith("y_") and verdict(text) != "read"] == []
 
 
+@pytest.mark.requirement("RPC-2")
 def test_everything_invalid_is_a_parse_error(suite):
     invalid = [(name, text) for name, text in suite if name.startswith("n_") and name not in BLANK]
     assert [name for name, text in invalid if verdict(text) != "parse_error"] == []

@@ -108,6 +108,7 @@ def test_what_is_not_strict_json_is_a_parse_error(frame):
 
 @pytest.mark.parametrize(("depth", "fits"), [(63, True), (64, False)])
 @pytest.mark.parametrize("brackets", [b"[]", b"{}"])
+@pytest.mark.requirement("RPC-8")
 def test_more_than_sixty_four_levels_are_refused(depth, fits, brackets):
     opening = brackets[:1] if brackets == b"[]" else b'{"a":'
     inner = b"1" if brackets == b"{}" else b""

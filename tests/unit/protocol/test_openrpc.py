@@ -11,6 +11,7 @@ from ctxd_protocol.openrpc import breaking_changes, document, rendered
 KEPT = Path(__file__).parents[3] / "protocol" / "openrpc.json"
 
 
+@pytest.mark.requirement("RPC-6")
 def test_the_kept_document_is_what_the_types_give():
     assert KEPT.read_bytes() == rendered(), "run: python -m ctxd_protocol.openrpc > protocol/openrpc.json"
 
@@ -48,6 +49,7 @@ def test_params_say_whether_they_are_required():
     }
 
 
+@pytest.mark.requirement("RPC-6")
 def test_the_kept_document_is_compatible_with_the_types():
     assert breaking_changes(msgspec.json.decode(KEPT.read_bytes()), msgspec.json.decode(rendered())) == []
 
@@ -160,6 +162,7 @@ def drop_notification(made):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.requirement("RPC-6")
 def test_a_breaking_change_is_told(change, said):
     old = msgspec.json.decode(rendered())
     new = copy.deepcopy(old)

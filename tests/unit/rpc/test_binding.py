@@ -26,12 +26,14 @@ def umask(request):
     os.umask(before)
 
 
+@pytest.mark.requirement("OPS-1")
 def test_the_socket_is_its_owners_whatever_the_umask(tmp_path, umask):
     path = tmp_path / "ctxd.sock"
     with bind_socket(path):
         assert mode(path) == 0o600
 
 
+@pytest.mark.requirement("OPS-1")
 def test_the_socket_is_never_wider_than_asked_between_bind_and_the_end_of_binding(tmp_path, monkeypatch):
     seen = []
     bind = socket.socket.bind
@@ -76,6 +78,7 @@ def test_the_longest_possible_path_works(tmp_path):
     bind_socket(path).close()
 
 
+@pytest.mark.requirement("OPS-1")
 def test_a_socket_that_nobody_answers_is_replaced(tmp_path):
     path = tmp_path / "ctxd.sock"
     bind_socket(path).close()
@@ -85,6 +88,7 @@ def test_a_socket_that_nobody_answers_is_replaced(tmp_path):
         client.connect(str(path))
 
 
+@pytest.mark.requirement("OPS-1")
 def test_a_live_socket_is_refused_and_its_holder_named(tmp_path):
     path = tmp_path / "ctxd.sock"
     with bind_socket(path), pytest.raises(StateDirError, match=rf"in use by .*\(pid {os.getpid()}\)") as refused:

@@ -88,6 +88,7 @@ async def test_method_names_are_exact(wire, method):
         (b'{"jsonrpc":"2.0","id":1,"method":"session.chat","params":{"session":"a b"}}', 1, -32602),
     ],
 )
+@pytest.mark.requirement("RPC-2")
 async def test_what_is_wrong_gets_the_number_of_what_is_wrong(wire, sent, id, code):
     await wire.send(sent + b"\n")
     assert failure(await wire.answer()) == (id, code)
@@ -136,6 +137,7 @@ async def test_an_id_twice_in_a_batch_is_refused_the_second_time(wire):
     ]
 
 
+@pytest.mark.requirement("RPC-8")
 async def test_a_batch_beyond_the_limit_is_refused_whole(wire):
     calls = b",".join(frame("context.current", id=number).strip() for number in range(101))
     await wire.send(b"[" + calls + b"]\n")
@@ -150,6 +152,7 @@ async def test_ids_are_echoed_with_their_type(wire, id):
     assert f'"id":{id},' in line
 
 
+@pytest.mark.requirement("RPC-1")
 async def test_lines_may_end_in_crlf_be_blank_and_come_in_pieces(wire):
     call = b'{"jsonrpc":"2.0","id":1,"method":"context.current"}'
     await wire.send(b"\n\r\n  \n" + call + b"\r\n")

@@ -99,6 +99,7 @@ async def test_a_flood_is_answered_whole_and_in_order(tmp_path):
         await assert_served(server)
 
 
+@pytest.mark.requirement("RPC-8")
 async def test_no_more_calls_are_open_than_the_bound_and_the_rest_follow(tmp_path):
     services = Services()
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
@@ -111,6 +112,7 @@ async def test_no_more_calls_are_open_than_the_bound_and_the_rest_follow(tmp_pat
         assert server.server.in_flight == 0
 
 
+@pytest.mark.requirement("RPC-8")
 async def test_a_frame_beyond_the_limit_is_refused_and_the_connection_ended(tmp_path):
     async with serving(tmp_path, Services().handlers(), limits=Limits(frame_bytes=1000)) as server:
         fits = CALL.strip().ljust(1000) + b"\n"
@@ -137,6 +139,7 @@ async def test_header_framing_gets_a_clear_answer(tmp_path):
     "garbage",
     [b"\x00\n", b"\xff\xfe{\x00}\x00\n", b"{" * 100 + b"\n", b"GET / HTTP/1.1\r\n", b"[" * 100_000 + b"\n", b"nul\n"],
 )
+@pytest.mark.requirement("RPC-2")
 async def test_garbage_is_refused_and_the_connection_goes_on(tmp_path, garbage):
     async with serving(tmp_path, Services().handlers()) as server, server.connected() as wire:
         await wire.send(garbage + CALL)

@@ -28,18 +28,21 @@ def params(method, raw):
     return Entry(METHODS[method], lambda caller, params: params).params(msgspec.Raw(raw))
 
 
+@pytest.mark.requirement("RPC-3")
 def test_each_capability_reaches_its_own_methods_and_those_below():
     assert reachable("host") == METHODS.keys()
     assert reachable("observe") == {"hello", "rpc.discover", "context.current"}
     assert reachable("observe") < reachable("session") < reachable("host")
 
 
+@pytest.mark.requirement("RPC-3")
 def test_what_a_capability_does_not_reach_is_not_in_its_table():
     every = {name: lambda caller, params: params for name in METHODS}
     assert build_table(every, "session").keys() == reachable("session")
     assert "session.create" not in build_table(every, "session")
 
 
+@pytest.mark.requirement("RPC-3")
 def test_a_connection_bound_to_a_session_sees_no_other_and_need_not_name_its_own():
     entry = build_table({"object.get": lambda caller, params: params}, "session")["object.get"]
     bound = caller("session", "s-1")
@@ -106,6 +109,7 @@ def daemon_handlers(check=lambda receipt: None):
     )
 
 
+@pytest.mark.requirement("RPC-8")
 def test_hello_agrees_on_the_newest_common_version_and_announces_bounds():
     said = daemon_handlers()["hello"](caller(), HelloParams(protocol=(1, 99)))
     assert (said.server, said.protocol, said.incarnation, said.limits) == ("ctxd", 1, 3, Limits())

@@ -29,6 +29,7 @@ async def root(tmp_path):
     return tmp_path / "state"
 
 
+@pytest.mark.requirement("DUR-7")
 async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_path):
     manifest = backup(root, tmp_path / "backup")
     report = restore(tmp_path / "backup", tmp_path / "again")
@@ -44,6 +45,7 @@ async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_p
         assert store.journal_id != restored
 
 
+@pytest.mark.requirement("DUR-7")
 async def test_a_backup_beside_a_writing_store_is_a_moment_of_it(root, tmp_path):
     async with running(root) as store:
         stop = anyio.Event()

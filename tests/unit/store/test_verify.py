@@ -92,6 +92,7 @@ async def test_the_digest_of_the_versions_is_that_of_the_journal_s_fold(root):
         ("UPDATE meta SET value=zeroblob(32) WHERE name='genesis'", "breaks the chain"),
     ],
 )
+@pytest.mark.requirement("DUR-6")
 async def test_each_kind_of_damage_is_named(root, damage, words):
     connection = dbfile.open_writer(root / "state.db")
     connection.execute(damage).fetchall()
@@ -127,6 +128,7 @@ async def served(root):
     return answers
 
 
+@pytest.mark.requirement("DUR-6")
 async def test_a_flipped_bit_is_found_or_changes_no_answer_and_is_never_served(tmp_path):
     chance = random.Random(7)
     original = tmp_path / "original"
@@ -178,6 +180,7 @@ async def test_a_write_ahead_log_cut_short_is_a_loss_and_the_store_takes_no_writ
 
 
 @pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.requirement("DUR-8")
 async def test_a_receipt_that_the_journal_cannot_show_stops_writes(root, ahead):
     async with running(root) as store:
         head = store.head()

@@ -85,6 +85,7 @@ async def test_reads_see_what_was_accepted_before_them(root):
         assert len(await store.changes(after=0, limit=100)) == 20
 
 
+@pytest.mark.requirement("DUR-2")
 async def test_receipts_form_the_chain_and_times_do_not_decrease(root):
     async with running(root) as store:
         pendings = [store.submit(write(document(f"t{n % 3}", str(n)))) for n in range(50)]
