@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ctxd_protocol import places
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
 Value = str | int | float
@@ -96,26 +98,23 @@ def load(
 
 def user_file(environ: Mapping[str, str]) -> Path:
     """Where the user's own settings are."""
-    home = environ.get("XDG_CONFIG_HOME") or os.path.join(_home(environ), ".config")
-    return Path(home, "ctxd", "ctxd.toml")
+    folder = environ.get("XDG_CONFIG_HOME") or os.path.join(places.home(environ), ".config")
+    return Path(folder, "ctxd", "ctxd.toml")
 
 
 def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
     """Where a daemon listens that is told nothing: a place that clients look at by themselves."""
     if root:
-        return Path("/run/ctxd/ctxd.sock")
-    if runtime := environ.get("XDG_RUNTIME_DIR"):
-        return Path(runtime, "ctxd", "ctxd.sock")
-    return default_state_dir(environ, root=False) / "ctxd.sock"
+        return Path(places.SYSTEM_SOCKET)
+    runtime = places.runtime_socket(environ)
+    return Path(runtime or places.socket_in(str(default_state_dir(environ, root=False))))
 
 
 def default_state_dir(environ: Mapping[str, str], *, root: bool) -> Path:
     """Where a daemon keeps its state that is told nothing; systemd's ``StateDirectory=`` comes first."""
     if managed := environ.get("STATE_DIRECTORY"):
         return Path(managed.split(":")[0])
-    if root:
-        return Path("/var/lib/ctxd")
-    return Path(environ.get("XDG_STATE_HOME") or os.path.join(_home(environ), ".local", "state"), "ctxd")
+    return Path(places.SYSTEM_STATE_DIR if root else places.user_state_dir(environ))
 
 
 # --- what each setting may be ---
@@ -269,7 +268,3 @@ def _field(key: str) -> str:
 
 def _place(origin: str) -> str:
     return {"flag": "command line"}.get(origin, origin.removeprefix("file ").removeprefix("env "))
-
-
-def _home(environ: Mapping[str, str]) -> str:
-    return environ.get("HOME") or os.path.expanduser("~")

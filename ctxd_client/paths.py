@@ -8,12 +8,10 @@ others, the first that exists.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
-
-SYSTEM_SOCKET: Final = "/run/ctxd/ctxd.sock"
-"""The system daemon's socket, and the place where a sandbox has its own mounted."""
+from ctxd_protocol.places import SYSTEM_SOCKET, runtime_socket, socket_in, user_state_dir
 
 
 class SocketPlace(NamedTuple):
@@ -24,20 +22,12 @@ class SocketPlace(NamedTuple):
     origin: str
 
 
-def state_socket(environ: Mapping[str, str]) -> str:
-    """The socket inside the user's state directory, used where there is no runtime directory."""
-    state = environ.get("XDG_STATE_HOME") or os.path.join(
-        environ.get("HOME") or os.path.expanduser("~"), ".local/state"
-    )
-    return os.path.join(state, "ctxd", "ctxd.sock")
-
-
 def socket_places(environ: Mapping[str, str]) -> tuple[SocketPlace, ...]:
     """The places that are looked at when neither an argument nor ``$CTXD_SOCKET`` names one, in order."""
     places = [SocketPlace(SYSTEM_SOCKET, "system")]
-    if runtime := environ.get("XDG_RUNTIME_DIR"):
-        places.append(SocketPlace(os.path.join(runtime, "ctxd", "ctxd.sock"), "runtime"))
-    places.append(SocketPlace(state_socket(environ), "state"))
+    if runtime := runtime_socket(environ):
+        places.append(SocketPlace(runtime, "runtime"))
+    places.append(SocketPlace(socket_in(user_state_dir(environ)), "state"))
     return tuple(places)
 
 
