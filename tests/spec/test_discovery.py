@@ -114,7 +114,7 @@ def test_what_is_found_is_known_as_an_unread_stub_and_what_was_read_stays(
 ) -> None:
     read = s.read("src/main.py")
     result = s.observe("ls src", "main.py\nutil.py\n")
-    outcomes = {one.path: one.outcome for one in result.objects}
+    outcomes = {one.path: one.outcome for one in result.objects if one.object is not None}
     assert outcomes == {f"{project}/src/main.py": "unchanged", f"{project}/src/util.py": "created"}
     stub = s.resolve("src/util.py").object
     assert client.object_get(stub).object.state == "unread"
