@@ -7,7 +7,7 @@ file. A folder without manifest is no backup.
 import os
 import shutil
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Annotated, BinaryIO, Final, Literal
 
 import msgspec
 from blake3 import blake3
@@ -28,10 +28,17 @@ _PAGES_STEP: Final = 4_096
 _READ_BYTES: Final = 1024 * 1024
 
 
-class File(msgspec.Struct, frozen=True):
-    """One file of a backup: its path below it, its size in bytes, its BLAKE3 in hex."""
+_PATH: Final = r"^(state\.db|artifacts/[0-9a-f]{2}/[0-9a-f]{64})$(?!\n)"
+_CHAIN: Final = r"^[0-9a-f]{64}$(?!\n)"
 
-    path: str
+
+class File(msgspec.Struct, frozen=True):
+    """One file of a backup: its path below it, its size in bytes, its BLAKE3 in hex.
+
+    The paths that a backup has are all there are: a manifest that somebody else wrote must not name another place.
+    """
+
+    path: Annotated[str, msgspec.Meta(pattern=_PATH)]
     size: int
     blake3: str
 
@@ -39,9 +46,9 @@ class File(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup holds, and the newest journal row in it."""
 
-    format: int = 1
-    head_seq: int
-    head_chain: str
+    format: Literal[1] = 1
+    head_seq: Annotated[int, msgspec.Meta(ge=0)]
+    head_chain: Annotated[str, msgspec.Meta(pattern=_CHAIN)]
     digest: str
     files: tuple[File, ...]
 
@@ -75,6 +82,8 @@ def restore(source: Path, root: Path) -> Report:
     Raises: StateDirError if ``source`` is no backup or damaged, or ``root`` is not empty or in use.
     """
     manifest = _read_manifest(source)
+    if all(file.path != "state.db" for file in manifest.files):
+        raise StateDirError(f"the manifest of {source} names no state.db", exit_code=_EXIT_DAMAGED)
     for file in manifest.files:
         if not (source / file.path).is_file() or _describe(source, source / file.path) != file:
             raise StateDirError(f"{source / file.path} is not what the manifest says", exit_code=_EXIT_DAMAGED)

@@ -1,6 +1,7 @@
 """A backup taken while the store writes is whole, and a restored one says the same."""
 
 import anyio
+import msgspec
 import pytest
 from anyio.to_thread import run_sync
 
@@ -112,3 +113,28 @@ async def test_a_backup_that_a_disk_cut_short_is_none(root, tmp_path, kind):
         failpoints.disarm()
     with pytest.raises(StateDirError, match="no backup"):
         restore(tmp_path / "backup", tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": [{"path": "../elsewhere", "size": 0, "blake3": ""}]},
+        {"files": [{"path": "/etc/passwd", "size": 0, "blake3": ""}]},
+        {"files": [{"path": "artifacts/../../elsewhere", "size": 0, "blake3": ""}]},
+        {"files": []},
+        {"format": 2},
+        {"head_seq": -1},
+        {"head_chain": "zz"},
+    ],
+)
+async def test_a_manifest_that_no_backup_has_is_refused_before_anything_is_written(root, tmp_path, changes):
+    backup(root, tmp_path / "backup")
+    (tmp_path / "elsewhere").touch()
+    path = tmp_path / "backup" / "manifest.json"
+    manifest = msgspec.json.decode(path.read_bytes()) | changes
+    if files := changes.get("files"):
+        manifest["files"] = [*msgspec.json.decode(path.read_bytes())["files"], *files]
+    path.write_bytes(msgspec.json.encode(manifest))
+    with pytest.raises(StateDirError, match=r"manifest.*(damaged|names no state\.db)"):
+        restore(tmp_path / "backup", tmp_path / "again" / "state")
+    assert not (tmp_path / "again").exists()
