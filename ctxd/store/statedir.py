@@ -10,6 +10,7 @@ from typing import Final
 
 from ctxd.errors import StateDirError
 
+_EXIT_NO_PLACE: Final = 73
 _EXIT_LOCKED: Final = 75
 _EXIT_UNSAFE: Final = 78
 
@@ -47,15 +48,19 @@ class StateDir:
 def hold(root: Path | None) -> StateDir:
     """Take the directory ``root``, made with mode 0700 if missing; null takes a fresh one that lasts until ``close``.
 
-    Raises: StateDirError if another process holds it, or others could change what is in it.
+    Raises: StateDirError if another process holds it, others could change what is in it, or it cannot be made.
     """
-    if root is None:
-        path = Path(tempfile.mkdtemp(prefix="ctxd-"))
-        return StateDir(path, _lock(path), ephemeral=True)
-    root = root.absolute()
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_safe(root)
-    return StateDir(root, _lock(root), ephemeral=False)
+    try:
+        if root is None:
+            path = Path(tempfile.mkdtemp(prefix="ctxd-"))
+            return StateDir(path, _lock(path), ephemeral=True)
+        root = root.absolute()
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_safe(root)
+        return StateDir(root, _lock(root), ephemeral=False)
+    except OSError as error:
+        where = error.filename or root
+        raise StateDirError(f"cannot keep state in {where}: {error.strerror}", exit_code=_EXIT_NO_PLACE) from error
 
 
 def check_safe(root: Path) -> None:

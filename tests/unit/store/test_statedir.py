@@ -96,3 +96,21 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path):
     with pytest.raises(StateDirError, match="no SQLite database") as caught:
         await VersionStore(root, SystemClock()).run()
     assert caught.value.exit_code == 74
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "link"])
+def test_where_no_directory_can_be_the_refusal_names_the_place(tmp_path, place):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    with pytest.raises(StateDirError, match=f"cannot keep state in .*{place.partition('/')[0]}") as refused:
+        statedir.hold(tmp_path / place)
+    assert refused.value.exit_code == 73
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    statedir.hold(tmp_path / "state").close()
+    (tmp_path / "state" / "LOCK").unlink()
+    (tmp_path / "state" / "LOCK").symlink_to(tmp_path / "victim")
+    with pytest.raises(StateDirError):
+        statedir.hold(tmp_path / "state")
+    assert not (tmp_path / "victim").exists()
