@@ -49,7 +49,7 @@ OBJ-11 | Chat, system prompt and session can be read as objects, now and as of a
 VER-1 | Every change makes a new version; earlier versions stay readable for ever. | spec 1.3
 VER-2 | A version can be read as of a valid time, as of a transaction, or both. | ctxd
 VER-3 | History is listed in either order, with or without versions that a later transaction corrected. | ctxd
-VER-4 | Valid times never go back, even when the host's clock does, and two versions of one object are at least 1 ms apart. | ctxd
+VER-4 | Valid times never go back, even when the host's clock does, and two versions of a file, a tool call or a system prompt are at least 1 ms apart; of a chat's or a session's at one time the last one holds. | ctxd
 VER-5 | Many objects are read in one call, and the call says which had no version. | ctxd
 FS-1 | A path below a mount's agent prefix is the canonical path below its canonical prefix, and is shown to the agent as the agent knows it. | spec 5.3
 FS-2 | Prefixes match whole path components, and the longest one wins in both directions. | spec 5.3

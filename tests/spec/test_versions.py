@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from ctxd_client import SyncClient, SyncSession, connect_sync
+from ctxd_client import SyncClient, SyncSession, connect, connect_sync
 from ctxd_protocol.methods import FileIndexResult
 from ctxd_protocol.objects import Receipt
+from ctxd_protocol.sessions import Message
 from tests.client.running import Running
 from tests.spec.refusal import refused
 
@@ -186,6 +188,22 @@ def test_valid_times_of_all_writes_rise_with_their_transactions(start) -> None:
     times = [receipt.vt for receipt in receipts if receipt]
     assert seqs == list(range(seqs[0], seqs[0] + 60))
     assert times == sorted(times)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("VER-4")
+async def test_of_chat_versions_at_one_time_the_last_one_holds(daemon: Running, s: SyncSession) -> None:
+    async with connect(daemon.socket) as client:
+        async with anyio.create_task_group() as group:
+            for number in range(100):
+                group.start_soon(client.session_append, s.id, [Message(role="assistant", content=str(number))])
+        rows = (await client.object_history(f"chat:{s.id}", limit=1000)).versions
+        assert [(row.valid_time, row.tx) for row in rows] == sorted((row.valid_time, row.tx) for row in rows)
+        last = {row.valid_time: row.tx for row in rows}
+        for valid_time, tx in last.items():
+            at = (await client.object_get(f"chat:{s.id}", valid_time=valid_time)).object
+            assert at.tx == tx
+            assert at.payload == (await client.object_get(f"chat:{s.id}", tx=tx)).object.payload
 
 
 @pytest.mark.requirement("VER-5")
