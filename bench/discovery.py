@@ -1,21 +1,32 @@
-"""Precision and recall of discovery on commands that agents really ran, labelled by hand (tests/data/discovery)."""
+"""Precision and recall of discovery on commands that agents really ran, labelled by hand (tests/data/discovery).
+
+Twice: of what the parser is certain of from the text alone, and of what a real daemon makes objects of that has the
+files to ask. For the latter every file and directory of the whole corpus is made real below one directory, which a
+mount makes the agent's ``/``: what a case must not name is there because another case names it.
+"""
 
 import json
 import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from posixpath import join, normpath
+from typing import Any
 
 from bench.figures import Figure
+from bench.running import Caller, daemon, folder
 from ctxd.indexing.discovery.candidates import candidates
 
 CORPUS = Path(__file__).parent.parent / "tests" / "data" / "discovery"
 PRECISION_GOAL = 0.97
 RECALL_GOAL = 0.90
+OBJECTS_PRECISION_GOAL = 0.98
+OBJECTS_RECALL_GOAL = 0.93
+SANDBOX = "5a" * 32
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,46 @@ def cases() -> Iterator[Case]:
 
 
 def parsed(case: Case) -> set[str]:
-    return {candidate.path for candidate in candidates(case.command, case.output, case.cwd).paths}
+    """What the text alone makes a careful reader call a file."""
+    return {candidate.path for candidate in candidates(case.command, case.output, case.cwd).paths if candidate.certain}
+
+
+def work_trees(corpus: Iterable[Case]) -> set[str]:
+    """The recorded directories that lie in no other one: nearest to the tops of work trees that the corpus tells."""
+    recorded = {case.cwd for case in corpus}
+    return {cwd for cwd in recorded if not any(other in recorded for other in map(str, Path(cwd).parents))}
+
+
+def make_real(corpus: Iterable[Case], root: Path) -> None:
+    """Every file and directory that a case names, below ``root``."""
+    corpus = list(corpus)
+    for case in corpus:
+        for directory in (case.cwd, *case.dirs):
+            Path(f"{root}{directory}").mkdir(parents=True, exist_ok=True)
+        for file in case.files:
+            place = Path(f"{root}{file}")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+    for top in work_trees(corpus):
+        Path(f"{root}{top}/.git").mkdir(exist_ok=True)
+
+
+@contextmanager
+def observing(corpus: Iterable[Case]) -> Iterator[Callable[[Case], set[str]]]:
+    """What a daemon makes objects of, of each command it is told of, where the files of ``corpus`` are real."""
+    with folder() as place:
+        root = place / "root"
+        make_real(corpus, root)
+        with daemon(place / "s", place / "state"), Caller(place / "s") as caller:
+            mount = {"agent_prefix": "/", "canonical_prefix": str(root)}
+            caller.call("session.create", agent="bench", session="s", mounts=[mount], filesystem_id=SANDBOX)
+
+            def objects(case: Case) -> set[str]:
+                told = {"command": case.command, "output": case.output, "cwd": case.cwd}
+                rows: Any = caller.call("tool.observe", session="s", **told)["objects"]
+                return {row["path"] for row in rows if row.get("object")}
+
+            yield objects
 
 
 def naive(case: Case) -> set[str]:
@@ -152,15 +202,42 @@ def run() -> Iterator[Figure]:
         detail=f"of {everything.right + everything.missed} files; "
         f"{everything.directories} directories among the wrong answers",
     )
+    yield from run_objects(corpus)
     speed = megabytes_a_second()
     yield Figure(
         name="discovery_mb_per_s", value=round(speed, 1), goal=10.0, better="higher", detail="one core, grep -rn output"
     )
 
 
+def run_objects(corpus: list[Case]) -> Iterator[Figure]:
+    with observing(corpus) as objects:
+        by_split = score(objects, split, corpus)
+    everything = by_split["all"]
+    detail = "; ".join(f"{name} {s.precision:.3f}/{s.recall:.3f}" for name, s in sorted(by_split.items()))
+    yield Figure(
+        name="discovery_objects_precision",
+        value=round(everything.precision, 4),
+        goal=OBJECTS_PRECISION_GOAL,
+        better="higher",
+        detail=f"objects a real daemon makes, the corpus's files and directories being real: {detail}",
+    )
+    yield Figure(
+        name="discovery_objects_recall",
+        value=round(everything.recall, 4),
+        goal=OBJECTS_RECALL_GOAL,
+        better="higher",
+        detail=f"of {everything.right + everything.missed} files",
+    )
+
+
 def main() -> None:
     corpus = list(cases())
-    for title, finder in (("parser", parsed), ("naive", naive)):
+    with observing(corpus) as objects:
+        report(corpus, (("parser", parsed), ("objects", objects), ("naive", naive)))
+
+
+def report(corpus: list[Case], finders: Iterable[tuple[str, Callable[[Case], set[str]]]]) -> None:
+    for title, finder in finders:
         print(f"{title:8} {'':12} {'precision':>9} {'recall':>7} {'files':>6} {'dirs':>5}")
         for group in (split, family, lambda case: "harness " + case.harness):
             for name, s in sorted(score(finder, group, corpus).items()):

@@ -2,15 +2,20 @@
 
 Only what is a regular file now becomes one; everything else is named with its reason. A version that was read is never
 touched. Many paths cost one hop to a thread and one look-up.
+
+What a command's text leaves open is settled here, by the disk: whether a doubtful name is a file's at all, and where
+the top of the work tree is that git's names are relative to.
 """
 
-from collections.abc import Iterable
-from typing import Literal, assert_never
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, assert_never
 
 import anyio.lowlevel
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.indexing.discovery.paths import Candidate
 from ctxd.indexing.reach import PLACED_IN_A_ROW, Reach
 from ctxd.indexing.versions import Versions
 from ctxd.mounts.mapping import MountTable
@@ -21,6 +26,12 @@ from ctxd.objects.next_version import file_stub
 from ctxd.sources.port import Look, Missing, Regular, Source, Special, Unreadable
 from ctxd.store.answers import Missing as Unknown
 from ctxd_protocol.objects import FilesystemSource
+
+BASES_MAX: Final = 16
+"""Directories of one command whose work tree is looked for. A command that ran git in more of them is no command."""
+
+PARENTS_MAX: Final = 64
+"""Directories above each of them that are looked at."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,17 +64,101 @@ async def discover(
     A path out of ``reach`` cannot be looked at: it counts only if its object exists. Decided on the newest versions,
     without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
     """
-    paths = list(paths)
+    places = await _places(reach, mounts, workdir, list(paths))
+    looks = await _looks(source, reach, mounts, places)
+    return await _judged_all(versions, places, looks)
+
+
+async def discover_named(
+    versions: Versions, source: Source, reach: Reach, mounts: MountTable, candidates: Sequence[Candidate]
+) -> tuple[Found, ...]:
+    """What the candidates of a command come to, in their order, each path once.
+
+    An uncertain one that has no object afterwards is left out. One anchored to the repository that is missing counts
+    as the file of that name below the top of the work tree, if there is one: the nearest directory above its base that
+    holds ``.git``. At most one hop more than ``discover``, the same promise. Cancel: safe.
+    """
+    elsewhere = await _from_the_top(source, reach, mounts, candidates)
+    paths = [candidate.path for candidate in candidates]
+    places = await _places(reach, mounts, "/", [*paths, *elsewhere.values()])
+    looks = await _looks(source, reach, mounts, places)
+    for number, other in zip(elsewhere, places[len(paths) :], strict=True):
+        here = places[number]
+        if isinstance(here, _Place) and isinstance(other, _Place) and isinstance(looks.get(other.id), Regular):
+            if isinstance(looks.get(here.id), Missing):
+                places[number] = other
+    found = await _judged_all(versions, places[: len(paths)], looks)
+    once = {one.path: one for one in reversed(found)}
+    return tuple(
+        one
+        for candidate, one in zip(candidates, found, strict=True)
+        if once[one.path] is one and (candidate.certain or one.object is not None)
+    )
+
+
+async def _from_the_top(
+    source: Source, reach: Reach, mounts: MountTable, candidates: Sequence[Candidate]
+) -> dict[int, str]:
+    """The path below the top of the work tree of each anchored candidate, by its number, where that is another one."""
+    anchored = {number: one for number, one in enumerate(candidates) if one.anchor == "repository"}
+    if not anchored:
+        return {}
+    bases = dict.fromkeys(one.base for one in anchored.values())
+    above = {base: _upwards(base) for base in list(bases)[:BASES_MAX]}
+    probes = dict.fromkeys(posixpath.join(parent, ".git") for parents in above.values() for parent in parents)
+    places = await _places(reach, mounts, "/", list(probes))
+    looks = await _looks(source, reach, mounts, places)
+    holds = {place.path for place in places if isinstance(place, _Place) and _is_git(looks.get(place.id))}
+    tops = {
+        base: next((parent for parent in parents if posixpath.join(parent, ".git") in holds), base)
+        for base, parents in above.items()
+    }
+    elsewhere: dict[int, str] = {}
+    for number, one in anchored.items():
+        top = tops.get(one.base, one.base)
+        below = one.base.rstrip("/") + "/"
+        if top != one.base and one.path.startswith(below):
+            elsewhere[number] = posixpath.join(top, one.path[len(below) :])
+    return elsewhere
+
+
+def _upwards(base: str) -> list[str]:
+    """``base`` and the directories above it."""
+    parents = [base]
+    while parents[-1] != "/" and len(parents) < PARENTS_MAX:
+        parents.append(posixpath.dirname(parents[-1]))
+    return parents
+
+
+def _is_git(look: Look | None) -> bool:
+    """A directory, or the file that a linked work tree and a submodule have in its place."""
+    return isinstance(look, Regular) or (isinstance(look, Special) and look.kind == "directory")
+
+
+async def _places(reach: Reach, mounts: MountTable, workdir: str, paths: Sequence[str]) -> list[_Place | Found]:
     places: list[_Place | Found] = []
     for path, lies in zip(paths, await reach.place(mounts, workdir, paths), strict=True):
         places.append(_placed(path, lies))
         if len(places) % PLACED_IN_A_ROW == 0:
             await anyio.lowlevel.checkpoint()
+    return places
+
+
+async def _looks(
+    source: Source, reach: Reach, mounts: MountTable, places: Sequence[_Place | Found]
+) -> Mapping[str, Look]:
+    """What is at each place that can be looked at, by its object. One hop."""
     known = [place for place in places if isinstance(place, _Place)]
     readable = await reach.readable(mounts, [place.source for place in known])
     here = {place.id: place.source.path for place, near in zip(known, readable, strict=True) if near}
-    looks = dict(zip(here, await source.look_many(list(here.values())), strict=True)) if here else {}
-    heads = await versions.heads([place.id for place in known])
+    return dict(zip(here, await source.look_many(list(here.values())), strict=True)) if here else {}
+
+
+async def _judged_all(
+    versions: Versions, places: Sequence[_Place | Found], looks: Mapping[str, Look]
+) -> tuple[Found, ...]:
+    """Decided on the newest versions: no await after they were looked up."""
+    heads = await versions.heads([place.id for place in places if isinstance(place, _Place)])
     stubbed: set[str] = set()
     found: list[Found] = []
     for place in places:

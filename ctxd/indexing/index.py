@@ -8,14 +8,15 @@ those and returning. A caller that submits the documents *before it awaits anyth
 sessions that index one change at once, one writes it and the other is told ``unchanged``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
-from ctxd.indexing.discover import Found, discover
+from ctxd.indexing.discover import Found, discover, discover_named
+from ctxd.indexing.discovery.paths import Candidate
 from ctxd.indexing.freshen import Freshened, freshen
 from ctxd.indexing.reach import Reach
 from ctxd.indexing.seen import Builder, Seen, build, kind_of, seen_at
@@ -142,6 +143,11 @@ class Indexer:
         """See ``ctxd.indexing.discover.discover``."""
         self.confine(mounts)
         return await discover(self._versions, self._source, self._reach, mounts, workdir, paths)
+
+    async def discover_named(self, mounts: MountTable, candidates: Sequence[Candidate]) -> tuple[Found, ...]:
+        """See ``ctxd.indexing.discover.discover_named``."""
+        self.confine(mounts)
+        return await discover_named(self._versions, self._source, self._reach, mounts, candidates)
 
     async def freshen(self, mounts: MountTable, ids: Iterable[str]) -> Freshened:
         """See ``ctxd.indexing.freshen.freshen``; ``mounts`` are those of the session that asks."""

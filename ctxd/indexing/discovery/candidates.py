@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from ctxd.indexing.discovery.emission import Form, Lines, Marker, Prose, Silent
 from ctxd.indexing.discovery.envelope import complaints, open_envelope
-from ctxd.indexing.discovery.paths import Discovery, Findings, directory
+from ctxd.indexing.discovery.paths import Discovery, Findings, Maybe, directory
 from ctxd.indexing.discovery.shell import parse
 from ctxd.indexing.discovery.syntax import Script
 from ctxd.indexing.discovery.walk import Printed, Walk
@@ -36,8 +36,9 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     afterwards.
 
     Shape: paths absolute and normalised, each once, in order of appearance; operands and redirections before the
-    output's. They may be missing, and may rarely be directories: check before use. Relative names count for nothing
-    if ``cwd`` is not absolute.
+    output's. Certain ones may be missing, and may rarely be directories; the others often are: check before use. Of
+    more than one call may index, certain ones come first. Relative names count for nothing if ``cwd`` is not absolute,
+    and names below ``~`` for nothing at all: whose home that is, nobody told.
     Raises: nothing.
     """
     start = directory(None, cwd)
@@ -120,7 +121,7 @@ def _read_piece(piece: list[Printed], lines: list[str], findings: Findings) -> N
     if len(piece) == 1:
         only = piece[0].emission
         if isinstance(only, Form):
-            findings.add(only.command, only.cwd, only.whole(lines))
+            findings.add(only.command, only.cwd, only.whole(lines), only.anchor)
         return
     lines, piece = _read_edges(piece, lines, findings)
     forms = [part.emission for part in piece if isinstance(part.emission, Form)]
@@ -139,7 +140,7 @@ def _read_edges(piece: list[Printed], lines: list[str], findings: Findings) -> t
     at = len(lines)
     while at and lines[at - 1] and not _BLANK.search(lines[at - 1]):
         at -= 1
-    findings.add(last.command, last.cwd, last.whole(lines[at:]))
+    findings.add(last.command, last.cwd, last.whole(lines[at:]), last.anchor)
     return lines[:at], piece[:-1]
 
 
@@ -149,7 +150,7 @@ def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:
     if len(starts) != len(forms) or starts[0] != 0 or any(form.begins is None for form in forms):
         return False
     for form, first, end in zip(forms, starts, [*starts[1:], len(lines)], strict=True):
-        findings.add(form.command, form.cwd, form.whole(lines[first:end]))
+        findings.add(form.command, form.cwd, form.whole(lines[first:end]), form.anchor)
     return True
 
 
@@ -157,11 +158,20 @@ def _read_mixed(forms: Iterable[Form], lines: list[str], findings: Findings) -> 
     for line in lines[:_MIXED_LINES_MAX]:
         if "/" not in line and "." not in line:
             continue
+        doubtful: tuple[Form, str] | None = None
         for form in forms:
             name = form.line(line)
-            if name is not None:
-                findings.add(form.command, form.cwd, (name,))
-                break
+            if name is None:
+                continue
+            if type(name) is Maybe:
+                doubtful = doubtful or (form, name)
+                continue
+            findings.add(form.command, form.cwd, (name,), form.anchor)
+            break
+        else:
+            if doubtful is not None:
+                form, name = doubtful
+                findings.add(form.command, form.cwd, (name,), form.anchor)
 
 
 __all__ = ["Discovery", "Prose", "candidates"]

@@ -6,6 +6,8 @@ Owns these values only. The parsers of single commands make them; `candidates` l
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ctxd.indexing.discovery.paths import Anchor
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -15,6 +17,7 @@ class Form:
     share: it answers None unless the line can hardly be anything else. Both answer names relative to ``cwd``.
     ``cwd`` is None when nobody knows where the command ran. ``begins`` tells lines that start the output of one run.
     ``bare``: lines are names and nothing else, so that nothing but their place tells them from other text.
+    ``anchor``: what the names may be relative to instead of ``cwd``.
     """
 
     command: str
@@ -23,6 +26,7 @@ class Form:
     line: Callable[[str], str | None]
     begins: Callable[[str], bool] | None = None
     bare: bool = False
+    anchor: Anchor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form
 from ctxd.indexing.discovery.invocation import Arg, Invocation, split
-from ctxd.indexing.discovery.paths import looks_like_file
+from ctxd.indexing.discovery.paths import guessed
 
 _FD_VALUES = frozenset(
     "-e -E -d -t -x -X -c -j -S -o --extension --exclude --max-depth --min-depth --type --exec --color".split()
@@ -101,8 +101,8 @@ class _Search:
             return
         prefixes, only_files = self.prefixes, self.only_files
         for line in lines:
-            if line.startswith(prefixes) and (only_files or looks_like_file(line)) and not _is_complaint(line):
-                yield line
+            if line.startswith(prefixes) and not _is_complaint(line):
+                yield line if only_files else guessed(line)
 
     def strictly(self, lines: Sequence[str]) -> Iterator[str]:
         for line in lines:
@@ -111,11 +111,11 @@ class _Search:
                 yield name
 
     def line(self, line: str) -> str | None:
-        if self.only_directories or not line.startswith(self.prefixes) or not looks_like_file(line):
+        if self.only_directories or not line.startswith(self.prefixes):
             return None
         if "" in self.prefixes and "/" not in line:
             return None
-        return None if " " in line or ":" in line else line
+        return None if " " in line or ":" in line else guessed(line)
 
 
 @dataclass(frozen=True, slots=True)

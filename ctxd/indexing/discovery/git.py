@@ -1,8 +1,8 @@
 """What ``git`` prints about files: status, lists, diff headers, diffstats, modes, conflicts. Renames and quoted names
 included.
 
-Names relative to the top of the work tree are taken as relative to where git ran: nobody can tell the top without
-looking.
+Names relative to the top of the work tree are taken as relative to where git ran, and anchored to the repository:
+nobody can tell the top without looking.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctxd.indexing.discovery import grep
 from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form, Lines
 from ctxd.indexing.discovery.invocation import Arg, Invocation, split
-from ctxd.indexing.discovery.paths import directory, looks_like_file
+from ctxd.indexing.discovery.paths import directory, guessed, looks_like_file
 
 _GLOBAL_VALUES = frozenset(("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path"))
 _SUB_VALUES = frozenset(
@@ -35,6 +35,10 @@ _OPERAND_SUBCOMMANDS = frozenset(
     " difftool annotate shortlog"
     " update-index hash-object whatchanged clean commit".split()
 )
+_NAMES_ONLY = frozenset(
+    "add rm mv restore blame annotate ls-files check-ignore update-index hash-object apply am".split()
+)
+_RELATIVE = frozenset("ls-files ls-tree check-ignore clean blame annotate".split())
 _QUIET = frozenset(("add", "config", "init", "switch", "restore", "update-index", "gc", "mv"))
 
 _STAT = re.compile(
@@ -81,31 +85,41 @@ def locate(invocation: Invocation, cwd: str | None) -> tuple[str, tuple[Arg, ...
     return args[index].text, args[index + 1 :], cwd
 
 
-def operand_files(invocation: Invocation, cwd: str | None) -> tuple[str | None, list[str]]:
-    """The directory git runs in and the pathspecs that name files."""
+def operand_files(invocation: Invocation, cwd: str | None) -> tuple[str | None, list[str], list[str]]:
+    """The directory git runs in, the pathspecs that name files, and the files named from the top of the work tree."""
     subcommand, args, cwd = locate(invocation, cwd)
     if subcommand == "grep":
-        return cwd, [
-            arg.text
-            for arg in _grep(args).targets
-            if arg.known and not arg.glob and looks_like_file(arg.text) and "/" in arg.text
-        ]
+        return (
+            cwd,
+            [
+                arg.text
+                for arg in _grep(args).targets
+                if arg.known and not arg.glob and looks_like_file(arg.text) and "/" in arg.text
+            ],
+            [],
+        )
     if subcommand not in _OPERAND_SUBCOMMANDS:
-        return cwd, []
+        return cwd, [], []
     marked = [index for index, arg in enumerate(args) if arg.text == "--"]
     before, behind = (args[: marked[0]], args[marked[0] + 1 :]) if marked else (args, ())
     _, values, operands = split(before, _VALUES.get(subcommand, _SUB_VALUES))
-    names = [arg for arg in behind if looks_like_file(arg.text)]
+    names = list(behind)
+    rooted: list[Arg] = []
+    only_names = subcommand in _NAMES_ONLY
     for arg in operands:
         revision, colon, name = arg.text.partition(":")
-        if colon and revision and subcommand == "show" and looks_like_file(name):
-            names.append(Arg(name, arg.known, arg.glob))
-        elif not colon and looks_like_file(arg.text) and not _is_revision(arg.text):
+        if colon and revision and subcommand == "show":
+            (names if name.startswith("./") else rooted).append(Arg(name, arg.known, arg.glob))
+        elif not colon and not _is_revision(arg.text) and (only_names or looks_like_file(arg.text)):
             names.append(arg)
     message = values.get("-F") or values.get("--file")
     if message is not None and subcommand == "commit":
         names.append(message)
-    return cwd, [arg.text for arg in names if arg.known and not arg.glob]
+    return cwd, _certainties(names), _certainties(rooted)
+
+
+def _certainties(names: list[Arg]) -> list[str]:
+    return [guessed(arg.text) for arg in names if arg.known and not arg.glob and not arg.text.startswith(":")]
 
 
 def _is_revision(text: str) -> bool:
@@ -137,7 +151,15 @@ def emission(invocation: Invocation, cwd: str | None) -> Emission:
         lambda lines: _read(lines, whole),
         lambda line: next(iter(_read([line], sure)), None),
         _begins(subcommand),
+        anchor="repository" if _from_the_top(subcommand, given) else None,
     )
+
+
+def _from_the_top(subcommand: str, given: set[str]) -> bool:
+    """Whether names in the output are relative to the top of the work tree, wherever git runs."""
+    if subcommand == "status":
+        return bool(given & {"--porcelain", "--porcelain=v1", "--porcelain=v2"})
+    return subcommand not in _RELATIVE and "--relative" not in given
 
 
 def _begins(subcommand: str) -> Callable[[str], bool] | None:
@@ -325,8 +347,8 @@ def _whole_line(line: str) -> Iterator[str]:
 
 
 def _slashed_line(line: str) -> Iterator[str]:
-    if " " not in line and "\t" not in line and looks_like_file(line) and ":" not in line:
-        yield line
+    if " " not in line and "\t" not in line and ":" not in line:
+        yield guessed(line)
 
 
 def _conflict(line: str) -> Iterator[str]:
@@ -345,8 +367,7 @@ def _ignored(line: str) -> Iterator[str]:
     found = _IGNORED.match(line)
     if found is not None:
         yield found.group(1)
-        if looks_like_file(found.group(2)):
-            yield found.group(2)
+        yield guessed(found.group(2))
 
 
 def _short_add(line: str) -> Iterator[str]:

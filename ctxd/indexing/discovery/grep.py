@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form
 from ctxd.indexing.discovery.invocation import Arg, Invocation, split
-from ctxd.indexing.discovery.paths import PATH_CHARS_MAX, looks_like_file
+from ctxd.indexing.discovery.paths import PATH_CHARS_MAX, guessed, looks_like_file
 
 GREP_VALUES = frozenset(
     "-e -f -A -B -C -m -d -D --regexp --file --include --exclude --exclude-dir --after-context"
@@ -106,11 +106,11 @@ def is_filter(invocation: Invocation) -> bool:
 
 
 def target_files(invocation: Invocation) -> Iterator[str]:
-    """The targets that are files: all of a plain ``grep``; of a recursive one those that look like files."""
+    """The targets that are files: all of a plain ``grep``; of a recursive one surely those that look like files."""
     found = search(invocation)
     for arg in found.targets:
-        if arg.known and not arg.glob and arg.text != "-" and (not found.recursive or looks_like_file(arg.text)):
-            yield arg.text
+        if arg.known and not arg.glob and arg.text != "-":
+            yield guessed(arg.text) if found.recursive else arg.text
 
 
 def emission(invocation: Invocation, cwd: str | None) -> Emission:
@@ -180,27 +180,29 @@ class _Reading:
                 heading = ""
                 yield name
             elif heading and _ONLY_NUMBER.match(line):
-                yield heading
+                yield guessed(heading)
                 heading = ""
             else:
-                heading = line if self.headings and self._is_path(line) and looks_like_file(line) else ""
+                heading = line if self.headings and self._is_path(line) and _is_likely(line) else ""
 
     def line(self, line: str) -> str | None:
         """Strict: a list of names has nothing that tells it from prose but slashes and suffixes."""
         if self.lists:
             name = self._listed(line)
-            return name if name is not None and " " not in name and "/" in name and looks_like_file(name) else None
+            return guessed(name) if name is not None and " " not in name and "/" in name else None
         found = _NUMBERED.match(line)
         name = found.group(1) if found is not None else None
         if name is None and self.prefixes is not None:
             name = self._named(line)
-        return name if name is not None and self._is_path(name) and looks_like_file(name) else None
+        return guessed(name) if name is not None and self._is_path(name) and _is_likely(name) else None
 
     def _listed(self, line: str) -> str | None:
         if not line or line == "--" or len(line) > PATH_CHARS_MAX or line.startswith(("grep: ", "rg: ")):
             return None
         name = line.rstrip("\0")
-        return name if self._is_path(name) and (looks_like_file(name) or self.prefixes is not None) else None
+        if not self._is_path(name):
+            return None
+        return guessed(name) if self.prefixes is None else name
 
     def _named(self, line: str) -> str | None:
         if line.startswith(("grep: ", "rg: ", "Binary file ")):
@@ -214,14 +216,16 @@ class _Reading:
             return self._before_colon(line)
         if found is None:
             return None
-        name = found.group(1)
-        return name if self._is_path(name) and (looks_like_file(name) or self._below(name)) else None
+        return self._judged(found.group(1))
 
     def _before_colon(self, line: str) -> str | None:
         name, colon, _ = line[: PATH_CHARS_MAX + 1].partition(":")
-        if not colon or not self._is_path(name) or not (looks_like_file(name) or self._below(name)):
+        return self._judged(name) if colon else None
+
+    def _judged(self, name: str) -> str | None:
+        if not self._is_path(name) or not _is_likely(name):
             return None
-        return name
+        return name if self._below(name) else guessed(name)
 
     def _below(self, name: str) -> bool:
         """A name without a suffix is one only if it starts where the search did."""
@@ -236,3 +240,7 @@ class _Reading:
         if self.prefixes is not None:
             return name.startswith(self.prefixes)
         return " " not in name or "/" in name
+
+
+def _is_likely(name: str) -> bool:
+    return " " not in name or looks_like_file(name)

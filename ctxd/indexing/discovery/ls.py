@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from ctxd.indexing.discovery.emission import PROSE, Emission, Form
 from ctxd.indexing.discovery.invocation import Arg, Invocation, split
-from ctxd.indexing.discovery.paths import looks_like_file
+from ctxd.indexing.discovery.paths import Maybe, guessed, looks_like_file
 
 _WITH_VALUE = frozenset(("-I", "-w", "-T", "--ignore", "--hide", "--width", "--time-style", "--sort", "--block-size"))
 LONG = re.compile(
@@ -39,8 +39,8 @@ def operand_files(invocation: Invocation, lines: Sequence[str]) -> Iterator[str]
     for arg in operands:
         if not arg.known or arg.glob:
             continue
-        if looks_like_file(arg.text) and not arg.text.endswith(("/", "/.")):
-            yield arg.text
+        if not arg.text.endswith(("/", "/.")):
+            yield guessed(arg.text)
 
 
 class _Listing:
@@ -78,7 +78,7 @@ class _Listing:
                 if name in self.named or name[0] == "/" or not base:
                     yield name
                 else:
-                    yield f"{base}/{name}"
+                    yield _below(base, name)
 
     def line(self, line: str) -> str | None:
         if self.headed:
@@ -86,7 +86,7 @@ class _Listing:
         name = self._name(line, sure=True)
         if name is None or name in self.named or name[0] == "/" or not self.base:
             return name
-        return f"{self.base}/{name}"
+        return _below(self.base, name)
 
     def _is_heading(self, name: str) -> bool:
         if not self.headed:
@@ -109,7 +109,7 @@ class _Listing:
     def _long(self, kind: str, name: str) -> str | None:
         if kind == "l":
             name, _, target = name.partition(" -> ")
-            return name if looks_like_file(name) or looks_like_file(target) else None
+            return name if looks_like_file(name) or looks_like_file(target) else Maybe(name)
         if kind != "-":
             return None
         return name[:-1] if self.classified and name[-1] == "*" else name
@@ -122,8 +122,14 @@ class _Listing:
             name = name[:-1]
             if executable and name:
                 return name
+        elif self.classified and " " not in name:
+            return name
         if name in self.named:
-            return name if looks_like_file(name) else None
+            return guessed(name)
         if name[0] in "'\"" and name[-1] == name[0] and len(name) > 2:
             name = name[1:-1]
-        return name if looks_like_file(name) else None
+        return guessed(name)
+
+
+def _below(base: str, name: str) -> str:
+    return Maybe(f"{base}/{name}") if type(name) is Maybe else f"{base}/{name}"

@@ -1,7 +1,7 @@
 """What discovery answers with, and when a string may name a file at all.
 
-Owns the values `Candidate` and `Discovery`, the resolution of a name against a directory, and the guess whether a
-name looks like a file's. Does not touch the file system: whether a candidate exists is the caller's question.
+Owns the values `Candidate`, `Maybe` and `Discovery`, the resolution of a name against a directory, and the guess
+whether a name looks like a file's. Does not touch the file system: whether a candidate exists is the caller's question.
 Promise: a resolved path is absolute and normalised, and never `/`, a device or a directory spelled with a trailing
 slash.
 """
@@ -9,6 +9,7 @@ slash.
 import posixpath
 import re
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -21,11 +22,29 @@ NAME_CHARS_MAX = 255
 """Characters of one component of a path, for the same reason."""
 
 
+Anchor = Literal["repository"]
+"""What a name may be relative to besides a directory that the text tells: the top of a git work tree."""
+
+
+class Maybe(str):
+    """A name that may as well be a directory's, or a plain word: worth a look at the disk, and no more."""
+
+    __slots__ = ()
+
+
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """A path some command spoke of. ``path`` is absolute and normalised, ``command`` names the parser that found it."""
+    """A path some command spoke of. ``path`` is absolute and normalised, ``command`` names the parser that found it.
+
+    ``certain``: the text alone makes a careful reader call it a file. Else it is one only if the disk says so.
+    ``anchor``: the name was read as relative to ``base``, the directory the command ran in, though the command prints
+    it relative to something that only the disk can tell. ``base`` is empty where there is no anchor.
+    """
 
     path: str
     command: str
+    certain: bool = True
+    anchor: Anchor | None = None
+    base: str = ""
 
 
 class Discovery(msgspec.Struct, frozen=True):
@@ -132,29 +151,51 @@ def _is_bare(tail: str) -> bool:
     return tail.lower() in _BARE and (tail[0].isupper() or tail.endswith("file"))
 
 
+def guessed(name: str) -> str:
+    """``name`` if it looks like a file's, else the same as a `Maybe`."""
+    return name if looks_like_file(name) else Maybe(name)
+
+
 class Findings:
     """Collects candidates once each, in order, and stops at the most that one call may index."""
 
-    __slots__ = ("_denied", "_paths")
+    __slots__ = ("_certain", "_denied", "_paths")
 
     def __init__(self) -> None:
-        self._paths: dict[str, str] = {}
+        self._paths: dict[str, Candidate] = {}
+        self._certain = 0
         self._denied: set[str] = set()
 
-    def add(self, command: str, cwd: str | None, names: Iterable[str]) -> None:
+    def add(self, command: str, cwd: str | None, names: Iterable[str], anchor: Anchor | None = None) -> None:
         """Take in names that ``command`` gave, relative to ``cwd``. What cannot be a file is dropped."""
-        paths, last = self._paths, None
-        if len(paths) >= PATHS_MAX:
+        last, last_certain = None, False
+        if self._certain >= PATHS_MAX:
             return
         for name in names:
-            if name == last:
+            certain = type(name) is not Maybe
+            if name == last and certain <= last_certain:
                 continue
-            last = name
+            last, last_certain = name, certain
             path = resolve(cwd, name)
-            if path is not None and path not in paths:
-                paths[path] = command
-                if len(paths) >= PATHS_MAX:
+            if path is not None:
+                anchored = anchor if cwd is not None and name[0] != "/" else None
+                self._take(Candidate(path, command, certain, anchored, cwd or "" if anchored else ""))
+                if self._certain >= PATHS_MAX:
                     return
+
+    def _take(self, new: Candidate) -> None:
+        """Keep ``new``, or what it adds to the candidate of its path. Uncertain ones have a bound of their own."""
+        known = self._paths.get(new.path)
+        if known is None:
+            if new.certain or len(self._paths) - self._certain < PATHS_MAX:
+                self._paths[new.path] = new
+                self._certain += new.certain
+            return
+        if new.certain > known.certain or (new.anchor and not known.anchor):
+            self._certain += new.certain > known.certain
+            anchored = new if new.anchor else known
+            first = new if new.certain > known.certain else known
+            self._paths[new.path] = Candidate(new.path, first.command, first.certain, anchored.anchor, anchored.base)
 
     def deny(self, cwd: str | None, names: Iterable[str]) -> None:
         """The output said of these names that they are missing or are directories."""
@@ -164,6 +205,14 @@ class Findings:
                 self._denied.add(path)
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Everything collected and not denied."""
-        denied = self._denied
-        return tuple(Candidate(path, command) for path, command in self._paths.items() if path not in denied)
+        """Everything collected and not denied; of too much, the certain ones and the first of the others."""
+        kept = [candidate for path, candidate in self._paths.items() if path not in self._denied]
+        room = PATHS_MAX - sum(candidate.certain for candidate in kept)
+        if len(kept) <= PATHS_MAX:
+            return tuple(kept)
+        chosen: list[Candidate] = []
+        for candidate in kept:
+            room -= not candidate.certain
+            if candidate.certain or room >= 0:
+                chosen.append(candidate)
+        return tuple(chosen)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ctxd.indexing.discovery.invocation import Arg, Invocation, split
-from ctxd.indexing.discovery.paths import looks_like_file, surely_file
+from ctxd.indexing.discovery.paths import Maybe, guessed, looks_like_file, surely_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,15 @@ _NONE = frozenset(
 )
 _REDUNDANT = re.compile(r"(::.*|:\d+(:\d+)?)$")
 _TEST_UNARY = frozenset("-f -e -s -r -w -x -L -h".split())
+_ENVIRONMENTS = ("node_modules/", "venv/", ".tox/", "env/")
 _TOOLS = ("/bin/", "/sbin/", "/libexec/", "/MacOS/")
 
 
 def operand_files(invocation: Invocation) -> Iterator[str]:
-    """The names, as written, of files among the operands, and the program itself if it is a file of the project."""
+    """The names, as written, of files among the operands, and the program itself if it is a file of the project.
+
+    Those that may be directories, or words of another meaning, are a `Maybe`.
+    """
     yield from _program(invocation)
     program, args = invocation.program, invocation.args
     if program in _NONE:
@@ -122,8 +126,7 @@ def operand_files(invocation: Invocation) -> Iterator[str]:
         return
     spec = TABLE.get(program)
     if spec is None:
-        _, _, operands = split(args)
-        yield from (arg.text for arg in operands if _usable(arg) and surely_file(arg.text))
+        yield from _of_unknown(args)
         return
     options, values, operands = split(
         args, spec.with_value if spec.skip < 99 else spec.value_files | spec.with_value, bundles=spec.bundles
@@ -143,15 +146,21 @@ def operand_files(invocation: Invocation) -> Iterator[str]:
     yield from _likely(operands[skip:], spec.only_likely, program)
 
 
+def _of_unknown(args: tuple[Arg, ...]) -> Iterator[str]:
+    """What a program that is not in the table is given: words of any meaning."""
+    _, _, operands = split(args)
+    for arg in operands:
+        if _usable(arg) and ("/" in arg.text or looks_like_file(arg.text)) and "://" not in arg.text:
+            yield arg.text if surely_file(arg.text) else Maybe(arg.text)
+
+
 def _likely(operands: Iterable[Arg], only_likely: bool, program: str) -> Iterator[str]:
     for arg in operands:
         if not _usable(arg):
             continue
         name = _REDUNDANT.sub("", arg.text[:4096]) if program == "pytest" else arg.text
-        if not name or name == "-" or (only_likely and not looks_like_file(name)):
-            continue
-        if "://" not in name:
-            yield name
+        if name and name != "-" and "://" not in name:
+            yield guessed(name) if only_likely else name
 
 
 def _usable(arg: Arg) -> bool:
@@ -161,17 +170,19 @@ def _usable(arg: Arg) -> bool:
 def _program(invocation: Invocation) -> Iterator[str]:
     """A script or a binary of the project that is run by its path. Tools of the system are none of its files."""
     path = invocation.path
-    if "/" in path and invocation.program and not any(part in path for part in _TOOLS):
+    if "/" not in path or not invocation.program:
+        return
+    if not any(part in path for part in _TOOLS) or looks_like_file(path):
         yield path
-    elif "/" in path and looks_like_file(path):
-        yield path
+    elif path[0] != "/" and not any(part in path for part in _ENVIRONMENTS):
+        yield Maybe(path)
 
 
 def _tested(args: tuple[Arg, ...]) -> Iterator[str]:
     """``[ -f name ]``."""
     for option, arg in zip(args, args[1:], strict=False):
-        if option.text in _TEST_UNARY and _usable(arg) and looks_like_file(arg.text):
-            yield arg.text
+        if option.text in _TEST_UNARY and _usable(arg):
+            yield guessed(arg.text)
 
 
 def _copied(operands: list[Arg]) -> Iterator[str]:
@@ -182,9 +193,11 @@ def _copied(operands: list[Arg]) -> Iterator[str]:
     into = target.text.endswith("/") or len(sources) > 1 or target.text in (".", "..")
     into = into or (len(sources) == 1 and looks_like_file(sources[0].text) and not looks_like_file(target.text))
     for arg in sources:
-        if _usable(arg) and looks_like_file(arg.text):
-            yield arg.text
-            if into and target.known and not target.glob:
-                yield f"{target.text.rstrip('/') or '/'}/{arg.text.rpartition('/')[2]}"
-    if not into and _usable(target) and looks_like_file(target.text):
-        yield target.text
+        if not _usable(arg):
+            continue
+        yield guessed(arg.text)
+        if target.known and not target.glob:
+            inside = f"{target.text.rstrip('/') or '/'}/{arg.text.rstrip('/').rpartition('/')[2]}"
+            yield guessed(inside) if into else Maybe(inside)
+    if _usable(target) and len(sources) == 1 and not target.text.endswith("/"):
+        yield Maybe(target.text) if into else guessed(target.text)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ctxd.indexing.discovery.emission import PROSE, Emission, Form, Lines
 from ctxd.indexing.discovery.invocation import Invocation, split
-from ctxd.indexing.discovery.paths import looks_like_file
+from ctxd.indexing.discovery.paths import Maybe, guessed
 from ctxd.indexing.discovery.readers import TABLE, Operands
 
 _WC = re.compile(r" {0,20}\d{1,12}(?: {1,20}\d{1,12}){0,3} (\S.{0,1023})$")
@@ -41,7 +41,9 @@ def emission(invocation: Invocation, cwd: str | None) -> Emission | None:
     def line(text: str) -> str | None:
         found = pattern.match(text[:1200])
         name = found.group(1) if found is not None else None
-        return name if name is not None and looks_like_file(name) and "://" not in name else None
+        if name is None or "://" in name or (program == "wc" and name == "total"):
+            return None
+        return name if pattern in (_SUM, _HEADER) else guessed(name)
 
     return Form(program, cwd, _each(line), line)
 
@@ -84,7 +86,8 @@ def _tree(invocation: Invocation, cwd: str | None) -> Emission:
             name = found.group(2)
             del trail[depth:]
             trail.append(name.rstrip("/"))
-            if len(trail) == depth + 1 and depth < 64 and looks_like_file(name):
-                yield base + "/".join(trail)
+            if len(trail) == depth + 1 and depth < 64:
+                path = base + "/".join(trail)
+                yield path if type(guessed(name)) is str else Maybe(path)
 
     return Form("tree", cwd, whole, lambda _: None)

@@ -7,7 +7,7 @@ later stages only pick lines. Collects operands into `Findings` and leaves what 
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ctxd.indexing.discovery import diagnostics, find, git, grep, ls, readers, summaries
 from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form, Lines, Marker
@@ -248,8 +248,9 @@ class Walk:
         if program in grep.GREPS or program in grep.RIPGREPS:
             add("grep", cwd, grep.target_files(invocation))
         elif program == "git":
-            where, names = git.operand_files(invocation, cwd)
+            where, names, rooted = git.operand_files(invocation, cwd)
             add("git", where, names)
+            add("git", where, rooted, "repository")
         elif program == "ls":
             add("ls", cwd, ls.operand_files(invocation, ()))
         elif program == "find":
@@ -326,9 +327,10 @@ def _numbered(emission: Emission) -> Emission:
         number, colon, rest = line.partition(":")
         return rest if colon and number.isdigit() else line
 
-    return Form(
-        form.command,
-        form.cwd,
-        lambda lines: form.whole([bare(line) for line in lines]),
-        lambda line: form.line(bare(line)),
+    return replace(
+        form,
+        whole=lambda lines: form.whole([bare(line) for line in lines]),
+        line=lambda line: form.line(bare(line)),
+        begins=None,
+        bare=False,
     )

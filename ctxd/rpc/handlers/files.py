@@ -16,6 +16,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.discover import Found
 from ctxd.indexing.discovery.candidates import candidates
+from ctxd.indexing.discovery.paths import Candidate
 from ctxd.indexing.index import Cause, Indexed, Indexer
 from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
 from ctxd.mounts.mapping import normalise
@@ -30,7 +31,6 @@ from ctxd.sessions.resume import portions
 from ctxd.sessions.state import SessionState
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Accepted
-from ctxd_protocol.limits import PATHS_MAX
 from ctxd_protocol.methods import (
     Discovered,
     FileDiscoverParams,
@@ -104,7 +104,8 @@ class _Files:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return again(replay, ToolObserveResult)
-            return await self._found(live, call, params.paths, live.settings.workdir)
+            found = await self._indexer.discover(live.mounts, live.settings.workdir, params.paths)
+            return _kept(live, call, found)
 
     async def observe(self, caller: Caller, params: ToolObserveParams) -> Accepted:
         call = call_of("tool.observe", caller.principal, params)
@@ -115,7 +116,8 @@ class _Files:
                 return again(replay, ToolObserveResult)
             workdir = live.settings.workdir
             cwd = workdir if params.cwd is None else normalise(params.cwd, workdir)
-            return await self._found(live, call, await self._named(params.command, params.output, cwd), cwd)
+            named = await self._named(params.command, params.output, cwd)
+            return _kept(live, call, await self._indexer.discover_named(live.mounts, named))
 
     async def resolve(self, _: Caller, params: FileResolveParams) -> FileResolveResult:
         live = await self._sessions.live(params.session)
@@ -133,30 +135,32 @@ class _Files:
             known=head is not None,
         )
 
-    async def _named(self, command: str, output: str, cwd: str) -> list[str]:
+    async def _named(self, command: str, output: str, cwd: str) -> tuple[Candidate, ...]:
         if len(command) + len(output) <= OUTPUT_INLINE_CHARS_MAX:
             named = candidates(command, output, cwd)
         else:
             named = await anyio.to_thread.run_sync(candidates, command, output, cwd, limiter=self._parsing)
-        return [candidate.path for candidate in named.paths[:PATHS_MAX]]
+        return named.paths
 
-    async def _found(self, live: LiveSession, call: Call, paths: Sequence[str], workdir: str) -> Accepted:
-        """Stub what exists of ``paths`` and make it known to the session. Under its lock."""
-        found = await self._indexer.discover(live.mounts, workdir, paths)
-        # No await from here to the write: see above.
-        delta = changes.discover(live.state, [one.object for one in found if one.object is not None])
-        stubs = [one.document for one in found if one.document is not None]
-        result = ToolObserveResult(objects=tuple(_row(one) for one in found), receipt=None)
-        if not stubs and delta == NOTHING:
-            live.require_current()
-            return Accepted(live.barrier, lambda _: result)
-        floor_vt = max(one.floor_vt for one in found)
-        # The operation id goes with the last portion, as the sets do: stubs without those do no harm.
-        *early, last = portions(stubs)
-        for documents in early:
-            live.commit(Call(call.kind, call.principal), puts=documents, floor_vt=floor_vt)
-        pending = live.commit(call, delta, puts=last, floor_vt=floor_vt, result=kept_result(call, result))
-        return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+def _kept(live: LiveSession, call: Call, found: Sequence[Found]) -> Accepted:
+    """Put the stubs of ``found`` and make what it names known to the session. Under its lock.
+
+    No await lies between its finding and the write: another session's version cannot come between.
+    """
+    delta = changes.discover(live.state, [one.object for one in found if one.object is not None])
+    stubs = [one.document for one in found if one.document is not None]
+    result = ToolObserveResult(objects=tuple(_row(one) for one in found), receipt=None)
+    if not stubs and delta == NOTHING:
+        live.require_current()
+        return Accepted(live.barrier, lambda _: result)
+    floor_vt = max(one.floor_vt for one in found)
+    # The operation id goes with the last portion, as the sets do: stubs without those do no harm.
+    *early, last = portions(stubs)
+    for documents in early:
+        live.commit(Call(call.kind, call.principal), puts=documents, floor_vt=floor_vt)
+    pending = live.commit(call, delta, puts=last, floor_vt=floor_vt, result=kept_result(call, result))
+    return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
 
 def detect(_: Caller, params: MountDetectParams) -> MountDetectResult:
