@@ -1,5 +1,6 @@
 """Who is told of what: notices read, notices followed, and that neither loses or repeats one."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from ctxd_client import Client, connect, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.sessions import Mount, Notice
 from tests.client.running import Running
+from tests.crash.wire import Wire
 
 Start = Callable[..., SyncSession]
 WAIT_S_MAX = 30.0
@@ -214,6 +216,33 @@ async def change_often(client: Client, tree: Path, count: int) -> None:
     other = await client.session("other", agent="a", workdir=str(tree))
     for number in range(1, count + 1):
         await other.edited("f", content=f"{number}\n")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("NOT-3")
+async def test_a_subscription_from_any_sequence_on_is_sent_what_is_behind_it_and_then_what_happens(
+    daemon: Running, start: Start, tree: Path
+) -> None:
+    """As a program without a client library asks for it."""
+    (tree / "f0").write_text("0\n")
+    (tree / "f1").write_text("0\n")
+    s, other = start(), start()
+    for each in (s, other):
+        each.read("f0")
+        each.read("f1")
+    changes(s, other, tree, 6)
+    behind = s.notices().notices
+    for after in (0, behind[0].seq, behind[3].seq - 1, behind[-1].seq):
+        async with await Wire.open(Path(daemon.socket)) as wire:
+            subscribed = await wire.call("events.subscribe", session=s.id, after=after)
+            assert subscribed["after"] == after
+            live = other.edited("f0", content=f"after {after}\n").receipt
+            assert live is not None
+            expected = [notice.seq for notice in s.notices(after=after).notices]
+            assert expected[-1] == live.seq
+            events = [json.loads(await wire.line()) for _ in expected]
+            assert [event["params"]["notice"]["seq"] for event in events] == expected
+            await wire.call("events.unsubscribe", subscription=subscribed["subscription"])
 
 
 @pytest.mark.requirement("NOT-4")
