@@ -15,8 +15,8 @@ class Caller(msgspec.Struct, frozen=True):
     """One connection as handlers see it.
 
     ``session`` null: not bound to one. ``notify(method, params)`` sends a notification, or is false when the
-    connection's queue is full. ``on_close`` and ``on_writable`` have a callback called once the connection is gone, and
-    each time its queue has room again.
+    connection's queue is full. ``on_close`` has a callback called once the connection is gone, at once if it is;
+    ``on_writable`` each time its queue has room again.
     """
 
     principal: str

@@ -313,6 +313,9 @@ class Connection(asyncio.Protocol):
             self._transport.write(self._notices.popleft())
 
     def _on_close(self, callback: Callable[[], None]) -> None:
+        if self._transport is None:
+            callback()
+            return
         self._closers = [*(self._closers or ()), callback]
 
     def _on_writable(self, callback: Callable[[], None]) -> None:

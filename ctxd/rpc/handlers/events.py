@@ -5,13 +5,14 @@ dropped, and the newest one dropped is sent with ``missed`` once there is room. 
 """
 
 import asyncio
-from collections.abc import Callable
 from itertools import count
-from typing import Final, Protocol
+from typing import Final
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.sessions.notices import Notices
+from ctxd.sessions.notices import Subscription as Following
 from ctxd_protocol.methods import (
     NoticeEvent,
     SubscribeParams,
@@ -26,28 +27,6 @@ SUBSCRIPTIONS_MAX: Final = 64
 
 HELD_MAX: Final = 1000
 """Notices that wait until their subscription is answered; further ones count as dropped."""
-
-
-class Following(Protocol):
-    """One subscriber's place in a session's notices. ``after``: the sequence from which notices come."""
-
-    @property
-    def after(self) -> int:
-        """The sequence of the newest notice told."""
-
-    def close(self) -> None:
-        """Tell nothing more. May be called twice."""
-
-
-class Notices(Protocol):
-    """Where notices come from."""
-
-    async def subscribe(self, session: str, after: int | None, callback: Callable[[Notice], None]) -> Following:
-        """Have ``callback`` called on the loop, in order, with each notice to ``session`` above ``after``.
-
-        What is above ``after`` already is told before this returns. ``after`` null: only notices from now on.
-        Raises: CtxdError ``session_not_found``.
-        """
 
 
 class _Subscription:
@@ -117,12 +96,12 @@ def handlers(notices: Notices) -> dict[str, Handler]:
         number = next(numbers)
         subscription = _Subscription(caller, number)
         following = subscription.following = await notices.subscribe(params.session, params.after, subscription.tell)
-        own = open_by_connection.get(caller.connection)
-        if own is None:
-            own = open_by_connection[caller.connection] = {}
-            caller.on_close(lambda: forget(caller.connection))
+        is_first = caller.connection not in open_by_connection
+        open_by_connection.setdefault(caller.connection, {})[number] = subscription
+        if is_first:
             caller.on_writable(lambda: catch_up(caller.connection))
-        own[number] = subscription
+            # Last: of a connection that went meanwhile, this forgets at once what was noted here.
+            caller.on_close(lambda: forget(caller.connection))
         # The answer is written when this returns, so what waits for the next turn of the loop comes after it.
         asyncio.get_running_loop().call_soon(subscription.answered)
         return SubscribeResult(subscription=number, after=following.after if params.after is None else params.after)

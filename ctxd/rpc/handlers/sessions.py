@@ -1,7 +1,7 @@
 """``session.*``: each call to what the sessions do with it, and their answer to a result.
 
-Decides nothing: what may change is in ``ctxd.sessions.changes``. An answer that shows a state goes out once that state
-is durable.
+What may change in a session is decided in ``ctxd.sessions.changes``; only whether an object has content to activate is
+found out here, since that may mean reading its file. An answer that shows a state goes out once that state is durable.
 """
 
 import secrets

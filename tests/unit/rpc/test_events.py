@@ -1,5 +1,6 @@
 """Subscriptions over a real connection."""
 
+import anyio
 import pytest
 
 from ctxd.rpc.handlers import events
@@ -78,6 +79,28 @@ async def test_unsubscribing_and_leaving_both_end_the_following(tmp_path):
             again = await wire.call("events.unsubscribe", {"subscription": first})
             assert again["error"]["data"]["code"] == "subscription_not_found"
         await server.until(lambda: notices.followings[1].cancelled)
+
+
+async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_at_once(tmp_path):
+    class Slow(FakeNotices):
+        def __init__(self):
+            super().__init__()
+            self.asked, self.gone = anyio.Event(), anyio.Event()
+
+        async def subscribe(self, session, after, callback):
+            self.asked.set()
+            with anyio.CancelScope(shield=True):
+                await self.gone.wait()
+            return await super().subscribe(session, after, callback)
+
+    notices = Slow()
+    async with serving(tmp_path, events.handlers(notices)) as server:
+        async with server.connected() as wire:
+            await wire.send(SUBSCRIBE)
+            await notices.asked.wait()
+        await server.until(lambda: server.server.connections == 0)
+        notices.gone.set()
+        await server.until(lambda: [following.cancelled for following in notices.followings] == [True])
 
 
 async def test_another_connections_subscription_is_not_there(tmp_path):
