@@ -188,15 +188,13 @@ def print_diff(run: Invocation, lines: list[str]) -> None:
 
 
 def _recorded(client: SyncClient, session: str, which: str) -> AssembledContext:
-    number, turn = (None, which[1:]) if which[:1] == "t" else (which, None)
-    try:
-        return client.context_show(
-            session, number=int(number) if number else None, turn=int(turn) if turn else None, blocks=False
-        )
-    except ValueError:
-        raise Stop(
-            USAGE, f"{which!r} is no assembly", hint="write its number, or t and a turn: ctx context --diff 3 t5"
-        ) from None
+    digits = which.removeprefix("t")
+    if not (digits.isascii() and digits.isdigit()) or which == "0":
+        hint = "write its number, from 1 on, or t and a turn: ctx context --diff 3 t5"
+        raise Stop(USAGE, f"{which!r} is no assembly", hint=hint)
+    if digits == which:
+        return client.context_show(session, number=int(digits), blocks=False)
+    return client.context_show(session, turn=int(digits), blocks=False)
 
 
 def _tokens(text: str) -> int | None:

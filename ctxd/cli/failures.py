@@ -1,6 +1,7 @@
 """A failed call as the end of the program: its exit code and its one line."""
 
 from ctxd.cli.exits import CONFLICT, FAILURE, NOT_FOUND, PERMISSION, TIMEOUT, UNREACHABLE, USAGE, Stop
+from ctxd.cli.words import clause
 from ctxd_client.errors import CallFailed, Conflict, ConnectFailed, ConnectionLost, Forbidden, NotFound, TimedOut
 
 
@@ -27,4 +28,4 @@ def stop_for(error: CallFailed) -> Stop:
     """A failed call as the end of the program."""
     place = f"{error.method}: " if error.method else ""
     unsure = "it may have been applied; " if error.outcome == "unknown" else ""
-    return Stop(code_of(error), f"{place}{error.message}", hint=unsure + error.hint, symbol=error.code)
+    return Stop(code_of(error), f"{place}{error.message}", hint=unsure + clause(error.hint), symbol=error.code)

@@ -40,7 +40,7 @@ def refuse(code, message="it is so", **data):
 )
 @pytest.mark.requirement("CLI-1")
 def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon, code, exit_code):
-    daemon.script["daemon.status"] = refuse(code, hint="do this")
+    daemon.script["daemon.status"] = refuse(code, hint="Do this.")
     ran = scripted("status")
     assert (ran.code, ran.out) == (exit_code, "")
     assert ran.err == "ctx: daemon.status: it is so; do this\n", "one line: cause and place, then the remedy"
