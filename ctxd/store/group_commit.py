@@ -82,7 +82,9 @@ class GroupCommit:
                     return failure
         finally:
             self._health.drain()
-            self._fail([*self._flushing, *self._queue.clear()], "draining", "the daemon is going down", "not_applied")
+            # A cancel comes before a transaction starts, but whatever else ends this may come after its commit.
+            self._fail(self._flushing, "draining", "the daemon is going down", "unknown")
+            self._fail(self._queue.clear(), "draining", "the daemon is going down", "not_applied")
 
     async def _commit(self, committer: Committer, batch: Sequence[Entry]) -> Exception | None:
         self._flushing = batch

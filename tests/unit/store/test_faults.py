@@ -148,6 +148,21 @@ async def test_writes_queued_behind_a_failed_disk_were_not_applied(root, monkeyp
     assert outcomes == [("store_failed", "unknown"), ("store_failed", "not_applied"), ("store_failed", "not_applied")]
 
 
+async def test_a_fault_after_the_commit_leaves_open_what_became_of_the_write(root):
+    store = VersionStore(root, SystemClock())
+    with anyio.fail_after(10):
+        with pytest.raises(BaseExceptionGroup):
+            async with anyio.create_task_group() as group:
+                await group.start(store.run)
+                # No fault of the disk: it stands for a mistake of the program's own.
+                failpoints.arm("journal.ack=error:EIO*1")
+                pending = store.submit(write(document("t1")))
+    assert await failure(pending) == ("draining", "unknown")
+    failpoints.disarm()
+    async with running(root) as store:
+        assert (await store.get("t1")) is not None
+
+
 async def test_too_little_free_space_stops_writes_before_the_disk_is_full(root, monkeypatch):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     monkeypatch.setattr(limits, "WITNESS_S", 0.0)
