@@ -127,6 +127,8 @@ class BlockReader:
 
     def read(self, block: bytes) -> list[Request] | None:
         """The requests of ``block``, whole lines with their ends; null if only ``read_frame`` can tell."""
+        if len(block) > _SHORT_MAX * block.count(b"\n"):
+            return None  # At least one line is too long to be plain.
         shapes = set(block.translate(_DIGITS).split(b"\n"))
         if not shapes <= self._plain:
             if not all(map(_is_plain, shapes)):
@@ -204,14 +206,13 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
         request = _REQUEST.decode(frame)
     except msgspec.DecodeError:
         return _read_loose(frame, closed)
-    rest = _without_params(frame, request)
+    params = b"" if request.params is UNSET else bytes(request.params)
+    rest = _without_params(frame, params)
     if not _is_id(request.id) or (
         (b"\\" in rest or not _names_once(rest)) and len(members := _members(rest)) != len(dict(members))
     ):
         return _read_loose(frame, closed)
-    if request.params is not UNSET and has_unsafe_integer(bytes(request.params)):
-        return _unsafe(request.id)
-    return request
+    return _unsafe(request.id) if has_unsafe_integer(params) else request
 
 
 def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
@@ -304,12 +305,14 @@ def _small_int(digits: str) -> int | float:
     return int(digits) if len(digits) <= len(_LONG_NUMBER) + 1 else float(digits)
 
 
-def _without_params(frame: bytes, request: Request) -> bytes:
+def _without_params(frame: bytes, params: bytes) -> bytes:
     """``frame`` with its params emptied, so that its members are read quickly; whole if they cannot be told apart."""
-    if request.params is UNSET:
+    size = len(params)
+    if size <= _SHORT_MAX:
         return frame
-    params = bytes(request.params)
-    return frame.replace(params, b"{}", 1) if len(params) > _SHORT_MAX and frame.count(params) == 1 else frame
+    if 2 * size > len(frame) and frame.endswith(params, 0, -1):
+        return frame[: -1 - size] + b"{}}"  # There is no room for two: as most clients write it, params come last.
+    return frame.replace(params, b"{}", 1) if frame.count(params) == 1 else frame
 
 
 def _is_too_deep(text: bytes) -> bool:
