@@ -1,65 +1,15 @@
-"""The closed set of object types: what role each plays, which fields its payload has, and what state a version is in.
+"""The closed set of object types, and what state a version is in.
 
 Segments and assemblies are stored as entities too, but are no objects: no client asks for them by type.
 """
 
-from typing import Final, Literal
-
-import msgspec
+from typing import Final, get_args
 
 from ctxd.objects.document import Document
 from ctxd_protocol.objects import ObjectState, ObjectType
 
-Role = Literal["content", "infrastructure"]
-"""Whether the agent works with it (activates, pins, pools it), or it is scaffolding of a session (spec 1 §2.1)."""
-
-
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """One type. ``fields`` are always in its payload, ``optional`` ones only when they apply; ``content`` is apart."""
-
-    role: Role
-    sourced: bool
-    fields: frozenset[str]
-    optional: frozenset[str] = frozenset()
-
-
-KINDS: Final[dict[ObjectType, Kind]] = {
-    "file": Kind(
-        role="content",
-        sourced=True,
-        fields=frozenset({"file_type", "char_count"}),
-        optional=frozenset({"kind", "size_bytes", "deleted"}),
-    ),
-    "toolcall": Kind(
-        role="content",
-        sourced=False,
-        fields=frozenset({"tool", "args", "status", "chat_ref"}),
-        optional=frozenset({"args_display", "file_refs"}),
-    ),
-    "chat": Kind(
-        role="infrastructure",
-        sourced=False,
-        fields=frozenset({"turns", "session_ref", "turn_count", "toolcall_refs"}),
-    ),
-    "system_prompt": Kind(role="infrastructure", sourced=False, fields=frozenset()),
-    "session": Kind(
-        role="infrastructure",
-        sourced=False,
-        fields=frozenset({
-            "session_id", "chat_ref", "system_prompt_ref", "session_index", "metadata_pool", "active_set", "pinned_set",
-        }),
-    ),
-}  # fmt: skip
+OBJECT_TYPES: Final[frozenset[str]] = frozenset(get_args(ObjectType))
 """Every type an object can have (spec 1 §2.5)."""
-
-
-def is_content(type: str) -> bool:
-    """Whether objects of ``type`` can be activated, pinned and pooled. Not so a type that no object has."""
-    match type:
-        case "file" | "toolcall":
-            return True
-        case _:
-            return False
 
 
 def type_of(id: str) -> ObjectType | None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import INNER_PREFIXES, is_file_id
-from ctxd.objects.kinds import KINDS, state_of, type_of
+from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions import changes, logical
@@ -179,7 +179,7 @@ class _ObjectCalls:
                     # Beyond all ids of this kind: a semicolon is the character after the colon.
                     after = after.partition(":")[0] + ";"
                     break
-                if stored.document.type not in KINDS or params.type not in (None, stored.document.type):
+                if stored.document.type not in OBJECT_TYPES or params.type not in (None, stored.document.type):
                     continue
                 if len(items) == params.limit:
                     return wire.ObjectListResult(objects=tuple(items), next_cursor=items[-1].object)
