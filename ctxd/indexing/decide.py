@@ -4,7 +4,8 @@ The compare-and-set is here: an observation is judged against the newest accepte
 (somebody else's version came in while the source was being read) is found out, so that it is made again.
 """
 
-from typing import Literal, assert_never
+from collections.abc import Mapping
+from typing import Any, Literal, assert_never
 
 import msgspec
 
@@ -21,9 +22,19 @@ class Held(msgspec.Struct, frozen=True, tag=True):
 
 
 class Oversized(msgspec.Struct, frozen=True, tag=True):
-    """The source is beyond the bound up to which it is read."""
+    """The source is beyond the bound up to which it is read.
+
+    ``modified_us``: when it was last modified, in microseconds since 1970; null for bytes that a caller sent.
+    """
 
     size_bytes: int
+    modified_us: int | None = None
+
+    def may_be(self, payload: Mapping[str, Any]) -> bool:
+        """Whether this may still be what ``payload`` tells of: nothing that both know differs."""
+        known = payload.get("modified_us")
+        same_time = known is None or self.modified_us is None or known == self.modified_us
+        return payload.get("size_bytes") == self.size_bytes and same_time
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):
@@ -58,7 +69,7 @@ def decide(head: Document | None, state: SourceState) -> FileOutcome:
         case Oversized():
             if head is None:
                 return "created"
-            return "unchanged" if head.payload.get("size_bytes") == state.size_bytes else "updated"
+            return "unchanged" if state.may_be(head.payload) else "updated"
         case Gone():
             if head is None:
                 return "orphaned"

@@ -44,7 +44,7 @@ def seen_at(reading: Reading, *, device: int | None) -> Seen:
         case Present():
             return Seen(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
         case TooLarge():
-            return Seen(Oversized(reading.size_bytes), reading.stamp)
+            return Seen(Oversized(reading.size_bytes, reading.modified_us), reading.stamp)
         case Special():
             return Seen(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))
         case Unreadable(errno=errno.EXDEV):
@@ -90,7 +90,7 @@ def build(id: str, source: FilesystemSource, state: SourceState) -> Document:
                 return file_binary(id, source, state.source_hash)
             return file_text(id, source, state.text, state.source_hash)
         case Oversized():
-            return file_too_large(id, source, state.size_bytes)
+            return file_too_large(id, source, state.size_bytes, state.modified_us)
         case Gone():
             return file_tombstone(id, source)
         case OutOfReach():

@@ -34,9 +34,12 @@ def file_binary(id: str, source: FilesystemSource, source_hash: str) -> Document
     return _file(id, source, source_hash, None, {"char_count": 0, "kind": "binary"})
 
 
-def file_too_large(id: str, source: FilesystemSource, size_bytes: int) -> Document:
-    """A file beyond the bound up to which files are read: its size is all that is known of what it holds."""
-    return _file(id, source, None, None, {"char_count": 0, "kind": "too_large", "size_bytes": size_bytes})
+def file_too_large(id: str, source: FilesystemSource, size_bytes: int, modified_us: int | None = None) -> Document:
+    """A file beyond the bound up to which files are read: size and time are all that is known of what it holds."""
+    fields: dict[str, Any] = {"char_count": 0, "kind": "too_large", "size_bytes": size_bytes}
+    if modified_us is not None:
+        fields["modified_us"] = modified_us
+    return _file(id, source, None, None, fields)
 
 
 def file_tombstone(id: str, source: FilesystemSource) -> Document:

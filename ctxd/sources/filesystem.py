@@ -115,7 +115,7 @@ class HostFiles:
             if special is not None:
                 return special
             if found.st_size > self._bytes_max:
-                return TooLarge(found.st_size, self._stamp(found, path))
+                return TooLarge(found.st_size, found.st_mtime_ns // 1000, self._stamp(found, path))
             file = os.open(f"/proc/self/fd/{place}", _OPEN_FLAGS)
         finally:
             os.close(place)
@@ -125,7 +125,7 @@ class HostFiles:
         finally:
             os.close(file)
         if len(raw) > self._bytes_max:
-            return TooLarge(max(after.st_size, len(raw)), self._stamp(after, path))
+            return TooLarge(max(after.st_size, len(raw)), after.st_mtime_ns // 1000, self._stamp(after, path))
         if _signature(after) != _signature(found):
             return None
         return Present(raw, source_hash(raw), _decoded(raw), self._stamp(found, path))

@@ -49,9 +49,10 @@ class Present(msgspec.Struct, frozen=True, tag=True):
 
 
 class TooLarge(msgspec.Struct, frozen=True, tag=True):
-    """A regular file beyond ``FILE_BYTES_MAX``. Nothing of it was kept."""
+    """A regular file beyond ``FILE_BYTES_MAX``. Nothing of it was kept. ``modified_us`` counts from 1970."""
 
     size_bytes: int
+    modified_us: int
     stamp: Stamp
 
 

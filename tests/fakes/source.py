@@ -130,7 +130,7 @@ class FakeFiles:
             raw, _ = self._files[path]
             size = self._sizes.get(path, len(raw))
             if size > FILE_BYTES_MAX:
-                return TooLarge(size, found)
+                return TooLarge(size, self._files[path][1], found)
             try:
                 text = None if b"\0" in raw else raw.decode()
             except UnicodeDecodeError:

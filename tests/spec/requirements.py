@@ -61,7 +61,7 @@ FS-7 | Binary, oversized, unreadable and special files each have an outcome of t
 FS-8 | A session of the host may have what no mount covers lie on the filesystem of its device, found by stat; mounts take precedence. | spec 5.3
 IDX-1 | Indexing a new file creates its object with a first version and puts it into index, pool and active set. | spec 5.6
 IDX-2 | Indexing an unchanged file answers `unchanged` and writes no version. | spec 5.6
-IDX-3 | Indexing a changed file writes one new version under the same id. | spec 5.6
+IDX-3 | Indexing a changed file writes one new version under the same id; a file too large to be read counts as changed when its size or its time of modification did. | spec 5.6
 IDX-4 | Two sessions that index the same change at once make one version. | ctxd
 IDX-5 | The content may come from the caller, or the daemon reads the file. | spec 5.6
 IDX-6 | Reading a missing file fails and makes no object. | ctxd

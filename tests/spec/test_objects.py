@@ -172,7 +172,7 @@ def test_fields_that_do_not_apply_are_left_out_and_not_null(household: Household
     file, toolcall = {"content", "file_type", "char_count"}, {"content", "tool", "args", "status", "chat_ref"}
     assert fields["text.py"] == fields["empty"] == fields["unread.md"] == file
     assert fields["binary.bin"] == file | {"kind"}
-    assert fields["large"] == file | {"kind", "size_bytes"}
+    assert fields["large"] == file | {"kind", "size_bytes", "modified_us"}
     assert fields["gone.py"] == file | {"deleted"}
     assert fields["call"] == toolcall
     assert fields["long call"] == toolcall | {"args_display", "file_refs"}

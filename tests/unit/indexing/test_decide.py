@@ -17,25 +17,27 @@ HEADS: dict[str, Document | None] = {
     "unread": file_stub(ID, SOURCE),
     "text": file_text(ID, SOURCE, "old", OLD),
     "binary": file_binary(ID, SOURCE, OLD),
-    "large": file_too_large(ID, SOURCE, 9),
+    "large": file_too_large(ID, SOURCE, 9, 1),
     "deleted": file_tombstone(ID, SOURCE),
 }
 STATES: dict[str, SourceState] = {
     "old": Held(OLD, "old"),
     "new": Held(NEW, "new"),
-    "large": Oversized(9),
-    "larger": Oversized(10),
+    "large": Oversized(9, 1),
+    "later": Oversized(9, 2),
+    "sent": Oversized(9),
+    "larger": Oversized(10, 1),
     "gone": Gone(),
     "away": OutOfReach("missing"),
 }
 TABLE = """
-           old        new        large      larger     gone       away
-nothing    created    created    created    created    orphaned   orphaned
-unread     updated    updated    updated    updated    deleted    orphaned
-text       unchanged  updated    updated    updated    deleted    orphaned
-binary     unchanged  updated    updated    updated    deleted    orphaned
-large      updated    updated    unchanged  updated    deleted    orphaned
-deleted    updated    updated    updated    updated    unchanged  orphaned
+           old        new        large      later      sent       larger     gone       away
+nothing    created    created    created    created    created    created    orphaned   orphaned
+unread     updated    updated    updated    updated    updated    updated    deleted    orphaned
+text       unchanged  updated    updated    updated    updated    updated    deleted    orphaned
+binary     unchanged  updated    updated    updated    updated    updated    deleted    orphaned
+large      updated    updated    unchanged  updated    unchanged  updated    deleted    orphaned
+deleted    updated    updated    updated    updated    updated    updated    unchanged  orphaned
 """
 _HEADER, *_ROWS = [line.split() for line in TABLE.strip().splitlines()]
 CELLS = [(row[0], state, outcome) for row in _ROWS for state, outcome in zip(_HEADER, row[1:], strict=True)]
