@@ -80,9 +80,13 @@ class GroupCommit:
                     self._fail(self._flushing, "store_failed", str(failure), "unknown")
                     self._fail(self._queue.clear(), "store_failed", str(failure), "not_applied")
                     return failure
+        except anyio.get_cancelled_exc_class():
+            # It comes before a transaction starts, or not before it has ended; see _commit.
+            self._fail(self._flushing, "draining", "the daemon is going down", "not_applied")
+            raise
         finally:
             self._health.drain()
-            # A cancel comes before a transaction starts, but whatever else ends this may come after its commit.
+            # Whatever else ends this may come after the commit.
             self._fail(self._flushing, "draining", "the daemon is going down", "unknown")
             self._fail(self._queue.clear(), "draining", "the daemon is going down", "not_applied")
 
