@@ -198,11 +198,7 @@ class Assembler:
     def _settle(self, live: LiveSession, kept: _Kept, call: Call, composition: Composition) -> Assembled:
         """Record ``composition``, unless it is the one recorded last. Does not await."""
         if self._is_repeat(live, kept, composition):
-            assert kept.recorded is not None, "a repeat has a record"
-            if kept.answer is None:
-                context = context_of(live.session, kept.recorded, composition, composition.text())
-                kept.answer = Assembled(context)
-            return kept.answer
+            return self._repeated(live, kept, composition)
         text = composition.text()
         recorded = self._record(live, kept, composition, sha256(text))
         context = context_of(live.session, recorded, composition, text)
@@ -216,6 +212,23 @@ class Assembler:
         kept.answer = Assembled(context, pending)
         kept.mark = (self._landed, live.last_pending)
         return kept.answer
+
+    def _repeated(self, live: LiveSession, kept: _Kept, composition: Composition) -> Assembled:
+        """The record's answer. The reasons, the versions and the plan are those of now: they may change where the text
+        does not."""
+        before = kept.composition
+        assert kept.recorded is not None and before is not None, "a repeat has a record"
+        changed = composition.pieces != before.pieces or composition.plan != before.plan
+        if kept.answer is None or (changed and self._will_be_durable(live, composition)):
+            context = context_of(live.session, kept.recorded, composition, composition.text())
+            kept.answer, kept.composition = Assembled(context, live.barrier), composition
+        return kept.answer
+
+    def _will_be_durable(self, live: LiveSession, composition: Composition) -> bool:
+        """Whether every version shown is on the disk once the session's own writes are."""
+        barrier, durable = live.barrier, self._store.head()
+        reached = barrier.seq if barrier is not None else 0 if durable is None else durable.seq
+        return all(piece.tx is None or piece.tx <= reached for piece in composition.pieces)
 
     def _is_repeat(self, live: LiveSession, kept: _Kept, composition: Composition) -> bool:
         recorded = kept.recorded

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ctxd_client.sync import SyncClient, SyncSession
@@ -92,6 +93,18 @@ def test_the_order_of_leaving_is_oldest_tool_call_first_then_the_file_activated_
         (laden.resolve("f1").object, OLDEST_FILE),
         (laden.resolve("f2").object, OLDEST_FILE),
     ]
+
+
+@pytest.mark.requirement("BUD-1", "CTX-6")
+def test_a_new_budget_is_reckoned_with_also_where_it_leaves_the_text_as_it_was(laden: SyncSession) -> None:
+    whole = laden.assemble()
+    laden.configure(budget_tokens=10**6)
+    assert laden.assemble().plan == laden.plan().plan == msgspec.structs.replace(whole.plan, budget_tokens=10**6)
+    assert laden.assemble().number == whole.number
+    for budget in (1, 2):
+        laden.configure(budget_tokens=budget)
+        plan = laden.assemble().plan
+        assert (plan.budget_tokens, plan.over_by) == (budget, plan.tokens_after - budget)
 
 
 @pytest.mark.requirement("BUD-2")

@@ -242,6 +242,30 @@ def test_every_block_says_why_it_is_there_what_it_costs_and_which_version_it_sho
     assert (shown.valid_time, shown.tx) == (newest.valid_time, newest.tx)
 
 
+@pytest.mark.requirement("CTX-4", "CTX-6")
+def test_reasons_and_versions_are_those_of_now_also_where_the_text_stays(
+    client: SyncClient, start: Start, tree: Path
+) -> None:
+    (tree / "a.py").write_text("one\n")
+    s, other = start(), start()
+    id = s.read("a.py").object
+    first = s.assemble()
+    assert [(block.object, block.reason) for block in first.blocks][1:] == [(id, "read")]
+    s.pin(id)
+    head = client.daemon_status().store.head_seq
+    pinned = s.assemble()
+    assert [(block.object, block.reason) for block in pinned.blocks][1:] == [(id, "pinned")]
+    assert (pinned.number, pinned.text) == (first.number, first.text)
+    assert client.daemon_status().store.head_seq == head, "nothing was written"
+    other.edited("a.py", content="two\n")
+    back = other.edited("a.py", content="one\n").receipt
+    assert back is not None
+    again = s.assemble()
+    assert (again.number, again.text) == (first.number, first.text)
+    assert [(block.valid_time, block.tx) for block in again.blocks][1:] == [(back.vt, back.seq)]
+    assert s.show(number=first.number).blocks == first.blocks, "the record stays what it was"
+
+
 @pytest.mark.requirement("CTX-5")
 def test_every_assembly_is_rendered_again_byte_for_byte_whatever_came_after_and_after_a_kill(
     tmp_path: Path, tree: Path
