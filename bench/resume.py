@@ -2,10 +2,11 @@
 
 Expected order of growth: O(n) in the session's objects and turns, for both. Opening is what a daemon does for a session
 that it has not in memory: head, segments, fold, and the newest version of every object of the index. The floor reads
-the session's rows through a connection of its own with two statements, its segments by range and its objects by id,
-and decodes each into its document, without a check sum and without keeping any. Both run in this process, in turn, on
-the same file; the store is started anew for each opening, so that none of its caches help. A start drops the file from
-the system's cache, so it is read whole before each opening: both find its pages in memory, none in their own cache.
+the session's rows, all columns but the check sum, through a connection of its own with two statements, its segments by
+range and its objects by id, and decodes each into its document, without keeping any. Both run in this process, in turn,
+on the same file; the store is started anew for each opening, so that none of its caches help. A start drops the file
+from the system's cache, so it is read whole before each opening: both find its pages in memory, none in their own
+cache.
 """
 
 import gc
@@ -42,10 +43,11 @@ HOST = "f" * 64
 SESSION = "bench"
 CALL = Call("bench", "host")
 
+_ROW = "e.id, v.body, v.vt, v.tx, v.tx_time, v.content"
 _NEWEST = "JOIN version AS v ON v.rowid=(SELECT rowid FROM version WHERE entity=e.n ORDER BY vt DESC, tx DESC LIMIT 1)"
-_SEGMENTS = f"""SELECT e.id, v.body FROM entity AS e {_NEWEST}
+_SEGMENTS = f"""SELECT {_ROW} FROM entity AS e {_NEWEST}
     WHERE e.id BETWEEN 'segment:{SESSION}#' AND 'segment:{SESSION}$' ORDER BY e.id"""
-_OBJECTS = f"SELECT e.id, v.body FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value {_NEWEST}"
+_OBJECTS = f"SELECT {_ROW} FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value {_NEWEST}"
 
 
 def file_in_turn(live: LiveSession, number: int) -> None:
@@ -114,7 +116,7 @@ def floor(database: Path, ids: list[str]) -> float:
     began = time.perf_counter()
     connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
     rows = [*connection.execute(_SEGMENTS), *connection.execute(_OBJECTS, (wanted,))]
-    decoded = [documents.decode(id, body) for id, body in rows]
+    decoded = [documents.decode(row[0], row[1]) for row in rows]
     seconds = time.perf_counter() - began
     connection.close()
     assert len(decoded) > 2 * len(ids)
