@@ -22,32 +22,54 @@ _FILE_URL = re.compile(r"file://(/[^\s?#\"'<>)]{1,1024})")
 _ABSOLUTE = re.compile(
     r"(?:^|(?<=[\s\"'`(]))(/(?:[\w@+.-]{1,120}/){1,40}[\w@+-][\w@+.-]{0,120}?\.[A-Za-z][A-Za-z0-9]{0,9})(?=[\s\"'`):,;]|\.?$|\.\s)"
 )
+_NPM_PATH = re.compile(r"npm (?:error|ERR!) path (/[^\n]{1,1024}?)/?$")
 _PLACE_HINT = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}(?:[:(]\d|\")")
 
 
 def form(cwd: str | None, *, bare_names: str | None = "") -> Form:
     """The places a tool's output reports. ``bare_names``: what goes before names without a directory; None drops those.
 
-    ``go test`` shortens names to their last component, so only the package it tests tells where they are.
+    ``go test`` shortens names to their last component, so only the package it tests tells where they are. What a script
+    of an npm workspace printed is relative to that; npm tells which one it was if the script failed.
     """
 
     top = "/" + cwd.split("/")[1] + "/" if cwd is not None and cwd != "/" else "//"
 
     def whole(lines: Sequence[str]) -> Iterator[str]:
-        for line in lines:
-            if top in line and len(line) <= _LINE_CHARS_MAX:
-                yield from (name for name in _ABSOLUTE.findall(line) if name.startswith(top) and surely_file(name))
-            if len(line) <= _LINE_CHARS_MAX and ("/" in line or _PLACE_HINT.search(line)):
-                for name in _places(line):
-                    if "/" in name:
-                        yield name
-                    elif bare_names is not None:
-                        yield bare_names + name
+        for package, its_lines in _by_package(lines):
+            for name in _reported(its_lines, top, bare_names):
+                yield package + name if package and name[0] != "/" else name
 
     def line(text: str) -> str | None:
         return next(iter(whole((text,))), None)
 
     return Form("diagnostic", cwd, whole, line)
+
+
+def _reported(lines: Sequence[str], top: str, bare_names: str | None) -> Iterator[str]:
+    """``top``: the first directory of absolute paths that count wherever they stand in a line."""
+    for line in lines:
+        if top in line and len(line) <= _LINE_CHARS_MAX:
+            yield from (name for name in _ABSOLUTE.findall(line) if name.startswith(top) and surely_file(name))
+        if len(line) <= _LINE_CHARS_MAX and ("/" in line or _PLACE_HINT.search(line)):
+            for name in _places(line):
+                if "/" in name:
+                    yield name
+                elif bare_names is not None:
+                    yield bare_names + name
+
+
+def _by_package(lines: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """The lines of each script that npm ran, with the directory of its package where npm tells it."""
+    first = script = 0
+    for index, line in enumerate(lines):
+        if line.startswith("> "):
+            script = index
+        elif line.startswith("npm ") and (told := _NPM_PATH.match(line)) is not None:
+            yield "", lines[first:script]
+            yield told.group(1) + "/", lines[script:index]
+            first = script = index
+    yield "", lines[first:] if first else lines
 
 
 def _places(line: str) -> Iterator[str]:

@@ -112,7 +112,7 @@ def invoke(args: tuple[Arg, ...]) -> Invocation | None:
     """What really runs once wrappers are taken off; None if nothing does, or nobody can know what."""
     fed = False
     for _ in range(8):  # sudo env timeout … : nobody nests deeper
-        if not args or not args[0].known or args[0].glob:
+        if not args or not args[0].known or (args[0].glob and args[0].text not in ("[", "[[")):
             return None
         path = args[0].text
         program = path.rpartition("/")[2]

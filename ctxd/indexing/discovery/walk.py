@@ -287,7 +287,8 @@ def _emission(invocation: Invocation, cwd: str | None) -> Emission:
         return summary
     if program in _READERS:
         return PROSE
-    return diagnostics.form(cwd, bare_names=_package(invocation) if program == "go" else "")
+    bare_names = _package(invocation) if program == "go" else ""
+    return diagnostics.form(_runs_in(invocation, cwd), bare_names=bare_names)
 
 
 _FORMS: Mapping[str, Callable[[Invocation, str | None], Emission]] = {
@@ -297,6 +298,27 @@ _FORMS: Mapping[str, Callable[[Invocation, str | None], Emission]] = {
     **dict.fromkeys(("fd", "fdfind"), find.fd_emission),
     **dict.fromkeys(grep.GREPS | grep.RIPGREPS, grep.emission),
 }
+
+
+_DIRECTORY_OPTIONS: Mapping[str, frozenset[str]] = {
+    "npm": frozenset(("--prefix", "-w", "--workspace")),
+    "pnpm": frozenset(("-C", "--dir", "--prefix")),
+    "yarn": frozenset(("--cwd",)),
+    "bun": frozenset(("--cwd",)),
+    "make": frozenset(("-C", "--directory")),
+}
+
+
+def _runs_in(invocation: Invocation, cwd: str | None) -> str | None:
+    """Where a program that is told another directory runs what prints. A workspace may be told by its name only."""
+    options = _DIRECTORY_OPTIONS.get(invocation.program)
+    if options is None:
+        return cwd
+    _, values, _ = split(invocation.args, options, bundles=invocation.program == "make")
+    told = [value for name, value in values.items() if name in options and value.known and not value.glob]
+    if len(told) != 1 or told[0].text[0:1] in ("", "@") or ("-w" in values and "/" not in told[0].text):
+        return cwd
+    return directory(cwd, told[0].text)
 
 
 def _package(invocation: Invocation) -> str | None:

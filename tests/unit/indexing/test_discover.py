@@ -4,6 +4,8 @@ import errno
 
 import pytest
 
+from ctxd.indexing.discover import BASES_MAX, PARENTS_MAX
+from ctxd.indexing.discovery.paths import Candidate
 from ctxd.objects.kinds import is_unread, state_of
 from tests.unit.indexing.memory import MOUNTS, World
 
@@ -126,3 +128,86 @@ async def test_many_paths_cost_one_lookup_and_one_stat_each(world: World, count:
     assert len(found) == count
     assert {one.outcome for one in found} <= {"created"}
     assert (world.versions.lookups, world.files.stats) == (1, count)
+
+
+def doubtful(path: str) -> Candidate:
+    return Candidate(path, "ls", certain=False)
+
+
+def anchored(path: str, base: str) -> Candidate:
+    return Candidate(path, "git", anchor="repository", base=base)
+
+
+@pytest.mark.requirement("DIS-2")
+async def test_a_doubtful_name_counts_only_if_it_is_a_regular_file(world: World) -> None:
+    world.files.write("/src/gradlew", b"x")
+    world.files.mkdir("/src/lib")
+    given = [doubtful(path) for path in ("/w/lib", "/w/gradlew", "/w/word", "/tmp/inside")]
+    (found,) = await world.indexer.discover_named(MOUNTS, given)
+    assert (found.path, found.outcome) == ("/w/gradlew", "created")
+
+
+async def test_a_doubtful_name_in_the_sandbox_counts_if_its_object_exists(world: World) -> None:
+    known = await world.read("/tmp/run", b"sent")
+    (found,) = await world.indexer.discover_named(MOUNTS, [doubtful("/tmp/run"), doubtful("/tmp/bin")])
+    assert (found.outcome, found.object) == ("unchanged", known.object)
+
+
+@pytest.mark.requirement("DIS-2")
+async def test_a_certain_name_is_named_whatever_it_is(world: World) -> None:
+    world.files.mkdir("/src/chart.js")
+    found = await world.indexer.discover_named(MOUNTS, [Candidate("/w/chart.js", "ls"), Candidate("/w/none.py", "ls")])
+    assert [(one.path, one.reason) for one in found] == [("/w/chart.js", "directory"), ("/w/none.py", "no such file")]
+
+
+@pytest.mark.parametrize("git", ["directory", "file"])
+async def test_a_missing_name_of_git_is_found_from_the_top_of_its_work_tree(world: World, git: str) -> None:
+    if git == "directory":
+        world.files.mkdir("/src/top/.git")
+    else:
+        world.files.write("/src/top/.git", b"gitdir: elsewhere")
+    world.files.write("/src/top/sub/a.py", b"x")
+    world.files.write("/src/top/b.py", b"x")
+    world.files.write("/src/c.py", b"x")
+    named = ("sub/a.py", "b.py", "c.py", "none.py")
+    given = [anchored(f"/w/top/sub/deep/{name}", "/w/top/sub/deep") for name in named]
+    found = await world.indexer.discover_named(MOUNTS, given)
+    assert [(one.path, one.outcome) for one in found] == [
+        ("/w/top/sub/a.py", "created"),
+        ("/w/top/b.py", "created"),
+        ("/w/top/sub/deep/c.py", "ignored"),
+        ("/w/top/sub/deep/none.py", "ignored"),
+    ]
+
+
+async def test_a_name_that_exists_where_the_command_ran_is_that_file(world: World) -> None:
+    world.files.mkdir("/src/.git")
+    world.files.write("/src/a.py", b"x")
+    world.files.write("/src/sub/a.py", b"x")
+    (found,) = await world.indexer.discover_named(MOUNTS, [anchored("/w/sub/a.py", "/w/sub")])
+    assert found.path == "/w/sub/a.py"
+
+
+async def test_a_file_that_two_names_come_to_is_told_once(world: World) -> None:
+    world.files.mkdir("/src/.git")
+    world.files.write("/src/a.py", b"x")
+    given = [Candidate("/w/a.py", "cat"), anchored("/w/sub/a.py", "/w/sub")]
+    (found,) = await world.indexer.discover_named(MOUNTS, given)
+    assert (found.path, found.outcome) == ("/w/a.py", "created")
+
+
+async def test_no_name_is_looked_for_outside_of_what_the_session_sees(world: World) -> None:
+    world.files.mkdir("/.git")
+    world.files.write("/a.py", b"x")
+    world.files.mkdir("/src/sub")
+    (found,) = await world.indexer.discover_named(MOUNTS, [anchored("/w/sub/a.py", "/w/sub")])
+    assert (found.path, found.outcome) == ("/w/sub/a.py", "ignored")
+
+
+async def test_finding_work_trees_is_bounded(world: World) -> None:
+    deep = "/w" + "/d" * 1500
+    given = [anchored(f"{deep}/{number}/a.py", f"{deep}/{number}") for number in range(1000)]
+    found = await world.indexer.discover_named(MOUNTS, given)
+    assert len(found) == 1000
+    assert world.files.stats <= 1000 + BASES_MAX * PARENTS_MAX
+    assert world.versions.lookups == 1

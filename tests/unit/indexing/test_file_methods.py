@@ -219,13 +219,25 @@ async def test_a_listings_files_become_known_from_where_it_ran(tmp_path: Path, p
         output = "a.py\nsub\nvanished.py\n" + "\n" * padding
         result = await desk.call("tool.observe", session="box", command="ls", output=output, cwd="lib")
         rows = {row.path: row for row in result.objects}
-        assert rows["/w/lib/a.py"].outcome == "created"
-        assert {path: row.outcome for path, row in rows.items() if path != "/w/lib/a.py"}.keys() <= {
-            "/w/lib/sub",
-            "/w/lib/vanished.py",
+        assert {path: row.outcome for path, row in rows.items()} == {
+            "/w/lib/a.py": "created",
+            "/w/lib/vanished.py": "ignored",
         }
         live = await desk.world.sessions.live("box")
         assert list(live.state.index) == [rows["/w/lib/a.py"].object]
+
+
+async def test_names_that_git_prints_from_the_top_of_its_work_tree_become_known_there(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
+        desk.write(".git/HEAD", "ref")
+        desk.write("lib/a.py", "one")
+        desk.write("gradlew", "two")
+        output = " gradlew  | 2 +-\n lib/a.py | 2 +-\n"
+        result = await desk.call("tool.observe", session="box", command="git diff --stat", output=output, cwd="lib")
+        assert [(row.path, row.outcome) for row in result.objects] == [
+            ("/w/gradlew", "created"),
+            ("/w/lib/a.py", "created"),
+        ]
 
 
 async def test_output_without_files_writes_nothing(tmp_path: Path) -> None:

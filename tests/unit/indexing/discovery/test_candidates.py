@@ -148,6 +148,88 @@ def test_a_command_names_these_files_and_no_others(command: str, output: str, ex
     assert sorted(files(command, output)) == sorted(expected)
 
 
+DOUBTFUL = [
+    ("ls", "gradlew\nsrc\nLICENSE\n", ["/w/gradlew", "/w/src"]),
+    ("ls bin", "tool\n", ["/w/bin", "/w/bin/tool"]),
+    ("ls -F", "run*\ngradlew\nsrc/\n", []),
+    ("ls -l", "lrwxrwxrwx 1 r r 4 Jan  2  2025 now -> then\n", ["/w/now"]),
+    ("find . -name x", "./x\n./a.py\n", ["/w/x"]),
+    ("find . -type d", "./x\n", []),
+    ("cat notes && find .", "hello\n./bin/run\n", ["/w/bin/run"]),
+    ("tree", "├── run\n└── a.py\n", ["/w/run"]),
+    ("rg foo", "gradlew:12:foo\nhe said:3:foo\n", ["/w/gradlew"]),
+    ("grep -rn foo src", "src/run:3:foo\n", ["/w/src"]),
+    ("git add gradlew", "", ["/w/gradlew"]),
+    ("git checkout main -- run", "", ["/w/run"]),
+    ("git log --name-only --format=", "run\nsrc/a.py\n", ["/w/run"]),
+    ("wc -l *", "  3 run\n  3 total\n", ["/w/run"]),
+    ("du -a", "4\t./run\n", ["/w/run"]),
+    ("bash gradlew", "", ["/w/gradlew"]),
+    ("rm -rf build a.py", "", ["/w/build"]),
+    ("cp gradlew bin", "", ["/w/gradlew", "/w/bin/gradlew", "/w/bin"]),
+    ("cp a.py b", "", ["/w/b"]),
+    ("./gradlew build && cat run", "", []),
+    ("./bin/tool; node_modules/.bin/tsc", "", ["/w/bin/tool"]),
+    ("[ -f run ] && [[ -e a.py ]]", "", ["/w/run"]),
+    ("frob run bin/run", "", ["/w/bin/run"]),
+    ("npm run build", "", []),
+    ("cat ~/x; ls ~", "x\n", []),
+]
+
+
+@pytest.mark.parametrize(("command", "output", "expected"), DOUBTFUL)
+def test_a_name_that_may_be_a_directory_or_a_word_is_doubtful(command: str, output: str, expected: list[str]):
+    assert sorted(doubtful(command, output)) == sorted(expected)
+
+
+def test_a_name_is_certain_once_any_command_makes_it_so():
+    assert files("ls && cat gradlew", "gradlew\n") == ["/w/gradlew"]
+    assert doubtful("ls && cat gradlew", "gradlew\n") == []
+    assert files("find . -type f", "./x\n./x\n") == ["/w/x"]
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("git diff --stat", " a.py | 2 +-\n"),
+        ("git diff --name-only", "a.py\n"),
+        ("git log --stat", " a.py | 2 +-\n"),
+        ("git show", "+++ b/a.py\n"),
+        ("git show HEAD:a.py", ""),
+        ("git status --porcelain", " M a.py\n"),
+        ("git commit -m x", " create mode 100644 a.py\n"),
+        ("git rm -q x.py; git rm -r .", "rm 'a.py'\n"),
+    ],
+)
+def test_names_from_the_top_of_a_work_tree_are_anchored_to_the_repository(command: str, output: str):
+    (found,) = [one for one in candidates(f"cd sub && {command}", output, "/w").paths if one.path == "/w/sub/a.py"]
+    assert (found.certain, found.anchor, found.base) == (True, "repository", "/w/sub")
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("git status --short", " M a.py\n"),
+        ("git ls-files", "a.py\n"),
+        ("git diff --relative --stat", " a.py | 2 +-\n"),
+        ("git show HEAD:./a.py", ""),
+        ("git add a.py", ""),
+        ("cat a.py", ""),
+    ],
+)
+def test_names_from_where_the_command_ran_are_not(command: str, output: str):
+    (found,) = candidates(f"cd sub && {command}", output, "/w").paths
+    assert (found.path, found.anchor, found.base) == ("/w/sub/a.py", None, "")
+
+
+def test_what_a_script_of_a_workspace_printed_is_relative_to_the_package_that_npm_tells():
+    output = "> a@1 build\n> tsc\n\nsrc/x.ts(1,2): error\n> b@1 build\nsrc/y.ts(1,2): error\nnpm error path /w/b\n"
+    assert files("npm run build", output) == ["/w/src/x.ts", "/w/b/src/y.ts"]
+    assert files("npm test -w packages/a", "src/x.ts:1:2\n") == ["/w/packages/a/src/x.ts"]
+    assert files("make -C sub", "x.c:1:2: error\n") == ["/w/sub/x.c"]
+    assert files("npm test -w @scope/a", "src/x.ts:1:2\n") == ["/w/src/x.ts"]
+
+
 @pytest.mark.parametrize(
     ("command", "cwd"),
     [
@@ -211,3 +293,11 @@ def test_what_a_harness_puts_around_an_output_is_taken_off(output: str):
 def test_no_more_candidates_come_than_one_call_may_index():
     output = "".join(f"f{number}.py\n" for number in range(PATHS_MAX + 5))
     assert len(files("ls", output)) == PATHS_MAX
+
+
+def test_certain_ones_go_before_doubtful_ones_where_there_are_too_many():
+    output = "".join(f"d{number}\n" for number in range(PATHS_MAX + 5)) + "a.py\nb.py\n"
+    found = candidates("ls", output, "/w").paths
+    assert len(found) == PATHS_MAX
+    assert [one.path for one in found if one.certain] == ["/w/a.py", "/w/b.py"]
+    assert found[0].path == "/w/d0"

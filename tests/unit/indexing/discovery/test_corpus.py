@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.discovery import Score, cases, family, naive, parsed, score, split
+from bench.discovery import Score, cases, family, naive, observing, parsed, score, split
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,15 @@ def test_precision_and_recall_stay_above_their_floors(
 
 
 @pytest.mark.requirement("DIS-3")
+def test_what_a_daemon_makes_objects_of_stays_above_its_floors():
+    corpus = list(cases())
+    with observing(corpus) as objects:
+        found = score(objects, split, corpus)
+    assert found["all"].precision >= 0.995, found["all"].misses
+    assert found["all"].recall >= 0.99, found["all"].misses
+    assert found["fresh"].recall >= 0.97, found["fresh"].misses
+
+
 def test_directories_are_hardly_ever_taken_for_files(scores: dict[str, Score]):
     assert scores["all"].directories <= 2
 
