@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         "_open",
         "_stall_timer",
         "_transport",
+        "_unsent",
         "_waiting",
         "_writable",
     )
@@ -72,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._calls: Calls | None = None
         self._open: Mapping[Any, Call] = {}
         self._waiting: Sequence[Work] | None = None
+        self._unsent: deque[Answer] | None = None
         self._notices: deque[bytes] | None = None
         self._closers: list[Callable[[], None]] | None = None
         self._writable: list[Callable[[], None]] | None = None
@@ -135,14 +137,14 @@ class Connection(asyncio.Protocol):
         if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)):
             return False
         self._ending = True
-        return bool(self._open) or self._waiting is not None
+        return self._owes()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what only this client wanted; let submitted writes go on."""
         self._transport = None
         self._ending = True
         self._waiting = None
-        self._notices = None
+        self._unsent = self._notices = None
         for timer in (self._frame_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
@@ -164,6 +166,8 @@ class Connection(asyncio.Protocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        while self._unsent and not self._choked:
+            self._write(self._encode([self._unsent.popleft()]))
         self._flush_notices()
         for callback in list(self._writable or ()):
             callback()
@@ -268,8 +272,12 @@ class Connection(asyncio.Protocol):
         self._close_if_idle()
 
     def _deliver(self, answer: Answer | None) -> None:
-        """Send the answer of a call that took its time."""
-        if answer is not None:
+        """Send the answer of a call that took its time; to a client that does not read, once it does."""
+        if answer is not None and self._choked:
+            # Not encoded yet: what many answers share is in memory once, and encoded it would be once for each.
+            self._unsent = self._unsent or deque()
+            self._unsent.append(answer)
+        elif answer is not None:
             self._write(self._encode([answer]))
         self._go_on()
 
@@ -323,8 +331,12 @@ class Connection(asyncio.Protocol):
 
     # --- endings
 
+    def _owes(self) -> bool:
+        """Whether the client has an answer to come."""
+        return bool(self._open or self._unsent) or self._waiting is not None
+
     def _close_if_idle(self) -> None:
-        if not (self._draining or self._ending) or self._open or self._waiting is not None:
+        if not (self._draining or self._ending) or self._owes():
             return
         if self._transport is not None:
             self._ending = True

@@ -1,7 +1,9 @@
 """What one client does or leaves undone costs nobody else anything."""
 
 import asyncio
+import json
 import os
+import tracemalloc
 
 import anyio
 import pytest
@@ -79,6 +81,34 @@ async def test_a_client_that_reads_nothing_is_closed_and_its_calls_are_not_buffe
             wire.writer.write(CALL * 2000)
             await server.until(lambda: server.server.connections == 0)
         assert 0 < made < 500
+
+
+async def test_answers_that_took_their_time_are_not_encoded_for_a_client_that_reads_nothing(tmp_path):
+    services, shared = Services(), "x" * 2_000_000
+    services.plan = lambda caller, params: slow_and_large(services, shared)
+    async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
+        await wire.send(b"".join(frame("context.plan", {"session": "s"}, id=number) for number in range(32)))
+        await server.until(lambda: server.server.in_flight == 32)
+        tracemalloc.start()
+        services.gate.set()
+        await server.until(lambda: server.server.in_flight == 0)
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert held < 5 * len(shared)
+        # The client has closed its sending side: every answer is owed to it all the same.
+        wire.writer.write_eof()
+        lines = (await read_all(wire)).splitlines()
+        assert sorted(json.loads(line)["id"] for line in lines) == list(range(32))
+
+
+async def slow_and_large(services, shared):
+    await services.gate.wait()
+    return CurrentContext(context_id=shared, session=None, turn=0, assembly=0)
+
+
+async def read_all(wire):
+    with anyio.fail_after(30):
+        return await wire.reader.read()
 
 
 async def test_a_slow_reader_gets_every_answer_once_it_reads(tmp_path):
