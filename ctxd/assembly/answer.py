@@ -6,6 +6,7 @@ from ctxd.assembly.composition import Composition
 from ctxd.assembly.record import Recorded
 from ctxd.store.writes import Pending
 from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.objects import Receipt
 
 
 class Assembled:
@@ -31,13 +32,29 @@ class Assembled:
             self.context, text=self.context.text if text else "", blocks=self.context.blocks if blocks else ()
         )
 
-    def encoded(self, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
-        """The same as JSON; encoded at the first time only."""
+    def encoded(self, receipt: Receipt | None = None, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
+        """The same as JSON; encoded at the first time only. ``receipt`` is of no write of this call, and left out."""
         made = self._encoded.get((text, blocks))
         if made is None:
             made = msgspec.Raw(msgspec.json.encode(self.shaped(text=text, blocks=blocks)))
             self._encoded[text, blocks] = made
         return made
+
+
+class Written(Assembled):
+    """The answer to the call that recorded the assembly: the one that carries the receipt of that write."""
+
+    __slots__ = ()
+
+    @property
+    def barrier(self) -> Pending | None:
+        """The write, also once it is durable: the receipt is in it."""
+        return self.pending
+
+    def encoded(self, receipt: Receipt | None = None, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
+        """As JSON, with the write's receipt."""
+        shaped = msgspec.structs.replace(self.shaped(text=text, blocks=blocks), receipt=receipt)
+        return msgspec.Raw(msgspec.json.encode(shaped))
 
 
 def context_of(session: str, recorded: Recorded, composition: Composition, text: str) -> AssembledContext:

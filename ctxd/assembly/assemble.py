@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from ctxd.assembly.answer import Assembled, context_of
+from ctxd.assembly.answer import Assembled, Written, context_of
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.composition import Composition, Rendering, View, sha256
 from ctxd.assembly.prefix import stable_prefix
@@ -211,7 +211,7 @@ class Assembler:
         kept.context_ids.add(recorded.context_id)
         kept.answer = Assembled(context, pending)
         kept.mark = (self._landed, live.last_pending)
-        return kept.answer
+        return Written(context, pending)
 
     def _repeated(self, live: LiveSession, kept: _Kept, composition: Composition) -> Assembled:
         """The record's answer. The reasons, the versions and the plan are those of now: they may change where the text

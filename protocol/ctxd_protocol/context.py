@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from ctxd_protocol.objects import Receipt
+
 Section = Literal["system_prompt", "metadata_pool", "chat", "active_content"]
 
 
@@ -56,6 +58,7 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``stable_prefix`` is how many leading bytes equal the session's assembly before this one; null for the first.
     ``sha256`` is the hash of ``text``. ``text`` and ``blocks`` are empty when the caller asked without them.
+    ``receipt`` is that of the write which recorded it, null when nothing was written.
     """
 
     session: str
@@ -71,6 +74,7 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     plan: BudgetPlan
     stable_prefix: int | None
     assembled_at: int
+    receipt: Receipt | None = None
 
 
 class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ctxd.assembly.parse import parse
@@ -348,8 +349,11 @@ def test_an_unchanged_repeat_is_the_same_record_and_writes_nothing(
     (tree / "a.py").write_text("1\n")
     s.user("go")
     s.read("a.py")
-    first = s.assemble()
+    recorded = s.assemble()
+    assert recorded.receipt is not None
+    first = msgspec.structs.replace(recorded, receipt=None)
     head = client.daemon_status().store.head_seq
+    assert head == recorded.receipt.seq
     assert s.assemble() == first
     os.utime(tree / "a.py")
     assert s.assemble() == first, "a file that was touched and did not change is no change"

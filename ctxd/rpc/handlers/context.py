@@ -28,7 +28,9 @@ def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict
 
     async def assemble(caller: Caller, params: AssembleParams) -> Accepted:
         assembled = await assembler.assemble(await sessions.live(params.session), caller.principal)
-        return Accepted(assembled.barrier, lambda _: assembled.encoded(text=params.text, blocks=params.blocks))
+        return Accepted(
+            assembled.barrier, lambda receipt: assembled.encoded(receipt, text=params.text, blocks=params.blocks)
+        )
 
     async def plan(caller: Caller, params: PlanParams) -> Accepted:
         live = await sessions.live(params.session)
