@@ -87,6 +87,13 @@ def parsed(case: Case) -> set[str]:
     return {candidate.path for candidate in candidates(case.command, case.output, case.cwd).paths if candidate.certain}
 
 
+def words(case: Case) -> set[str]:
+    """What the parser doubts and is neither file nor directory: an object only where a file has a word's name."""
+    named = case.files | case.dirs
+    doubtful = {one.path for one in candidates(case.command, case.output, case.cwd).paths if not one.certain}
+    return {path for path in doubtful - named if not any(other.startswith(path + "/") for other in named)}
+
+
 def work_trees(corpus: Iterable[Case]) -> set[str]:
     """The recorded directories that lie in no other one: nearest to the tops of work trees that the corpus tells."""
     recorded = {case.cwd for case in corpus}
@@ -213,13 +220,15 @@ def run_objects(corpus: list[Case]) -> Iterator[Figure]:
     with observing(corpus) as objects:
         by_split = score(objects, split, corpus)
     everything = by_split["all"]
+    taken = sum(len(words(case)) for case in corpus)
     detail = "; ".join(f"{name} {s.precision:.3f}/{s.recall:.3f}" for name, s in sorted(by_split.items()))
     yield Figure(
         name="discovery_objects_precision",
         value=round(everything.precision, 4),
         goal=OBJECTS_PRECISION_GOAL,
         better="higher",
-        detail=f"objects a real daemon makes, the corpus's files and directories being real: {detail}",
+        detail=f"objects a real daemon makes, the corpus's files and directories being real: {detail}; were every "
+        f"doubtful word a file: {everything.right / (everything.right + everything.wrong + taken):.3f}",
     )
     yield Figure(
         name="discovery_objects_recall",

@@ -237,4 +237,7 @@ def _failure(seen: Seen, shown: str) -> CtxdError:
                 outcome="not_applied",
             )
         case _:
-            return CtxdError("file_not_found", f"read failed missing file path={shown}", outcome="not_applied")
+            hint = "Give the path as the agent knows it; a relative one starts at the session's working directory."
+            return CtxdError(
+                "file_not_found", f"read failed missing file path={shown}", hint=hint, outcome="not_applied"
+            )

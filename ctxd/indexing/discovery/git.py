@@ -119,7 +119,8 @@ def operand_files(invocation: Invocation, cwd: str | None) -> tuple[str | None, 
 
 
 def _certainties(names: list[Arg]) -> list[str]:
-    return [guessed(arg.text) for arg in names if arg.known and not arg.glob and not arg.text.startswith(":")]
+    plain = (arg.text for arg in names if arg.known and not arg.glob)
+    return [guessed(text) for text in plain if text != "-" and not text.startswith(":")]
 
 
 def _is_revision(text: str) -> bool:

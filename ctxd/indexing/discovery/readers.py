@@ -106,6 +106,9 @@ _NONE = frozenset(
     " conda nvm rustup basename dirname seq tr yes ls find fd fdfind tree git grep egrep fgrep rg ag"
     " ack entire claude codex".split()
 )
+_SUBCOMMANDS_FIRST = frozenset(("go", "bun", "deno"))
+"""Programs whose operands are mostly subcommands, tasks and packages: ``bun run test``, ``go mod tidy``."""
+
 _REDUNDANT = re.compile(r"(::.*|:\d+(:\d+)?)$")
 _TEST_UNARY = frozenset("-f -e -s -r -w -x -L -h".split())
 _ENVIRONMENTS = ("node_modules/", "venv/", ".tox/", "env/")
@@ -159,8 +162,11 @@ def _likely(operands: Iterable[Arg], only_likely: bool, program: str) -> Iterato
         if not _usable(arg):
             continue
         name = _REDUNDANT.sub("", arg.text[:4096]) if program == "pytest" else arg.text
-        if name and name != "-" and "://" not in name:
-            yield guessed(name) if only_likely else name
+        if not name or name == "-" or "://" in name:
+            continue
+        if program in _SUBCOMMANDS_FIRST and not looks_like_file(name) and not name.startswith(("./", "../", "/")):
+            continue
+        yield guessed(name) if only_likely else name
 
 
 def _usable(arg: Arg) -> bool:

@@ -172,8 +172,12 @@ DOUBTFUL = [
     ("./bin/tool; node_modules/.bin/tsc", "", ["/w/bin/tool"]),
     ("[ -f run ] && [[ -e a.py ]]", "", ["/w/run"]),
     ("frob run bin/run", "", ["/w/bin/run"]),
-    ("npm run build", "", []),
     ("cat ~/x; ls ~", "x\n", []),
+    ("npm run build; make test; cargo run; bun run test; go mod tidy; go env GOPATH", "", []),
+    ("git checkout main; git push origin main; git branch run", "", []),
+    ("git branch", "* main\n  run\n", []),
+    ("git commit -F - -m run", "", []),
+    ("echo run; which run; kill run", "run\n", []),
 ]
 
 

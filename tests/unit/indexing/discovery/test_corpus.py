@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.discovery import Score, cases, family, naive, observing, parsed, score, split
+from bench.discovery import Score, cases, family, naive, observing, parsed, score, split, words
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,10 @@ def test_what_a_daemon_makes_objects_of_stays_above_its_floors():
     assert found["all"].precision >= 0.995, found["all"].misses
     assert found["all"].recall >= 0.99, found["all"].misses
     assert found["fresh"].recall >= 0.97, found["fresh"].misses
+
+
+def test_hardly_a_word_is_taken_for_what_may_be_a_file():
+    assert sum(len(words(case)) for case in cases()) <= 15
 
 
 def test_directories_are_hardly_ever_taken_for_files(scores: dict[str, Score]):
