@@ -292,7 +292,11 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolObserveResult(Result, frozen=True, kw_only=True):
-    """Each path that was looked at, in order of appearance."""
+    """Each path that was looked at, in order of appearance.
+
+    ``tool.observe`` leaves out a name that may as well be a directory or a word and turned out to be no file. A name
+    that git prints from the top of its work tree has the path of the file there.
+    """
 
     objects: tuple[Discovered, ...]
     receipt: Receipt | None
