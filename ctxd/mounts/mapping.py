@@ -112,7 +112,8 @@ def normalise(path: str, workdir: str = "/") -> str:
     _check_length(path)
     whole = path if path.startswith("/") else f"{workdir}/{path}"
     if not whole.startswith("/"):
-        raise CtxdError("invalid_path", f"path {path[:100]!r} is relative to {workdir[:100]!r}, which is relative too")
+        message = f"path {path[:100]!r} is relative to {workdir[:100]!r}, which is relative too"
+        raise CtxdError("invalid_path", message, hint="Give an absolute working directory.")
     parts: list[str] = []
     for part in whole.split("/"):
         if part == "..":

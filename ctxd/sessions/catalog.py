@@ -12,6 +12,11 @@ NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=
 """The current context when no session is meant."""
 
 
+def no_session(session: str) -> CtxdError:
+    """The error of a call for ``session``, which is not there."""
+    return CtxdError("session_not_found", f"there is no session {session}", hint="session.list names them.")
+
+
 class Catalog:
     """Session id to head. About 1 KiB a session."""
 
@@ -65,7 +70,7 @@ class Catalog:
                 return NOWHERE
             session = next(iter(self._open))
         if session not in self._heads:
-            raise CtxdError("session_not_found", f"there is no session {session}")
+            raise no_session(session)
         head, _ = self._heads[session]
         return CurrentContext(context_id=head.context_id, session=session, turn=head.turn_count, assembly=head.assembly)
 
@@ -108,5 +113,7 @@ class Catalog:
         if cursor is None:
             return len(self._order)
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20):
-            raise CtxdError("invalid_params", f"{cursor!r} is no cursor of this listing")
+            raise CtxdError(
+                "invalid_params", f"{cursor!r} is no cursor of this listing", hint="Give next_cursor as it was."
+            )
         return bisect_left(self._order, (int(cursor), ""))

@@ -101,7 +101,7 @@ def activate(state: SessionState, id: str) -> Delta:
 def deactivate(state: SessionState, id: str) -> Delta:
     """``id`` is not active any more. Raises: CtxdError not_active."""
     if id not in state.active:
-        raise CtxdError("not_active", f"{id} is not active")
+        raise CtxdError("not_active", f"{id} is not active", hint="object.list with level active names what is.")
     return Delta(deactivated=(id,))
 
 
@@ -115,7 +115,7 @@ def pin(state: SessionState, id: str) -> Delta:
 def unpin(state: SessionState, id: str) -> Delta:
     """``id`` is pinned no more. Raises: CtxdError not_pinned."""
     if id not in state.pinned:
-        raise CtxdError("not_pinned", f"{id} is not pinned")
+        raise CtxdError("not_pinned", f"{id} is not pinned", hint="session.get names what is.")
     return Delta(unpinned=(id,))
 
 

@@ -16,7 +16,7 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.next_version import system_prompt
 from ctxd.sessions.calls import Call
-from ctxd.sessions.catalog import Catalog
+from ctxd.sessions.catalog import Catalog, no_session
 from ctxd.sessions.head import Head, Settings, head_document, read_head
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.loading import load
@@ -114,7 +114,7 @@ class Sessions:
             valid_time=valid_time,
         )
         if found is None:
-            raise CtxdError("session_not_found", f"there is no session {session}", hint="session.list names them.")
+            raise no_session(session)
         return found
 
     async def create(

@@ -21,6 +21,8 @@ from ctxd_protocol.ids import PREFIX_CHARS_MIN
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.objects import ObjectType, ObjectVersion, VersionRow
 
+_CURSOR = "Give next_cursor as it was."
+
 
 def handlers(sessions: Sessions) -> dict[str, Handler]:
     """The methods of this family by name."""
@@ -44,6 +46,13 @@ class _ObjectCalls:
         id = await self._resolved(caller, live, params.object)
         stored = await self._version(id, params.valid_time, params.tx, content=params.content)
         if stored is None:
+            is_past = params.valid_time is not None or params.tx is not None
+            if is_past and await self._version(id, None, None, content=False) is not None:
+                raise CtxdError(
+                    "object_not_found",
+                    f"{params.object} had no version then",
+                    hint="object.history lists those it has.",
+                )
             raise _not_found(params.object)
         result = wire.ObjectGetResult(object=_shown(stored, live, content=params.content))
         return Accepted(live.barrier if live else None, lambda _: result)
@@ -262,7 +271,7 @@ def _parsed(cursor: str | None) -> tuple[int, int] | None:
         return None
     valid_time, dot, tx = cursor.partition(".")
     if not dot:
-        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of a history")
+        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of a history", hint=_CURSOR)
     return _number(valid_time), _number(tx)
 
 
@@ -270,7 +279,7 @@ def _number(text: str | None) -> int:
     if text is None:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= SAFE_INTEGER_MAX):
-        raise CtxdError("invalid_params", f"{text[:40]!r} is no part of a cursor")
+        raise CtxdError("invalid_params", f"{text[:40]!r} is no part of a cursor", hint=_CURSOR)
     return int(text)
 
 

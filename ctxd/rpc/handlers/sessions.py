@@ -309,11 +309,9 @@ class _SessionCalls:
         head = self._store.peek(id)
         if indexed.document is None:
             if not isinstance(head, Stored) or head.content_ref is None:
-                raise CtxdError("content_unavailable", f"{id} has no text", outcome="not_applied")
+                raise _without_text(id, "it has none")
         elif indexed.document.content is None:
-            raise CtxdError(
-                "content_unavailable", f"{id} has no text: the file is {indexed.kind}", outcome="not_applied"
-            )
+            raise _without_text(id, f"the file is {indexed.kind}")
         return _moved(
             live, call, id, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt
         )
@@ -374,6 +372,11 @@ def _of(documents: Sequence[Document], signatures: dict[str, bytes]) -> dict[str
 
 
 def _unavailable(head: Stored) -> CtxdError:
-    id, payload = head.document.id, head.document.payload
+    payload = head.document.payload
     why = "it is deleted" if payload.get("deleted") else f"the file is {payload.get('kind', 'not text')}"
-    return CtxdError("content_unavailable", f"{id} has no content: {why}", outcome="not_applied")
+    return _without_text(head.document.id, why)
+
+
+def _without_text(id: str, why: str) -> CtxdError:
+    hint = "Its metadata line stays; index the file again once it holds text."
+    return CtxdError("content_unavailable", f"{id} has no text: {why}", hint=hint, outcome="not_applied")

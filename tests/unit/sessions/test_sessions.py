@@ -358,6 +358,20 @@ async def test_chat_and_session_read_as_objects_of_any_time(tmp_path: Path) -> N
         assert [v.tx for v in (*page.versions, *rest.versions)] == [4, 2, 1]
 
 
+async def test_a_time_before_an_objects_first_version_is_told_apart_from_an_object_that_is_not_there(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path / "state") as w:
+        made = await w.call("session.create", agent="a", session="s1")
+        await record(w, "s1", "call-1")
+        for session in (None, "s1"):
+            with pytest.raises(CtxdError, match="had no version then") as caught:
+                await w.call("object.get", object="call-1", session=session, tx=made.receipt.seq)
+            assert caught.value.code == "object_not_found"
+        with pytest.raises(CtxdError, match="no object id=call-2"):
+            await w.call("object.get", object="call-2", tx=made.receipt.seq)
+
+
 @pytest.mark.requirement("NOT-4")
 async def test_objects_are_listed_by_session_and_over_all(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
