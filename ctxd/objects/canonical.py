@@ -36,6 +36,11 @@ def canonical(value: Any) -> bytes:  # noqa: ANN401 - any JSON value is what it 
     return b"".join(parts)
 
 
+def canonical_text(value: str) -> bytes:
+    """``canonical(value)`` of a text. Raises: ValueError for a lone surrogate."""
+    return _encode_text(value)
+
+
 def _encodes_canonically(value: Any) -> bool:  # noqa: ANN401
     """Whether msgspec's sorted encoding of ``value`` is the canonical one, or fails; false also means "cannot tell"."""
     kind = type(value)

@@ -7,7 +7,7 @@ but the source hash are taken over the canonical encoding.
 import hashlib
 from typing import Any
 
-from ctxd.objects.canonical import canonical
+from ctxd.objects.canonical import canonical, canonical_text
 from ctxd_protocol.objects import FilesystemSource
 
 
@@ -17,7 +17,8 @@ def identity_hash(type: str, source: FilesystemSource | None, id: str) -> str:
     Raises: ValueError if a part has no canonical encoding (a path that is not UTF-8).
     """
     if source is None:
-        return _sha256({"type": type, "xt/id": id})
+        # The canonical encoding of an object with these two fields.
+        return hashlib.sha256(b'{"type":%b,"xt/id":%b}' % (canonical_text(type), canonical_text(id))).hexdigest()
     return _sha256({"source": source_binding(source), "type": type})
 
 

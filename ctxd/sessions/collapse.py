@@ -17,20 +17,16 @@ def overdue(state: SessionState, window: Collapse, *, turn: int, arriving: str |
     The order is that of activation within each kind: those left over from their turn first, then those chosen.
     """
     oldest = turn - window.turns + 1
-    fallen = [id for id in state.warm if not _recent(state, window, id, turn, oldest, arriving)]
+    recency, counts = state.recency, state.calls
+    fallen: list[str] = []
+    for id in state.warm:
+        called, nth = recency[id]
+        count = counts[called] + (arriving is not None and called == turn)
+        if called < oldest or nth < count - window.per_turn:
+            fallen.append(id)
     if arriving is not None and window.per_turn == 0:
         fallen.append(arriving)
     for chosen_turn, ids in state.chosen_calls.items():
         if chosen_turn < oldest:
             fallen.extend(ids)
     return tuple(fallen)
-
-
-def _recent(state: SessionState, window: Collapse, id: str, turn: int, oldest: int, arriving: str | None) -> bool:
-    called, nth = state.recency[id]
-    if called < oldest:
-        return False
-    count = state.calls[called]
-    if arriving is not None and called == turn:
-        count += 1
-    return nth >= count - window.per_turn

@@ -244,7 +244,7 @@ class LiveSession:
     def _new_in(self, delta: Delta) -> tuple[str, ...]:
         index = self.state.index
         entering = (*delta.called, *delta.read, *delta.discovered)
-        return tuple(dict.fromkeys(id for id in entering if id not in index))
+        return tuple(dict.fromkeys([id for id in entering if id not in index]))
 
     def _head_after(self, delta: Delta, settings: Settings | None, assembly: tuple[int, str] | None) -> Head | None:
         """The head that is due with this write; null if none is."""

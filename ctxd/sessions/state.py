@@ -67,8 +67,9 @@ class SessionState:
     @property
     def snapshot_due(self) -> bool:
         """Whether the next segment should carry a snapshot: the changes since the last one outweigh the sets."""
-        size = len(self.index) + len(self.pool) + len(self.active) + len(self.pinned)
-        return self.tail > max(SNAPSHOT_TAIL_MIN, size)
+        if self.tail <= SNAPSHOT_TAIL_MIN:
+            return False
+        return self.tail > len(self.index) + len(self.pool) + len(self.active) + len(self.pinned)
 
     def level(self, id: str) -> ContextLevel:
         """How far into the window the indexed object ``id`` is."""

@@ -1,7 +1,6 @@
 """Writes that were accepted and wait for their transaction: one entry each, in journal order."""
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -19,9 +18,10 @@ _ENTRY_BYTES: Final = 512
 
 
 class Prepared:
-    """A write encoded: its body, its puts, and the bytes of its text by hash. Made before a sequence is given."""
+    """A write encoded: its body, its puts and their ids, and the bytes of its text by hash. Made before a sequence is
+    given."""
 
-    __slots__ = ("body", "puts", "size", "texts", "write")
+    __slots__ = ("body", "ids", "puts", "size", "texts", "write")
 
     def __init__(self, write: Write) -> None:
         """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded."""
@@ -31,7 +31,8 @@ class Prepared:
             write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
         self.write = write
         self.texts: dict[bytes, bytes] = {}
-        self.puts = tuple(self._put(document) for document in write.puts)
+        self.puts = [self._put(document) for document in write.puts]
+        self.ids = tuple(by_id)
         self.body = journal.encode_body(write, self.puts)
         self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(map(len, self.texts.values()))
 
@@ -60,9 +61,9 @@ class Entry:
         return self.prepared.write
 
     @property
-    def ids(self) -> Iterable[str]:
+    def ids(self) -> tuple[str, ...]:
         """The entities that it puts."""
-        return (put.id for put in self.prepared.puts)
+        return self.prepared.ids
 
     def versions(self) -> list[Version]:
         """What it puts, as rows of a backend."""

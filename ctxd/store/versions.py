@@ -169,7 +169,7 @@ class VersionStore:
         self._operations.require_new(key := operation(write))
         prepared = Prepared(write)
         wall = self._clock.wall_ms()
-        vt = self._times.next(wall, write.floor_vt, [put.id for put in prepared.puts])
+        vt = self._times.next(wall, write.floor_vt, prepared.ids)
         pending = Pending(self._next_seq, vt)
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)

@@ -159,7 +159,10 @@ def _is_plain(shape: bytes) -> bool:
 
 def _names_once(text: bytes) -> bool:
     """Whether ``text``, without backslashes, cannot name a member twice."""
-    return all(text.count(name) <= 1 for name in _QUOTED_MEMBERS)
+    for name in _QUOTED_MEMBERS:
+        if text.count(name) > 1:
+            return False
+    return True
 
 
 def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
