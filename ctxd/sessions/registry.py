@@ -55,11 +55,19 @@ class Sessions:
         store.on_lost(self._drop)
         store.on_durable(self._note)
 
-    async def start(self) -> None:
-        """Know every session there is. Raises: CtxdError corrupt, store_failed."""
+    async def start(self) -> list[MountTable]:
+        """Know every session there is; returns the mounts of those in sandboxes.
+
+        Raises: CtxdError corrupt, store_failed.
+        """
+        sandboxed: list[MountTable] = []
         for stored in await self.store.scan(_HEADS):
-            self.catalog.put(stored.document.id.removeprefix(_HEADS), read_head(stored), stored.valid_time)
+            head = read_head(stored)
+            self.catalog.put(stored.document.id.removeprefix(_HEADS), head, stored.valid_time)
+            if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
+                sandboxed.append(self._mount_table(head.settings))
         self._ordinal = self.catalog.newest_ordinal
+        return sandboxed
 
     @property
     def live_count(self) -> int:
@@ -173,8 +181,12 @@ class Sessions:
 
     def normalised(self, settings: Settings) -> Settings:
         """``settings`` with a plain working directory. Raises: CtxdError invalid_path for that or for a mount."""
-        MountTable(settings.mounts, filesystem_id=settings.filesystem_id, host_filesystem_id=self.host_filesystem_id)
+        self._mount_table(settings)
         return msgspec.structs.replace(settings, workdir=normalise(settings.workdir))
+
+    def _mount_table(self, settings: Settings) -> MountTable:
+        host = self.host_filesystem_id
+        return MountTable(settings.mounts, filesystem_id=settings.filesystem_id, host_filesystem_id=host)
 
     def summary(self, session: str) -> tuple[SessionSummary, Pending | None]:
         """A row of a listing, and the write it has to wait for. Figures of a live session are those of this moment."""
