@@ -1,14 +1,14 @@
 """Logs: one line a record on standard error, never with content.
 
-Owns the format and the level. A part gets its logger handed in; records name methods, sizes, sequences,
-durations and codes,
-and are escaped, so that no client can forge a line.
+Owns the format and the level. A part gets its logger handed in; records name methods, sizes, sequences, durations and
+codes, and are escaped, so that no client can forge a line.
 """
 
 import sys
 from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -19,11 +19,9 @@ _frames_without_locals: Final = structlog.tracebacks.ExceptionDictTransformer(sh
 _LEVELS: Final[dict[LogLevel, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-class Log(structlog.typing.FilteringBoundLogger):
-    """What a part logs through: ``info(event, **fields)`` and its siblings; ``bind(**fields)`` adds fields for good."""
-
-
-def open_log(level: LogLevel = "info", format: LogFormat | None = None, stream: TextIO | None = None) -> Log:
+def open_log(
+    level: LogLevel = "info", format: LogFormat | None = None, stream: TextIO | None = None
+) -> FilteringBoundLogger:
     """A logger that writes one line a record to ``stream``, standard error by default.
 
     ``format`` null: ``console`` on a terminal, ``json`` elsewhere, as journald wants it.
@@ -31,7 +29,7 @@ def open_log(level: LogLevel = "info", format: LogFormat | None = None, stream: 
     target = stream or sys.stderr
     chosen = format or ("console" if target.isatty() else "json")
     return cast(
-        "Log",
+        FilteringBoundLogger,
         structlog.wrap_logger(
             structlog.PrintLogger(target),
             processors=[
