@@ -1,7 +1,8 @@
 """The API's index: every method, its parameters, its result, who may call it, and whether a resend is safe.
 
 Every write takes an optional ``op_id``: the same ``op_id`` with the same parameters is applied once and answers
-the first result; with other parameters it is refused as ``idempotency_mismatch``.
+the first result; with other parameters it is refused as ``idempotency_mismatch``. A call that changes nothing
+writes nothing, its ``op_id`` neither: sent again later, it is decided anew.
 """
 
 from typing import Annotated, Any, Final, Literal

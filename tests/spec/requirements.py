@@ -108,7 +108,7 @@ NOT-4 | The sessions that know an object can be listed. | ctxd
 RPC-1 | One JSON-RPC 2.0 message a line; `hello` is optional. | ctxd
 RPC-2 | Malformed input gets the standard's error and never harms another client. | ctxd
 RPC-3 | A method that a connection may not call does not exist for it. | ctxd
-RPC-4 | Every write with an `op_id` is applied once; a resend gets the first answer, other parameters are refused. | ctxd
+RPC-4 | Every write with an `op_id` that changes something is applied once; a resend gets the first answer, and other parameters are refused. A call that changed nothing leaves nothing behind and is decided anew. | ctxd
 RPC-5 | A request can be cancelled, and ends by itself at its deadline. | ctxd
 RPC-6 | `rpc.discover` answers the checked-in OpenRPC document, and a breaking change fails a test. | ctxd
 RPC-7 | The calls of one session take effect in the order they arrive. | ctxd
