@@ -114,6 +114,7 @@ class VersionStore:
         self.journal_id = self._committer.journal_id
         self._next_seq = head.seq + 1
         self._times = ValidTimes(self._committer.head_vt)
+        self._heads.trim(head.seq)
         if head.seq:
             self._durable = Receipt(head.seq, head.chain.hex(), self._committer.head_vt)
         if damage:

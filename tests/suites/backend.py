@@ -140,6 +140,14 @@ class BackendSuite:
         assert [version.id for version in backend.scan("s\ud7ff")] == ["s\ud7ff"]
         assert len(backend.scan("")) == len(ids)
 
+    def test_scan_from_beside_the_prefix_lists_all_of_it_or_nothing(self, backend: VersionBackend) -> None:
+        ids = ["segment:r#1", "segment:s#1", "segment:s#2", "segment:t#1"]
+        backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
+        both = ["segment:s#1", "segment:s#2"]
+        for after, up, down in (("segment:r#1", both, []), ("segment:t#1", [], both[::-1]), ("segment:s#", both, [])):
+            assert [version.id for version in backend.scan("segment:s#", after=after)] == up
+            assert [version.id for version in backend.scan("segment:s#", ascending=False, after=after)] == down
+
     def test_bulk_answers_each_known_entity_once(self, backend: VersionBackend) -> None:
         backend.apply(1, 0, [put(f"e{n}", 1, b"x") for n in range(1_000)])
         wanted = [f"e{n}" for n in range(1_200)] + ["e5", "e5"]

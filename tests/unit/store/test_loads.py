@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from ctxd import failpoints
+from ctxd import failpoints, limits
 from ctxd.clock import SystemClock
 from ctxd.objects import next_version
 from ctxd.objects.document import Stored
@@ -49,3 +49,18 @@ async def test_a_write_between_a_lookup_and_its_reading_stays_the_newest(tmp_pat
             assert head.tx == pending.seq
         finally:
             failpoints.disarm()
+
+
+async def test_more_heads_than_the_cache_holds_are_answered_whole_and_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "HEADS_CACHED_MAX", 10)
+    names = [f"n{number}" for number in range(700)]
+    async with opened(tmp_path / "state") as store:
+        puts = tuple(next_version.system_prompt(name, name) for name in names)
+        await store.submit(Write(kind="t", principal="p", puts=puts)).wait()
+    async with opened(tmp_path / "state") as store:
+        wanted = [f"system_prompt:{name}" for name in (*reversed(names), "nobody")]
+        heads = await store.heads(wanted)
+        assert list(heads) == wanted
+        assert [id for id, head in heads.items() if head is None] == ["system_prompt:nobody"]
+        assert all(head is None or head.document.id == id for id, head in heads.items())
+        assert store.cached <= 10
