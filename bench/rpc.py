@@ -6,7 +6,6 @@ line ends.
 """
 
 import contextlib
-import importlib.util
 import os
 import resource
 import socket
@@ -48,18 +47,12 @@ def run() -> Iterator[Figure]:
 def _pair(folder: Path) -> Iterator[tuple[Path, Path, int, int]]:
     """Sockets and process ids of the daemon and of a bare server that answers the same."""
     ours, bare = folder / "ctxd.sock", folder / "bare.sock"
-    with running.serving(_daemon_arguments(ours), ours) as daemon:
+    with running.serving(["-m", "ctxd", "run", "--ephemeral", "--socket", str(ours)], ours) as daemon:
         with running.Caller(ours) as caller:
             result = msgspec.json.encode(caller.call("context.current")).decode()
         with running.serving(["-m", "bench.bare_rpc", str(bare), result], bare) as other:
             assert _answer(ours) == _answer(bare), "both servers answer the same bytes"
             yield ours, bare, daemon.pid, other.pid
-
-
-def _daemon_arguments(path: Path) -> list[str]:
-    if importlib.util.find_spec("ctxd.__main__") is None:
-        return ["-m", "bench.rpc_alone", str(path)]
-    return ["-m", "ctxd", "run", "--ephemeral", "--socket", str(path)]
 
 
 @contextlib.contextmanager
