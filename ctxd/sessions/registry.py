@@ -27,6 +27,7 @@ from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import SessionSummary
 
@@ -180,7 +181,18 @@ class Sessions:
         return live, pending
 
     def normalised(self, settings: Settings) -> Settings:
-        """``settings`` with a plain working directory. Raises: CtxdError invalid_path for that or for a mount."""
+        """``settings`` with a plain working directory.
+
+        Raises: CtxdError invalid_path for that or for a mount, too_large for more of them than are kept.
+        """
+        size = len(msgspec.json.encode(settings))
+        if size > SETTINGS_BYTES_MAX:
+            raise CtxdError(
+                "too_large",
+                f"the session's settings take {size:,} bytes, {SETTINGS_BYTES_MAX:,} are possible",
+                hint="Give fewer or shorter labels and mounts.",
+                outcome="not_applied",
+            )
         self._mount_table(settings)
         return msgspec.structs.replace(settings, workdir=normalise(settings.workdir))
 

@@ -41,6 +41,9 @@ FILE_BYTES_MAX: Final = 8 * 1024 * 1024
 CONTENT_INLINE_BYTES_MAX: Final = 1024 * 1024
 """Bytes of text kept in the database. Longer text goes to the artifact store and is referenced."""
 
+SETTINGS_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a session's settings as JSON, labels and mounts among them: they are written again with every turn."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of one connection, in bytes, levels or items, as ``hello`` announces them."""

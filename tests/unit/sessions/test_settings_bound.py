@@ -1,0 +1,37 @@
+"""What is written again with every turn has a bound."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd.errors import CtxdError
+from tests.unit.sessions.world import world
+
+pytestmark = pytest.mark.anyio
+
+TOO_MUCH: tuple[dict[str, Any], ...] = (
+    {"labels": {f"name{n}": "value" for n in range(10_000)}},
+    {"labels": {"name": "v" * 100_000}},
+    {"mounts": [{"agent_prefix": f"/a{n}", "canonical_prefix": f"/c{n}"} for n in range(10_000)]},
+)
+
+
+@pytest.mark.parametrize("settings", TOO_MUCH, ids=["many labels", "a long label", "many mounts"])
+async def test_settings_beyond_the_bound_are_refused_and_change_nothing(tmp_path: Path, settings: Any) -> None:
+    async with world(tmp_path / "state") as here:
+        with pytest.raises(CtxdError) as refused:
+            await here.call("session.create", session="s", agent="a", **settings)
+        assert (refused.value.code, refused.value.outcome) == ("too_large", "not_applied")
+        await here.call("session.create", session="s", agent="a", labels={"kept": "yes"})
+        with pytest.raises(CtxdError, match="settings take"):
+            await here.call("session.configure", session="s", **settings)
+        view = (await here.call("session.get", session="s")).session
+        assert (view.labels, view.mounts) == ({"kept": "yes"}, ())
+
+
+async def test_a_few_hundred_mounts_are_within_the_bound(tmp_path: Path) -> None:
+    mounts = [{"agent_prefix": f"/agent/{n}", "canonical_prefix": f"/srv/data/{n}"} for n in range(500)]
+    async with world(tmp_path / "state") as here:
+        made = await here.call("session.create", session="s", agent="a", mounts=mounts)
+        assert len(made.session.mounts) == 500
