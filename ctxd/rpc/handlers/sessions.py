@@ -13,7 +13,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.index import Indexer
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.kinds import is_unread
+from ctxd.objects.kinds import is_deleted, is_unread
 from ctxd.objects.next_version import system_prompt
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
@@ -291,17 +291,19 @@ class _SessionCalls:
             head = (await self._store.heads((id,)))[id]
             if head is None:
                 raise CtxdError("corrupt", f"object {id} is in the index of {params.session} but not in the store")
-            if is_unread(head.document):
-                return await self._activate_unread(live, call, id, delta)
+            if is_unread(head.document) or is_deleted(head.document):
+                return await self._activate_unread(live, call, id, delta, head)
             if head.content_ref is None:
                 raise _unavailable(head)
             return _moved(live, call, id, delta)
 
-    async def _activate_unread(self, live: LiveSession, call: Call, id: str, delta: Delta) -> Accepted:
-        """Read the file of which only the name is known, then activate it, in one write."""
+    async def _activate_unread(self, live: LiveSession, call: Call, id: str, delta: Delta, known: Stored) -> Accepted:
+        """Read the file of which only the name is known, or that was gone, then activate it, in one write."""
         try:
             indexed = await self._indexer.index_object(live.mounts, id, cause="read")
         except CtxdError as error:
+            if is_deleted(known.document) and error.code != "path_escapes_mount":
+                raise _unavailable(known) from error
             if error.code not in ("file_not_found", "unsupported"):
                 raise
             raise CtxdError("source_unreachable", error.message, hint=error.hint, outcome="not_applied") from error
