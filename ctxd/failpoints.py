@@ -83,11 +83,14 @@ def hit(name: str) -> None:
 
 
 def arm(spec: str) -> None:
-    """Arm the places of ``spec`` in this process, in the form that ``CTXD_FAILPOINTS`` has.
+    """Arm the places of ``spec`` in this process, in the form that ``CTXD_FAILPOINTS`` has, until ``disarm``.
 
-    Raises: ValueError for a place or an action that does not exist.
+    Raises: ValueError for a place or an action that does not exist, and for a ``spec`` that arms nothing.
     """
-    _ARMED.update(map(_parse, filter(None, spec.split(";"))))
+    points = dict(map(_parse, filter(None, spec.split(";"))))
+    if not points:
+        raise ValueError("nothing to arm: disarm with disarm()")
+    _ARMED.update(points)
 
 
 def disarm() -> None:

@@ -147,7 +147,7 @@ async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
             with pytest.raises(CtxdError):
                 await w.read("reader", path)
         finally:
-            failpoints.arm("")
+            failpoints.disarm()
         with anyio.fail_after(10):
             while True:
                 try:

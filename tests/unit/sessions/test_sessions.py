@@ -186,7 +186,7 @@ async def test_a_lost_commit_takes_the_state_it_made_along(tmp_path: Path) -> No
             assert await code_of(settled(accepted)) == "disk_full"
             assert await code_of(settled(shown)) == "disk_full", "nobody sees what was not durable"
         finally:
-            failpoints.arm("")
+            failpoints.disarm()
         after = await w.call("session.get", session="s1")
         assert after.session == before.session
 

@@ -58,7 +58,7 @@ def test_several_places_are_armed_from_the_environment_and_kill_at_once():
 
 
 @pytest.mark.parametrize(
-    "spec", ["nowhere=kill", "journal.flush", "journal.flush=jump", "journal.flush=sleep", "journal.flush=sleep:2h"]
+    "spec", ["", "nowhere=kill", "journal.flush", "journal.flush=jump", "journal.flush=sleep", "journal.flush=sleep:2h"]
 )
 def test_a_place_or_action_that_does_not_exist_is_refused(spec):
     with pytest.raises(ValueError, match="failpoint"):
