@@ -89,7 +89,7 @@ def arm(spec: str) -> None:
     """
     points = dict(map(_parse, filter(None, spec.split(";"))))
     if not points:
-        raise ValueError("nothing to arm: disarm with disarm()")
+        raise ValueError("no failpoint to arm; disarm() disarms")
     _ARMED.update(points)
 
 
