@@ -37,8 +37,9 @@ class Heads:
 
     def put(self, id: str, head: Stored | None) -> None:
         """Keep ``head``."""
+        if id in self._heads:
+            self._heads.move_to_end(id)
         self._heads[id] = head
-        self._heads.move_to_end(id)
         if len(self._heads) > self._limit:
             self.trim(self._durable)
 

@@ -207,7 +207,8 @@ class Committer:
         ]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", contents)
         self._versions.append([version for entry in entries for version in entry.versions()])
-        self._versions.number({id: None for pair in knows for id in pair} | dict.fromkeys(signatures))
+        put = {id for entry in entries for id in entry.ids}
+        self._versions.number(dict.fromkeys(id for pair in (*knows, signatures) for id in pair if id not in put))
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", _KNOWS_ROW, knows)
         dbfile.insert_rows(
             connection,

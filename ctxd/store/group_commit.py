@@ -56,7 +56,8 @@ class GroupCommit:
         """Append an entry, which is next in the journal's order."""
         self._queue.put(entry)
         self._last = entry.pending
-        self._wake.set()
+        if not self._wake.is_set():
+            self._wake.set()
 
     async def settle(self) -> None:
         """Return once everything put so far is durable or has failed. Cancel: safe."""

@@ -175,8 +175,7 @@ class VersionStore:
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)
         self._operations.begin(entry)
-        if key is not None:
-            self._sieve.add((op_text(key),))
+        self._sieve.add(prepared.ids if key is None else (*prepared.ids, op_text(key)))
         self._show(entry)
         self._commits.put(entry)
         return pending
@@ -188,7 +187,6 @@ class VersionStore:
                 self._texts.put(head.content_ref, document.content)
             self._heads.put(document.id, head)
         self._loads.note_written(entry.ids)
-        self._sieve.add(entry.ids)
 
     def unheard(self, principal: str, op_id: str) -> bool:
         """Whether nothing was ever submitted under ``op_id``, told without waiting; false also means "perhaps"."""
