@@ -16,7 +16,8 @@ render to the same bytes under another Python.
 
 import json
 import re
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 LINE_ENDS: Final = "\n\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 """Every character that ends a line for some reader. Only LF ends a line of the rendering."""
@@ -40,13 +41,26 @@ def _spaced(word: str) -> str:
 
 _POOL_LINE: Final = f"{_spaced('id=')}(?=[^{LINE_ENDS}]*{_spaced('type=')})"
 _STRUCTURAL: Final = rf"\\*+[{_BLANKS}{_INVISIBLE}]*+(?:{'|'.join(map(_spaced, KEYWORDS))}|{_POOL_LINE})"
-_FIRST_LINE: Final = re.compile(_STRUCTURAL)
-_LATER_LINE: Final = re.compile(f"([{LINE_ENDS}])(?={_STRUCTURAL})")
-_LATER_ESCAPED: Final = re.compile(rf"([{LINE_ENDS}])\\(?={_STRUCTURAL})")
 _ANY_INVISIBLE: Final = re.compile(f"[{_INVISIBLE}]")
 _PLAIN_ASCII: Final = re.compile("[\t-\r\x1c-\x1e -~]*+")
 _BARE: Final = re.compile(f'[^"{_UNSAFE}]+')
 _QUOTED_APART: Final = re.compile(f"[{LINE_ENDS}{_BLANKS.replace(' ', '', 1)}{_INVISIBLE}\ud800-\udfff]")
+
+
+class _Lines(NamedTuple):
+    """What finds structural lines: at the start of a text, after a line end, and escaped after a line end."""
+
+    first: re.Pattern[str]
+    later: re.Pattern[str]
+    later_escaped: re.Pattern[str]
+
+
+@cache
+def _lines() -> _Lines:
+    """Compiled at first use: that takes longer than most modules take to import, and little text needs it."""
+    later = rf"([{LINE_ENDS}])"
+    patterns = (_STRUCTURAL, f"{later}(?={_STRUCTURAL})", rf"{later}\\(?={_STRUCTURAL})")
+    return _Lines(*map(re.compile, patterns))
 
 
 def escape(content: str) -> str:
@@ -56,16 +70,16 @@ def escape(content: str) -> str:
     """
     if not _may_hold_structure(content):
         return content
-    escaped = _LATER_LINE.sub(r"\1\\", content)
-    return "\\" + escaped if _FIRST_LINE.match(content) else escaped
+    escaped = _lines().later.sub(r"\1\\", content)
+    return "\\" + escaped if _lines().first.match(content) else escaped
 
 
 def unescape(text: str) -> str:
     """The content of which ``text`` is the ``escape``."""
     if not _may_hold_structure(text):
         return text
-    content = _LATER_ESCAPED.sub(r"\1", text)
-    return content[1:] if text.startswith("\\") and _FIRST_LINE.match(text) else content
+    content = _lines().later_escaped.sub(r"\1", text)
+    return content[1:] if text.startswith("\\") and _lines().first.match(text) else content
 
 
 def _may_hold_structure(text: str) -> bool:
