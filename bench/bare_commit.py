@@ -61,19 +61,23 @@ class Call(NamedTuple):
     segment: str
 
 
+def found(model: apsw.Connection, query: str, *values: object) -> list[Any]:
+    """The rows that ``query`` gives."""
+    return model.execute(query, values).fetchall()
+
+
 def statements(model: apsw.Connection) -> list[str]:
     """The statements that make the daemon's tables and indexes."""
-    made = model.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
-    return [sql for (sql,) in made.fetchall()]
+    query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+    return [sql for (sql,) in found(model, query)]
 
 
 def lengths(model: apsw.Connection) -> Lengths:
     """The values of the newest write of a tool call."""
-    seq, principal, body = model.execute(
-        "SELECT seq, principal, body FROM journal WHERE kind='toolcall.record' ORDER BY seq DESC LIMIT 1"
-    ).fetchone()
-    versions = model.execute("SELECT body, crc FROM version WHERE tx=? ORDER BY content IS NULL", (seq,)).fetchall()
-    (toolcall, crc), (segment, _) = versions
+    newest = "SELECT seq, principal, body FROM journal WHERE kind='toolcall.record' ORDER BY seq DESC LIMIT 1"
+    ((seq, principal, body),) = found(model, newest)
+    versions = "SELECT body, crc FROM version WHERE tx=? ORDER BY content IS NULL"
+    (toolcall, crc), (segment, _) = found(model, versions, seq)
     return Lengths(principal, body, toolcall, segment, crc)
 
 
