@@ -1,6 +1,7 @@
 """Sessions that really happened, of four harnesses, go through the daemon and come back whole.
 
-Takes the transcripts below ``$CTXD_TRANSCRIPTS``; skipped, and said so, where that is not set.
+Takes the transcripts below ``$CTXD_TRANSCRIPTS``, by default a folder beside the checkout; skipped, and said so, where
+there are none.
 """
 
 import hashlib
@@ -18,13 +19,13 @@ from ctxd_protocol.sessions import Message
 from tests.client.running import Running
 from tests.e2e.transcripts import Ran, Said, steps
 
-ROOT = os.environ.get("CTXD_TRANSCRIPTS", "")
+ROOT = Path(os.environ.get("CTXD_TRANSCRIPTS") or Path(__file__).resolve().parents[3] / "shared/data/transcripts")
 ASSEMBLIES_MAX = 25
 """Assemblies of one transcript: enough for every kind of change between two turns."""
 
-FILES = sorted(path for path in Path(ROOT).rglob("*") if path.suffix in {".jsonl", ".json", ".db"}) if ROOT else []
+FILES = sorted(path for path in ROOT.rglob("*") if path.suffix in {".jsonl", ".json", ".db"})
 
-pytestmark = pytest.mark.skipif(not FILES, reason="set CTXD_TRANSCRIPTS to a folder of transcripts")
+pytestmark = pytest.mark.skipif(not FILES, reason=f"no transcripts below {ROOT}: set CTXD_TRANSCRIPTS")
 
 
 @pytest.fixture(scope="module")
