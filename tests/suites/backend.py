@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.memory import MemoryBackend
 from ctxd.backends.port import LATEST, Change, Version, VersionBackend
+from tests.fakes.backend import MemoryBackend
 
 ENTITIES = ("a", "ab", "b\u00e9", "session:\U0001f600")
 

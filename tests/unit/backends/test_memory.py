@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from ctxd.backends.memory import MemoryBackend
+from tests.fakes.backend import MemoryBackend
 from tests.suites.backend import BackendSuite
 
 
