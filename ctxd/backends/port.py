@@ -5,7 +5,7 @@ documents and does not look inside. Its promises are the algebra of ``VersionBac
 holds every implementation to it. Calls block; the caller runs them on a thread, one at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -57,7 +57,18 @@ class VersionBackend(Protocol):
     - a change with end writes a row at its start and at every valid time between, and at its end restores what was
       visible there, under that row's own ``tx``;
     - a row with equal entity, valid time and tx is replaced.
+
+    The store's own tables lie in the same file and refer to an entity by its number in the table ``entity(n, id)``,
+    which a backend fills: see ``number``.
     """
+
+    def create(self) -> None:
+        """Make what is missing to keep versions in."""
+        ...
+
+    def number(self, ids: Iterable[str]) -> None:
+        """See to it that each of ``ids`` has a number. What ``append`` and ``apply`` write has one without this."""
+        ...
 
     def append(self, versions: Sequence[Version]) -> None:
         """Add rows whose valid time is above everything their entity has: the fast way of a change without end."""
@@ -101,4 +112,8 @@ class VersionBackend(Protocol):
     ) -> list[Version]:
         """What the entities are whose id starts with ``prefix``, by id, from beyond ``after`` in the order asked
         for."""
+        ...
+
+    def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
+        """Every row there is, in no order; ``damaged`` is told of those that cannot be read."""
         ...

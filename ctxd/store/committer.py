@@ -14,11 +14,11 @@ from typing import Final
 
 from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends.sqlite.backend import SqliteBackend
 from ctxd.clock import Clock
 from ctxd.errors import StateDirError
 from ctxd.failpoints import hit
 from ctxd.store import journal
+from ctxd.store.backend import backend_of
 from ctxd.store.queue import Entry
 from ctxd.store.witness import Head, WitnessFile
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
@@ -64,7 +64,7 @@ class Committer:
             self._check_version(dbfile.user_version(self._path))
             dbfile.forget_cached_pages(self._path)
             self._connection = dbfile.open_writer(self._path)
-            self._versions = SqliteBackend(self._connection)
+            self._versions = backend_of(self._connection)
             version = int(self._connection.pragma("user_version"))
             self._check_version(version)
             if version == 0:

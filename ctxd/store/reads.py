@@ -12,11 +12,11 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends import documents
 from ctxd.backends.port import LATEST, DamagedVersion, Version
-from ctxd.backends.sqlite.backend import SqliteBackend
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.store import journal
 from ctxd.store.answers import Change
+from ctxd.store.backend import backend_of
 from ctxd_protocol.objects import Receipt
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Reader:
 
     def __init__(self, path: Path, artifacts: ArtifactStore) -> None:
         self.connection = dbfile.open_reader(path)
-        self.versions = SqliteBackend(self.connection)
+        self.versions = backend_of(self.connection)
         self._artifacts = artifacts
 
     def close(self) -> None:

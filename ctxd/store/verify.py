@@ -14,10 +14,10 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends import documents
 from ctxd.backends.port import DamagedVersion, Version
-from ctxd.backends.sqlite.backend import SqliteBackend
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal
+from ctxd.store.backend import backend_of
 from ctxd.store.digest import LogicalDigest, fold
 from ctxd.store.witness import WitnessFile
 
@@ -96,7 +96,7 @@ class _Verification:
         self._report = report
         self._artifacts = ArtifactStore(root / "artifacts")
         self._witness = WitnessFile(root / "head")
-        self._versions = SqliteBackend(connection)
+        self._versions = backend_of(connection)
         self._folded = LogicalDigest()
         self._knows: set[tuple[str, str]] = set()
         self._newest_incarnation = 0

@@ -1,9 +1,9 @@
 """Versions in memory: the plainest reading of the algebra, against which the others are tested."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from ctxd.backends.port import LATEST, Change, Version
+from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
 
 _order = attrgetter("valid_time", "tx")
 
@@ -13,6 +13,12 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[tuple[int, int], Version]] = {}
+
+    def create(self) -> None:
+        """See ``VersionBackend.create``."""
+
+    def number(self, ids: Iterable[str]) -> None:
+        """See ``VersionBackend.number``. Nothing refers to what is here."""
 
     def append(self, versions: Sequence[Version]) -> None:
         """See ``VersionBackend.append``."""
@@ -108,3 +114,8 @@ class MemoryBackend:
         if after is not None:
             ids = [id for id in ids if (id > after if ascending else id < after)]
         return list(self._present(ids, valid_time, tx))[:limit]
+
+    def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
+        """See ``VersionBackend.everything``."""
+        for rows in self._rows.values():
+            yield from rows.values()

@@ -148,6 +148,18 @@ class BackendSuite:
             assert [version.id for version in backend.scan("segment:s#", after=after)] == up
             assert [version.id for version in backend.scan("segment:s#", ascending=False, after=after)] == down
 
+    def test_a_number_makes_no_version(self, backend: VersionBackend) -> None:
+        backend.number(["a", "a"])
+        assert (backend.as_of(["a"]), backend.history("a"), backend.scan("")) == ([], [], [])
+        backend.apply(1, 0, [put("a", 10, b"x")])
+        assert bodies(backend.scan("")) == [b"x"]
+
+    def test_everything_is_every_row_deletions_and_corrections_too(self, backend: VersionBackend) -> None:
+        backend.apply(1, 0, [put("a", 10, b"x"), put("b", 10, b"x")])
+        backend.apply(2, 0, [put("a", 10, b"y"), put("b", 20, None)])
+        rows = sorted((row.id, row.valid_time, row.tx, row.body) for row in backend.everything(pytest.fail))
+        assert rows == [("a", 10, 1, b"x"), ("a", 10, 2, b"y"), ("b", 10, 1, b"x"), ("b", 20, 2, None)]
+
     def test_bulk_answers_each_known_entity_once(self, backend: VersionBackend) -> None:
         backend.apply(1, 0, [put(f"e{n}", 1, b"x") for n in range(1_000)])
         wanted = [f"e{n}" for n in range(1_200)] + ["e5", "e5"]

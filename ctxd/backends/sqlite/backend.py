@@ -28,17 +28,17 @@ def _beyond(prefix: str) -> str | None:
 
 
 class SqliteBackend:
-    """See ``VersionBackend``. The tables are made by ``create``; reads also work on a ``query_only`` connection."""
+    """See ``VersionBackend``. Reads also work on a ``query_only`` connection."""
 
     def __init__(self, connection: dbfile.Connection) -> None:
         self._connection = connection
 
     def create(self) -> None:
-        """Make the tables that are missing."""
+        """See ``VersionBackend.create``."""
         self._connection.execute(schema.TABLES).fetchall()
 
     def number(self, ids: Iterable[str]) -> None:
-        """Give each of ``ids`` that has none a number."""
+        """See ``VersionBackend.number``."""
         dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in ids])
 
     def append(self, versions: Sequence[Version]) -> None:
@@ -142,7 +142,7 @@ class SqliteBackend:
         return rows.to_versions(self._connection.execute(query, bindings))
 
     def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
-        """Every version there is, in no order; ``damaged`` is told of those that cannot be read."""
+        """See ``VersionBackend.everything``."""
         query = f"SELECT {rows.COLUMNS} FROM version AS v LEFT JOIN entity AS e ON e.n=v.entity"
         for row in self._connection.execute(query):
             try:
