@@ -24,7 +24,7 @@ from ctxd.objects.identity import is_file_id
 from ctxd.sessions.calls import Call
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.resume import portions
+from ctxd.sessions.resume import freshen
 from ctxd.store.answers import MISSING, Missing
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
@@ -133,8 +133,8 @@ class Assembler:
                 lost = self._lost
                 composition = await self._compose_as_is(live, budget_tokens)
                 barrier = live.barrier
-            # Over everything accepted before: the plan may show what other sessions wrote and can still lose.
-            await self._store.signatures(())
+            # The plan may show what other sessions wrote and can still lose.
+            await self._store.settled()
             if self._lost == lost:
                 return composition.plan, barrier
 
@@ -152,10 +152,9 @@ class Assembler:
         files = [id for id in live.state.active if is_file_id(id)]
         if not files:
             return
-        fresh = await self._indexer.freshen(live.mounts, files)
-        for documents in portions(fresh.documents) if fresh.documents else ():
-            signatures = {put.id: mark for put in documents if (mark := fresh.signatures.get(put.id)) is not None}
-            live.commit(call, puts=documents, signatures=signatures, floor_vt=fresh.floor_vt)
+        fresh = await freshen(live, self._indexer, files, call)
+        if fresh.documents:
+            live.commit(call, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
 
     def _kept_of(self, live: LiveSession) -> _Kept:
         kept = self._kept.get(live.session)

@@ -1,10 +1,12 @@
 """Freshness: which of many files changed since they were read, and what to write for those.
 
-A watcher may miss an event; a stat does not. All files cost one stat each, in one hop to a thread; only those whose
-signature is not the one of their mark are read again. Used before every assembly and at resume.
+A watcher may miss an event; a stat does not. All files cost one stat each, in one hop to a thread (``compare``); only
+those whose signature is not the one of their mark are read again (``freshen``). Used before every assembly and at
+resume. What changed is read in slices of bounded size: whoever has each slice on the disk before it asks for the next
+holds no more than one, however much changed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -17,23 +19,43 @@ from ctxd.indexing.versions import Versions
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_unread
-from ctxd.sources.port import Source
+from ctxd.sources.port import Source, size_of
 from ctxd.store.answers import Missing as Unknown
+from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 
 READ_BATCH: Final = 64
 """Files that are read in one hop. Bounds what is held undecoded, and how long a thread is kept from other sessions."""
 
+SLICE_FILES_MAX: Final = 500
+"""Files of one slice. A slice goes into one write, which must not hold up its neighbours' commit."""
+
+SLICE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of the files of one slice, by their size at the comparison; a single file may have more. Held up to four times
+while they are written, and encoded and hashed on the loop: some 10 ms."""
+
 OVERTAKEN_RETRIES: Final = 3
 """Readings made again because another version came in meanwhile; after that the newest version stands as it is."""
 
 
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """What many files are by their stats alone.
+
+    ``slices`` name the objects of files that may have changed, to be read one slice after the other. ``orphaned`` name
+    those whose source cannot be reached now. ``unread`` counts stubs, which stay as they are, ``unchanged`` the rest.
+    """
+
+    slices: tuple[tuple[str, ...], ...] = ()
+    orphaned: tuple[str, ...] = ()
+    unchanged: int = 0
+    unread: int = 0
+
+
 class Freshened(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of many files.
+    """What became of one slice, or of many files.
 
     ``documents`` are to be put, with a valid time of at least ``floor_vt`` (ms) and ``signatures`` in the same write.
-    ``updated`` and ``deleted`` name their objects, ``orphaned`` those whose source cannot be reached now. ``unread``
-    counts stubs, which stay as they are, ``unchanged`` the rest.
+    ``updated`` and ``deleted`` name their objects; for the rest see ``Compared``.
     """
 
     documents: tuple[Document, ...] = ()
@@ -45,20 +67,29 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: int = 0
     unread: int = 0
 
+    @property
+    def changed(self) -> bool:
+        """Whether any file has another version than before."""
+        return bool(self.updated or self.deleted)
 
-async def freshen(
-    versions: Versions,
-    source: Source,
-    reach: Reach,
-    mounts: MountTable,
-    marks: Marks,
-    builder: Builder,
-    ids: Iterable[str],
-) -> Freshened:
-    """Compare the files among ``ids`` with their sources, as far as ``reach`` goes for the session with ``mounts``.
+    def after(self, other: "Freshened") -> "Freshened":
+        """The outcomes of both; what is to be put is that of this one alone."""
+        return msgspec.structs.replace(
+            self,
+            updated=other.updated + self.updated,
+            deleted=other.deleted + self.deleted,
+            orphaned=other.orphaned + self.orphaned,
+            unchanged=other.unchanged + self.unchanged,
+            unread=other.unread + self.unread,
+        )
 
-    Objects of other types are passed over. Decided on the newest versions, without an await before returning (see
-    ``ctxd.indexing.index``). Cancel: safe.
+
+async def compare(
+    versions: Versions, source: Source, reach: Reach, mounts: MountTable, marks: Marks, ids: Iterable[str]
+) -> Compared:
+    """Look at the files among ``ids``, as far as ``reach`` goes for the session with ``mounts``.
+
+    Objects of other types are passed over. Cancel: safe.
     """
     heads = await versions.heads(ids)
     files = {id: head for id, head in heads.items() if head is not None and head.document.type == "file"}
@@ -67,7 +98,17 @@ async def freshen(
     readable = await reach.readable(mounts, [_source(head) for head in files.values()])
     away = tuple(id for id, here in zip(files, readable, strict=True) if not here)
     near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
-    before = await _changed(versions, source, marks, near)
+    changed = await _changed(versions, source, marks, near)
+    slices = tuple(_slices(changed))
+    return Compared(slices=slices, orphaned=away, unchanged=len(near) - len(changed), unread=unread)
+
+
+async def freshen(versions: Versions, source: Source, marks: Marks, builder: Builder, ids: Sequence[str]) -> Freshened:
+    """Read the files of one slice of a comparison.
+
+    Decided on the newest versions, without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
+    """
+    before = {id: head for id, head in (await versions.heads(ids)).items() if head is not None}
     seen: dict[str, _Seen] = {}
     due, newest = before, before
     for _ in range(1 + OVERTAKEN_RETRIES):
@@ -79,7 +120,7 @@ async def freshen(
         before = before | due
     # From here to the return nothing awaits. What was overtaken to the last is left to the next call.
     seen = {id: one for id, one in seen.items() if id not in due}
-    return _judged(seen, newest, marks, away=away, unread=unread, unchanged=len(near) - len(seen))
+    return _judged(seen, newest, marks, unchanged=len(ids) - len(seen))
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -89,18 +130,32 @@ class _Seen(msgspec.Struct, frozen=True):
     early: Document | None
 
 
-async def _changed(versions: Versions, source: Source, marks: Marks, files: dict[str, Stored]) -> dict[str, Stored]:
-    """Those of ``files`` that no mark vouches for."""
+async def _changed(versions: Versions, source: Source, marks: Marks, files: dict[str, Stored]) -> dict[str, int]:
+    """Those of ``files`` that no mark vouches for, and how many bytes of them there are to read."""
     await marks.load(versions, files)
     signatures = await source.stat_many([_path(head) for head in files.values()]) if files else []
-    changed: dict[str, Stored] = {}
+    changed: dict[str, int] = {}
     for (id, head), signature in zip(files.items(), signatures, strict=True):
         mark = marks.get(id)
         if signature is None and is_deleted(head.document):
             continue
         if mark is None or mark.signature != signature or not mark.speaks_for(head.document):
-            changed[id] = head
+            size = 0 if signature is None else size_of(signature)
+            changed[id] = size if size <= FILE_BYTES_MAX else 0
     return changed
+
+
+def _slices(sizes: dict[str, int]) -> Iterator[tuple[str, ...]]:
+    ids: list[str] = []
+    held = 0
+    for id, size in sizes.items():
+        if ids and (len(ids) == SLICE_FILES_MAX or held + size > SLICE_BYTES_MAX):
+            yield tuple(ids)
+            ids, held = [], 0
+        ids.append(id)
+        held += size
+    if ids:
+        yield tuple(ids)
 
 
 async def _read(source: Source, marks: Marks, builder: Builder, files: dict[str, Stored]) -> dict[str, _Seen]:
@@ -117,16 +172,8 @@ async def _read(source: Source, marks: Marks, builder: Builder, files: dict[str,
     return seen
 
 
-def _judged(
-    seen: dict[str, _Seen],
-    newest: dict[str, Stored],
-    marks: Marks,
-    *,
-    away: tuple[str, ...],
-    unread: int,
-    unchanged: int,
-) -> Freshened:
-    outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": list(away)}
+def _judged(seen: dict[str, _Seen], newest: dict[str, Stored], marks: Marks, *, unchanged: int) -> Freshened:
+    outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": []}
     documents: list[Document] = []
     signatures: dict[str, bytes] = {}
     floor_vt = 0
@@ -149,7 +196,6 @@ def _judged(
         deleted=tuple(outcomes["deleted"]),
         orphaned=tuple(outcomes["orphaned"]),
         unchanged=unchanged + len(outcomes["unchanged"]),
-        unread=unread,
     )
 
 

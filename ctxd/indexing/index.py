@@ -17,7 +17,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
 from ctxd.indexing.discover import Found, discover, discover_named
 from ctxd.indexing.discovery.paths import Candidate
-from ctxd.indexing.freshen import Freshened, freshen
+from ctxd.indexing.freshen import Compared, Freshened, compare, freshen
 from ctxd.indexing.reach import Reach
 from ctxd.indexing.seen import Builder, Seen, build, kind_of, seen_at
 from ctxd.indexing.stamps import Marks
@@ -149,10 +149,14 @@ class Indexer:
         self.confine(mounts)
         return await discover_named(self._versions, self._source, self._reach, mounts, candidates)
 
-    async def freshen(self, mounts: MountTable, ids: Iterable[str]) -> Freshened:
-        """See ``ctxd.indexing.freshen.freshen``; ``mounts`` are those of the session that asks."""
+    async def compare(self, mounts: MountTable, ids: Iterable[str]) -> Compared:
+        """See ``ctxd.indexing.freshen.compare``; ``mounts`` are those of the session that asks."""
         self.confine(mounts)
-        return await freshen(self._versions, self._source, self._reach, mounts, self._marks, self._builder, ids)
+        return await compare(self._versions, self._source, self._reach, mounts, self._marks, ids)
+
+    async def freshen(self, ids: Sequence[str]) -> Freshened:
+        """See ``ctxd.indexing.freshen.freshen``; ``ids`` are a slice of a comparison that was just made."""
+        return await freshen(self._versions, self._source, self._marks, self._builder, ids)
 
     async def _index_source(
         self, mounts: MountTable, id: str, source: FilesystemSource, shown: str, cause: Cause

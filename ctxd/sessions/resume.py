@@ -1,14 +1,20 @@
 """What resuming a session writes: files that changed while nobody looked (spec 1 §3.6).
 
-Decides no membership: a resume finds what became of the objects, and every one stays in the sets it was in.
+Decides no membership: a resume finds what became of the objects, and every one stays in the sets it was in. Promise:
+however much changed, no more than a slice of it is held in memory that is not on the disk.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from ctxd.indexing.freshen import Freshened
+from ctxd.indexing.index import Indexer
 from ctxd.objects.document import Document
 from ctxd.objects.identity import is_file_id
+from ctxd.sessions.calls import Call
+from ctxd.sessions.live import LiveSession
 from ctxd.sessions.state import SessionState
 from ctxd_protocol.methods import Reconciled
 
@@ -30,6 +36,26 @@ def reconciled(found: Freshened) -> Reconciled:
         deleted=found.deleted,
         orphaned=found.orphaned,
     )
+
+
+async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call: Call) -> Freshened:
+    """Bring the files among ``ids`` up to date, under the lock of ``live``: write all slices that changed but the last.
+
+    That one is left to the caller, who puts ``documents`` before it awaits anything. The figures are those of all.
+    One slice waits for nothing but its reading; of several, each is durable before the next one is read, so that no
+    more than one is in memory. Raises: CtxdError of the store and of ``live.commit``. Cancel: safe; some of the files
+    may have new versions then.
+    """
+    compared = await indexer.compare(live.mounts, ids)
+    found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
+    bare = Call(call.kind, call.principal)
+    for slice_ids in compared.slices:
+        if found.documents:
+            pending = live.commit(bare, puts=found.documents, signatures=found.signatures, floor_vt=found.floor_vt)
+            found = msgspec.structs.replace(found, documents=(), signatures={})
+            await pending.wait()
+        found = (await indexer.freshen(slice_ids)).after(found)
+    return found
 
 
 def portions(documents: Sequence[Document]) -> Iterator[Sequence[Document]]:

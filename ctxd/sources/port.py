@@ -18,6 +18,12 @@ def signature(device: int, inode: int, size_bytes: int, mtime_ns: int, ctime_ns:
     return _SIGNATURE.pack(device, inode, size_bytes, mtime_ns, ctime_ns)
 
 
+def size_of(signature: bytes) -> int:
+    """The size in bytes of the file that ``signature`` is of."""
+    size: int = _SIGNATURE.unpack(signature)[2]
+    return size
+
+
 class Stamp(msgspec.Struct, frozen=True):
     """What ``stat`` tells of a file at one moment: equal stamps mean an unchanged file, if the first was ``settled``.
 

@@ -5,7 +5,7 @@ found out here, since that may mean reading its file. An answer that shows a sta
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -24,7 +24,7 @@ from ctxd.sessions.head import Settings
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.resume import portions, reconciled, to_check
+from ctxd.sessions.resume import freshen, reconciled, to_check
 from ctxd.sessions.state import SessionState
 from ctxd.store.answers import Replay
 from ctxd.store.writes import Accepted, Pending
@@ -166,23 +166,19 @@ class _SessionCalls:
                 return Accepted(
                     None, lambda _: wire.SessionResumeResult(session=view, reconciled=kept, receipt=receipt)
                 )
-            found = await self._indexer.freshen(live.mounts, to_check(live.state))
+            found = await freshen(live, self._indexer, to_check(live.state), call)
             settings = msgspec.structs.replace(live.settings, state="active")
             told = reconciled(found)
-            if settings == live.settings and not found.documents:
+            if settings == live.settings and not found.changed:
                 pending, view = live.barrier, live.view()
                 return Accepted(
                     pending, lambda _: wire.SessionResumeResult(session=view, reconciled=told, receipt=None)
                 )
-            # The operation id goes with the last portion: a resend after a cut between two checks the files again.
-            *early, last = portions(found.documents)
-            bare = Call(call.kind, call.principal)
-            for documents in early:
-                live.commit(bare, puts=documents, signatures=_of(documents, found.signatures), floor_vt=found.floor_vt)
+            # The operation id goes with the last slice: a resend after a cut between two checks the files again.
             pending = live.commit(
                 call,
-                puts=last,
-                signatures=_of(last, found.signatures),
+                puts=found.documents,
+                signatures=found.signatures,
                 floor_vt=found.floor_vt,
                 settings=settings,
                 result=kept_result(call, told),
@@ -367,10 +363,6 @@ def _shown_unchanged(live: LiveSession) -> Accepted:
 def _at(view: SessionView, receipt: Receipt | None) -> SessionView:
     """``view`` with the time that its newest write became final with."""
     return view if receipt is None else msgspec.structs.replace(view, updated_at=receipt.vt)
-
-
-def _of(documents: Sequence[Document], signatures: dict[str, bytes]) -> dict[str, bytes]:
-    return {document.id: signatures[document.id] for document in documents if document.id in signatures}
 
 
 def _unavailable(head: Stored) -> CtxdError:

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
+from ctxd.indexing.freshen import Freshened
 from ctxd.indexing.index import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
@@ -78,3 +81,18 @@ class World:
     async def read(self, path: str, content: bytes | None = None) -> Indexed:
         """Index ``path`` as an agent's read, and write what is due."""
         return self.versions.take(await self.indexer.index(MOUNTS, "/w", path, content=content))
+
+    async def freshen(self, mounts: MountTable, ids: Iterable[str]) -> Freshened:
+        """Bring ``ids`` up to date, and write each slice before the next; ``documents`` are those of all."""
+        compared = await self.indexer.compare(mounts, ids)
+        found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
+        documents: tuple[Document, ...] = ()
+        signatures: dict[str, bytes] = {}
+        for slice_ids in compared.slices:
+            fresh = await self.indexer.freshen(slice_ids)
+            for document in fresh.documents:
+                self.versions.put(document, fresh.signatures.get(document.id), fresh.floor_vt)
+            documents += fresh.documents
+            signatures |= fresh.signatures
+            found = fresh.after(found)
+        return msgspec.structs.replace(found, documents=documents, signatures=signatures, floor_vt=0)

@@ -4,7 +4,8 @@ import errno
 
 import pytest
 
-from ctxd.indexing.freshen import READ_BATCH, Freshened
+from ctxd.indexing import freshen as freshening
+from ctxd.indexing.freshen import READ_BATCH, SLICE_FILES_MAX, Freshened
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
 from ctxd.objects.next_version import file_text, toolcall
@@ -26,10 +27,7 @@ async def known(world: World, *names: str) -> list[str]:
 
 
 async def freshen(world: World, ids: list[str]) -> Freshened:
-    fresh = await world.indexer.freshen(MOUNTS, ids)
-    for document in fresh.documents:
-        world.versions.put(document, fresh.signatures.get(document.id), fresh.floor_vt)
-    return fresh
+    return await world.freshen(MOUNTS, ids)
 
 
 async def test_unchanged_files_cost_one_stat_each_and_no_reading(world: World) -> None:
@@ -147,6 +145,33 @@ async def test_more_changes_than_fit_one_batch_are_all_found(world: World) -> No
     assert fresh.signatures.keys() == set(ids)
 
 
+async def test_what_changed_comes_in_slices_of_bounded_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshening, "SLICE_BYTES_MAX", 10)
+    ids = await known(world, "a", "b", "c", "d", "e")
+    for name, size in zip("abcde", (4, 6, 4, 99, 1), strict=True):
+        world.files.write(f"/src/{name}", b"x" * size)
+    a, b, c, d, e = ids
+    assert (await world.indexer.compare(MOUNTS, ids)).slices == ((a, b), (c,), (d,), (e,))
+    assert (await freshen(world, ids)).updated == tuple(ids)
+
+
+async def test_what_changed_comes_in_slices_of_so_many_files(world: World) -> None:
+    ids = await known(world, *(f"{number}" for number in range(SLICE_FILES_MAX + 1)))
+    for number in range(len(ids)):
+        world.files.write(f"/src/{number}", b"")
+    slices = (await world.indexer.compare(MOUNTS, ids)).slices
+    assert [len(one) for one in slices] == [SLICE_FILES_MAX, 1]
+
+
+async def test_a_version_that_comes_in_after_the_comparison_is_the_one_decided_on(world: World) -> None:
+    """While an earlier slice was written, another session read and wrote what this one would."""
+    (id,) = await known(world, "a")
+    world.files.write("/src/a", b"new")
+    ((slice_id,),) = (await world.indexer.compare(MOUNTS, [id])).slices
+    assert (await world.read("/w/a")).outcome == "updated"
+    assert await world.indexer.freshen([slice_id]) == Freshened(unchanged=1)
+
+
 async def test_a_version_that_comes_in_during_the_reading_is_not_written_over(world: World) -> None:
     """Between the reading of ``old`` and the answer, another session reads and writes ``newest``."""
     (id,) = await known(world, "a")
@@ -162,7 +187,7 @@ async def test_a_version_that_comes_in_during_the_reading_is_not_written_over(wo
             world.versions.put(file_text(id, source, "newest", source_hash(b"newest")), floor_vt=100)
 
     world.files.after_read = race
-    fresh = await world.indexer.freshen(MOUNTS, [id])
+    fresh = await world.freshen(MOUNTS, [id])
     assert fresh == Freshened(unchanged=1)
 
 
