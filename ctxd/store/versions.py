@@ -70,8 +70,7 @@ class VersionStore:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hold the state directory and commit what is submitted, until cancelled; ``started`` once it may be used.
 
-        Raises: StateDirError before it has started. StoreFailed when the disk failed: end the process with exit code
-        74.
+        Raises: StateDirError before it has started. StoreFailed when the disk failed: end the process with code 74.
         Cancel: what is queued is refused as ``draining``; call ``drain`` before.
         """
         directory = await run_sync(statedir.hold, self._root)
@@ -222,11 +221,18 @@ class VersionStore:
 
     # --- read ---
 
-    async def _read(self, function: Callable[[], T]) -> T:
-        """Call ``function`` on the reader's thread, over everything accepted so far."""
+    async def settled(self) -> None:
+        """Return once everything accepted before is durable or has failed.
+
+        Raises: CtxdError ``store_failed``, ``draining``. Cancel: safe.
+        """
         self._health.require_readable()
         await self._commits.settle()
         self._health.require_readable()
+
+    async def _read(self, function: Callable[[], T]) -> T:
+        """Call ``function`` on the reader's thread, over everything accepted so far."""
+        await self.settled()
         return await run_sync(answered, function, limiter=self._reading)
 
     def peek(self, id: str) -> Stored | None | Missing:
@@ -289,8 +295,7 @@ class VersionStore:
     ) -> list[Stored]:
         """The versions of ``id`` at or below both times by ``(valid_time, tx)``, from beyond ``after`` on.
 
-        With ``corrections`` also those that a later write replaced at the same valid time. Raises and cancel: as
-        ``get``.
+        With ``corrections`` also those that a later write replaced at the same valid time. Otherwise as ``get``.
         """
         at = basis(valid_time, tx)
         versions = await self._read(
@@ -315,10 +320,7 @@ class VersionStore:
         valid_time: int | None = None,
         tx: int | None = None,
     ) -> list[Stored]:
-        """The versions of every entity whose id starts with ``prefix``, by id, from beyond ``after`` on.
-
-        Raises and cancel: as ``get``.
-        """
+        """The versions of every entity with ``prefix``, by id, from beyond ``after`` on. Otherwise as ``get``."""
         at = basis(valid_time, tx)
         versions = await self._read(
             lambda: self._reader.versions.scan(prefix, after=after or None, limit=limit, valid_time=at[0], tx=at[1])

@@ -220,8 +220,7 @@ async def _until_durable(store: VersionStore, basis: int) -> None:
     durable = store.head()
     if durable is not None and durable.seq >= basis:
         return
-    # Any reading is over everything accepted before it.
-    await store.signatures(())
+    await store.settled()
     durable = store.head()
     if durable is None or durable.seq < basis:
         raise CtxdError(

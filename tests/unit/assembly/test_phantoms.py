@@ -55,7 +55,7 @@ async def shared(home: Household) -> tuple[LiveSession, str]:
     one, two = await home.create("a"), await home.create("b")
     await home.read(one, path)
     id = await home.read(two, path)
-    await home.store.signatures(())
+    await home.store.settled()
     path.write_text(NEW)
     failpoints.arm("journal.flush=sleep:50ms;journal.commit=error:ENOSPC*1")
     return two, id

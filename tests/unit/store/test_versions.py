@@ -85,6 +85,18 @@ async def test_reads_see_what_was_accepted_before_them(root):
         assert len(await store.changes(after=0, limit=100)) == 20
 
 
+async def test_settled_comes_after_what_was_accepted_whether_it_is_durable_or_lost(root):
+    async with running(root) as store:
+        await store.settled()
+        pendings = [store.submit(write(document(f"t{n}"))) for n in range(20)]
+        await store.settled()
+        assert all(pending.receipt is not None for pending in pendings)
+        failpoints.arm("journal.commit=error:ENOSPC*1")
+        lost = store.submit(write(document("t")))
+        await store.settled()
+        assert lost.error is not None
+
+
 @pytest.mark.requirement("DUR-2")
 async def test_receipts_form_the_chain_and_times_do_not_decrease(root):
     async with running(root) as store:
