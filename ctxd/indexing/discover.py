@@ -7,6 +7,7 @@ What a command's text leaves open is settled here, by the disk: whether a doubtf
 the top of the work tree is that git's names are relative to.
 """
 
+import errno
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, assert_never
@@ -201,6 +202,8 @@ def _why_not(look: Look | None, head: Stored | None) -> str | None:
             return None
         case Special():
             return look.kind.replace("_", " ")
+        case Unreadable(errno=errno.EXDEV):
+            return "a symlink leads out of the mount"
         case Unreadable():
             return "cannot be looked at"
         case Missing():

@@ -108,7 +108,7 @@ class HostFiles:
         """The file, or null if it changed under the reading."""
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            if self._confined and self._escapes(path, place):
+            if self._escapes(path, place):
                 return Unreadable(errno.EXDEV)
             found = os.fstat(place)
             special = _special(found)
@@ -132,20 +132,35 @@ class HostFiles:
 
     def _escapes(self, path: str | bytes, place: int) -> bool:
         """Whether ``path`` is below a confined directory and what it led to, open as ``place``, is not."""
-        named = os.fsdecode(path)
+        roots = self._roots_above(path)
+        if not roots:
+            return False
         led_to = os.readlink(f"/proc/self/fd/{place}")
         # The kernel names what is open, so nothing can be swapped between this look and the reading.
-        return led_to != named and any(
-            named.startswith(root + "/") and not led_to.startswith(os.path.realpath(root) + "/")
-            for root in self._confined
+        return led_to != os.fsdecode(path) and not all(
+            led_to.startswith(os.path.realpath(root) + "/") for root in roots
         )
+
+    def _roots_above(self, path: str | bytes) -> list[str]:
+        named = os.fsdecode(path)
+        return [root for root in self._confined if named.startswith(root + "/")]
 
     def _look(self, path: str) -> Look:
         try:
-            found = os.stat(path)
+            found = self._looked_at(path) if self._roots_above(path) else os.stat(path)
         except (OSError, ValueError) as error:
             return _failed(path, error)
+        if found is None:
+            return Unreadable(errno.EXDEV)
         return _special(found) or Regular(self._stamp(found))
+
+    def _looked_at(self, path: str) -> os.stat_result | None:
+        """What the confined ``path`` is, or null if it leads out."""
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            return None if self._escapes(path, place) else os.fstat(place)
+        finally:
+            os.close(place)
 
     def _stamp(self, found: os.stat_result, read_from: str | bytes | None = None) -> Stamp:
         # ctime cannot be set by hand, so it also tells of a change whose mtime was put back.

@@ -107,7 +107,7 @@ class Source(Protocol):
     """Files by canonical absolute path. Symlinks are followed. Nothing here blocks the loop; cancel: safe anywhere."""
 
     def confine(self, root: str) -> None:
-        """From now on read paths below ``root`` only if they also lead to files below it, symlinks followed.
+        """From now on read and look at paths below ``root`` only if they lead to files below it, symlinks followed.
 
         For a directory that a sandbox writes to: its symlinks mean the sandbox's files, and must not fetch the host's.
         """

@@ -121,10 +121,9 @@ class FakeFiles:
 
     def _read(self, path: str) -> Reading:
         self.reads += 1
-        target = self._links.get(path, path)
-        if any(path.startswith(root + "/") and not target.startswith(root + "/") for root in self._confined):
+        if self._escapes(path):
             return Unreadable(errno.EXDEV)
-        path = target
+        path = self._links.get(path, path)
         found = self._found(path)
         if isinstance(found, Stamp):
             raw, _ = self._files[path]
@@ -140,9 +139,15 @@ class FakeFiles:
 
     def _look(self, path: str) -> Look:
         self.stats += 1
+        if self._escapes(path):
+            return Unreadable(errno.EXDEV)
         path = self._links.get(path, path)
         found = self._found(path)
         return Regular(found) if isinstance(found, Stamp) else found
+
+    def _escapes(self, path: str) -> bool:
+        target = self._links.get(path, path)
+        return any(path.startswith(root + "/") and not target.startswith(root + "/") for root in self._confined)
 
     def _found(self, path: str) -> Stamp | Unreadable | Special | Missing:
         parent = posixpath.dirname(path)

@@ -175,3 +175,17 @@ class SourceSuite:
             reading = await tree.source.read(tree.path(name))
             assert isinstance(reading, Present)
             assert reading.raw == raw
+
+    @pytest.mark.anyio
+    async def test_a_look_does_not_follow_a_symlink_out_of_a_confined_directory_either(self, tree: Tree) -> None:
+        tree.write("box/inside", b"own")
+        tree.write("outside", b"secret")
+        tree.symlink("box/in", tree.path("box/inside"))
+        tree.symlink("box/out", tree.path("outside"))
+        tree.source.confine(tree.path("box"))
+        inside, through, out = await tree.source.look_many(
+            [tree.path("box/inside"), tree.path("box/in"), tree.path("box/out")]
+        )
+        assert isinstance(inside, Regular)
+        assert through == inside
+        assert out == Unreadable(errno.EXDEV)

@@ -112,6 +112,8 @@ class _SessionCalls:
         if isinstance(made, Replay):
             return await self._view_again(msgspec.json.decode(made.result, type=_Created).session, made)
         live, pending = made
+        # From now on, not from its first file on: a planted link may wait for another session's reading.
+        self._indexer.confine(live.mounts)
         return _shown(live, pending)
 
     async def get(self, _: Caller, params: wire.SessionParams) -> Accepted:
@@ -153,7 +155,9 @@ class _SessionCalls:
             settings = self._sessions.normalised(change(live.settings))
             if settings == live.settings:
                 return _shown_unchanged(live)
-            return _shown(live, live.commit(call, settings=settings))
+            pending = live.commit(call, settings=settings)
+            self._indexer.confine(live.mounts)
+            return _shown(live, pending)
 
     async def resume(self, caller: Caller, params: wire.SessionWriteParams) -> Accepted:
         call = call_of("session.resume", caller.principal, params)

@@ -215,6 +215,18 @@ async def test_a_sandboxs_symlink_does_not_fetch_a_file_of_the_host(world: World
     assert (fresh.documents, fresh.orphaned) == ((), (known.object,))
 
 
+async def test_a_sandboxs_symlink_that_leads_out_is_no_stub(world: World) -> None:
+    world.files.write("/etc/shadow", b"secret")
+    world.files.write("/src/own", b"own")
+    world.files.symlink("/src/link", "/etc/shadow")
+    world.files.symlink("/src/in", "/src/own")
+    found = await world.indexer.discover(MOUNTS, "/w", ["link", "in"])
+    assert [(one.outcome, one.reason) for one in found] == [
+        ("ignored", "a symlink leads out of the mount"),
+        ("created", None),
+    ]
+
+
 async def test_a_symlink_of_an_agent_on_the_host_is_followed(world: World) -> None:
     world.files.write("/opt/shared", b"text")
     world.files.symlink("/src/link", "/opt/shared")
