@@ -17,7 +17,7 @@ import msgspec
 
 from bench.figures import Figure
 
-BENCHES = ("rpc", "store", "assembly", "resume", "durable", "index_growth", "discovery")
+BENCHES = ("rpc", "store", "assembly", "resume", "durable", "isolation", "index_growth", "discovery")
 
 
 def figures(name: str) -> Iterator[Figure]:

@@ -53,7 +53,7 @@ class Call:
     answered.
     """
 
-    __slots__ = ("batch", "deadline", "done", "ending", "id", "key", "method", "scope", "writes")
+    __slots__ = ("batch", "deadline", "done", "ending", "id", "key", "method", "scope", "undecided", "writes")
 
     def __init__(self, request: Request, entry: Entry, batch: BatchAnswer | None, deadline: float) -> None:
         self.id: RequestId | UnsetType = request.id
@@ -65,6 +65,8 @@ class Call:
         self.scope: anyio.CancelScope | None = None
         self.ending: ErrorObject | None = None
         self.done = False
+        # Whether it is a write that is neither durable nor known to have failed: cancelled, it is so for a while.
+        self.undecided = entry.writes
 
     def end(self, ending: ErrorObject) -> None:
         """Have the handler stop, if it still runs."""
@@ -76,7 +78,7 @@ class Call:
 class Calls:
     """The unanswered calls of one connection. ``deliver`` is told each answer that comes later, null for none."""
 
-    __slots__ = ("_deliver", "_lane", "_table", "_timer", "_unstarted", "caller", "open")
+    __slots__ = ("_deliver", "_lane", "_table", "_timer", "_undecided", "_unstarted", "caller", "open")
 
     def __init__(self, lane: Lane, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
         self._lane = lane
@@ -85,8 +87,20 @@ class Calls:
         self._timer: asyncio.TimerHandle | None = None
         # Calls whose task has not run yet.
         self._unstarted = 0
+        # Writes that are neither durable nor known to have failed.
+        self._undecided = 0
         self.caller = caller
         self.open: dict[Any, Call] = {}
+
+    @property
+    def may_write(self) -> bool:
+        """Whether another write may be begun: not before others had room in the next transaction."""
+        return self._undecided < self._lane.writes_max(self._undecided)
+
+    def writes(self, request: Request) -> bool:
+        """Whether ``request`` is a write."""
+        entry = self._table.get(request.method)
+        return entry is not None and entry.writes
 
     def begin(self, request: Request, batch: BatchAnswer | None = None) -> Reply | Failure | None:
         """Carry out ``request``: its answer, or null if it has none or will have it later."""
@@ -145,6 +159,9 @@ class Calls:
         call = Call(request, entry, batch, self._lane.loop.time() + seconds)
         self.open[call.key] = call
         self._lane.in_flight += 1
+        if entry.writes:
+            self._lane.writers += self._undecided == 0
+            self._undecided += 1
         if self._timer is None:
             self._timer = self._lane.loop.call_later(seconds, self._expire)
         return call
@@ -159,8 +176,22 @@ class Calls:
         pending.on_done(lambda _: self._durable(call, accepted))
         return None
 
+    def _decided(self, call: Call) -> None:
+        if call.undecided:
+            call.undecided = False
+            self._undecided -= 1
+            self._lane.writers -= self._undecided == 0
+
+    def _give_up(self, call: Call) -> None:
+        """Let others begin in place of a call that was ended before its handler answered."""
+        self._decided(call)
+        self._deliver(None)
+
     def _durable(self, call: Call, accepted: Accepted) -> None:
-        if not call.done:
+        self._decided(call)
+        if call.done:
+            self._deliver(None)
+        else:
             self._finish(call, self._settled(call.id, call.method, accepted))
 
     def _settled(self, request_id: RequestId | UnsetType, method: str, accepted: Accepted) -> Reply | Failure | None:
@@ -179,12 +210,16 @@ class Calls:
         self._unstarted -= 1
         if call.ending is not None:
             coroutine.close()
+            self._give_up(call)
             return
         with anyio.CancelScope() as call.scope:
             try:
                 self._take(call, await coroutine)
             except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
+                self._decided(call)
                 self._finish(call, self._failure(call.id, call.method, exc))
+        if call.scope.cancelled_caught:
+            self._give_up(call)
         call.scope = None
 
     async def _after(self, entry: Entry, params: Any) -> Any:  # noqa: ANN401 - any method's params and result
@@ -195,6 +230,7 @@ class Calls:
     def _take(self, call: Call, result: Any) -> None:  # noqa: ANN401 - any method's result
         """Answer with ``result``, now or once its write is durable."""
         if type(result) is not Accepted:
+            self._decided(call)
             self._finish(call, None if call.id is UNSET else Reply("2.0", call.id, result))
         elif result.pending is None:
             self._durable(call, result)

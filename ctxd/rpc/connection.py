@@ -8,20 +8,21 @@ each call gets one answer or the connection ends; what a peer does or leaves und
 import asyncio
 import select
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any, Final, cast
 
 import msgspec
 
 from ctxd.failpoints import hit
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.calls import Answer, BatchAnswer, Call, Calls
+from ctxd.rpc.calls import Answer, Call, Calls
 from ctxd.rpc.faults import error_of
+from ctxd.rpc.intake import Intake, Work
 from ctxd.rpc.lane import Lane
+from ctxd.rpc.turns import CALLS_SHARED, TURN_S
 from ctxd_protocol.errors import ErrorObject
-from ctxd_protocol.framing import FrameDecoder
 from ctxd_protocol.jsonrpc import (
-    Batch,
     Failure,
     Notification,
     Request,
@@ -29,15 +30,17 @@ from ctxd_protocol.jsonrpc import (
     encode,
     encode_all,
     error_object,
-    read_frame,
     refuse,
 )
 
-Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswer]
-"""What waits for its turn: a request, a refusal to send in its place, or either as a member of a batch."""
-
 _ANSWERS_MAX: Final = 64
 """Answers that are encoded in one go: enough to spread the cost, few enough to notice when they grow large."""
+
+_LOOKS: Final = 8
+"""How often a turn looks at the clock, if it has calls enough."""
+
+_ANSWERS_MIN: Final = 4
+"""Calls begun between two looks: a look costs as much as a part of a short call."""
 
 _WRITE_BYTES: Final = 256 * 1024
 """Bytes of answers gathered before they are handed to the transport: one write, and one wake-up of the client."""
@@ -47,32 +50,32 @@ class Connection(asyncio.Protocol):
     """One accepted connection. Everything happens on the loop; nothing here blocks or is called from a thread."""
 
     __slots__ = (
-        "_begin",
+        "_begin_call",
         "_calls",
         "_choked",
         "_closers",
-        "_decoder",
         "_draining",
         "_ending",
         "_frame_began",
         "_frame_timer",
+        "_intake",
         "_lane",
         "_notices",
         "_open",
+        "_queued",
         "_stall_timer",
         "_transport",
         "_unsent",
-        "_waiting",
         "_writable",
     )
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._decoder = FrameDecoder(lane.limits.frame_bytes)
+        self._intake = Intake(lane)
         self._transport: asyncio.Transport | None = None
         self._calls: Calls | None = None
         self._open: Mapping[Any, Call] = {}
-        self._waiting: Sequence[Work] | None = None
+        self._queued = False
         self._unsent: deque[Answer] | None = None
         self._notices: deque[bytes] | None = None
         self._closers: list[Callable[[], None]] | None = None
@@ -108,25 +111,24 @@ class Connection(asyncio.Protocol):
             principal, lane.capability, lane.session, number, self._notify, self._on_close, self._on_writable
         )
         self._calls = Calls(lane, caller, self._deliver)
-        self._begin = self._calls.begin
+        self._begin_call = self._calls.begin
         self._open = self._calls.open
 
     def data_received(self, data: bytes) -> None:
-        """Answer what ``data`` completes, as far as the bounds allow; hold the rest and stop reading."""
+        """Answer what ``data`` completes, as far as the bounds allow; hold the rest and read on once that is begun."""
         if self._ending:
             return
         hit("conn.frame")
-        decoder = self._decoder
-        pending = decoder.pending
-        block = decoder.take(data)
-        if block:
-            items: Any = self._lane.reader.read(block) if len(block) <= self._lane.limits.frame_bytes else None
-            if items is None:
-                items = self._read_each(block)
-            self._receive(items)
-        if decoder.fault is not None:
-            self._break_off(error_object(decoder.fault.code, str(decoder.fault), hint=decoder.fault.hint))
-        elif decoder.pending and (block or not pending):
+        intake = self._intake
+        pending, waited = intake.pending, bool(intake)
+        completed = intake.take(data)
+        if completed and not waited and not self._is_full():
+            self._begin(CALLS_SHARED)
+        if intake:
+            self._hold()
+        elif intake.fault is not None:
+            self._break_off(intake.fault)
+        if not self._ending and intake.pending and (completed or not pending):
             self._time_frame()
 
     def eof_received(self) -> bool:
@@ -143,7 +145,7 @@ class Connection(asyncio.Protocol):
         """Cancel what only this client wanted; let submitted writes go on."""
         self._transport = None
         self._ending = True
-        self._waiting = None
+        self._intake.clear()
         self._unsent = self._notices = None
         for timer in (self._frame_timer, self._stall_timer):
             if timer is not None:
@@ -189,68 +191,82 @@ class Connection(asyncio.Protocol):
 
     # --- calls
 
-    def _read_each(self, block: bytes) -> list[Work]:
-        closed = self._lane.capability != "host"
-        work: list[Work] = []
-        for text in self._decoder.split(block):
-            frame = read_frame(text, closed=closed)
-            if isinstance(frame, Batch):
-                batch = BatchAnswer(len(frame.members))
-                work.extend([(member, batch) for member in frame.members])
-            elif isinstance(frame, Stray):
-                self._lane.strays += 1
-            else:
-                work.append(frame)
-        return work
-
-    def _receive(self, items: Sequence[Work]) -> None:
-        self._lane.requests += len(items)
-        if self._waiting is not None:
-            self._waiting = [*self._waiting, *items]
-        elif self._is_full():
-            self._hold(items)
-        else:
-            self._work(items)
+    def take_turn(self, calls: int) -> bool:
+        """As ``turns.Taker``: begin held calls, and read on once there are none."""
+        stopped = self._is_full() or self._begin(calls)
+        self._queued = bool(self._intake) and not stopped
+        if self._intake:
+            return self._queued
+        if self._intake.fault is not None:
+            self._break_off(self._intake.fault)
+        elif self._transport is not None and not self._ending:
+            self._transport.resume_reading()
+        self._close_if_idle()
+        return False
 
     def _is_full(self) -> bool:
         return self._choked or len(self._open) >= self._lane.limits.in_flight
 
-    def _hold(self, items: Sequence[Work]) -> None:
-        self._waiting = items
+    def _hold(self) -> None:
+        """Read no more until all that was received is begun."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
+        self._want_turn()
 
-    def _work(self, items: Sequence[Work]) -> None:
-        """Start the calls of ``items`` until a bound is met; hold the rest. Answers that are there go out together."""
+    def _want_turn(self) -> None:
+        if not self._queued and self._intake and not self._is_full():
+            self._queued = True
+            self._lane.turns.want(self)
+
+    def _begin(self, calls: int) -> bool:
+        """Begin at most ``calls`` held calls, until the turn is over or a bound is met. Answers that are there go out
+        together. Returns: whether a bound was met."""
+        stopped = False
         frames: list[bytes] = []
         unsent = 0
-        for first in range(0, len(items), _ANSWERS_MAX):
+        ends = perf_counter() + TURN_S
+        at_once = min(max(calls // _LOOKS, _ANSWERS_MIN), _ANSWERS_MAX)
+        while calls > 0 and (items := self._intake.next(min(calls, at_once))):
             hit("rpc.dispatch")
-            rest = iter(items[first : first + _ANSWERS_MAX])
-            if answers := self._begin_some(rest):
+            calls -= len(items)
+            answers: list[Any] = []
+            stopped = self._begin_some(items, answers)
+            if answers:
                 encoded = self._encode(answers)
                 frames.append(encoded)
                 unsent += len(encoded)
             if unsent >= _WRITE_BYTES:
                 self._write(b"".join(frames))
                 frames, unsent = [], 0
-            if self._is_full() and (held := [*rest, *items[first + _ANSWERS_MAX :]]):
-                self._hold(held)
+            if stopped or self._choked or perf_counter() >= ends:
                 break
         if frames:
             self._write(b"".join(frames))
+        return stopped or self._is_full()
 
-    def _begin_some(self, items: Iterator[Work]) -> list[Any]:
-        """Start calls until the bound on open ones is met; the answers that are there at once."""
-        answers: list[Any] = []
-        begin, begun, open_max = self._begin, self._open, self._lane.limits.in_flight
-        for item in items:
+    def _begin_some(self, items: list[Any], answers: list[Any]) -> bool:
+        """Begin ``items`` and gather the answers that are there at once. Returns: whether a bound was met; the rest is
+        given back."""
+        assert self._calls is not None, "work comes after the connection was admitted"
+        begin, begun, open_max = self._begin_call, self._open, self._lane.limits.in_flight
+        may_write = self._calls.may_write
+        for place, item in enumerate(items):
+            if not may_write and self._writes(item):
+                self._intake.give_back(items[place:])
+                return True
             answer = begin(item) if type(item) is Request else self._begin_other(item)
             if answer is not None:
                 answers.append(answer)
             elif len(begun) >= open_max:
-                break
-        return answers
+                self._intake.give_back(items[place + 1 :])
+                return True
+            else:
+                may_write = self._calls.may_write
+        return False
+
+    def _writes(self, item: Work) -> bool:
+        request = item[0] if isinstance(item, tuple) else item
+        return self._calls is not None and isinstance(request, Request) and self._calls.writes(request)
 
     def _begin_other(self, item: Work) -> Answer | None:
         assert self._calls is not None, "work comes after the connection was admitted"
@@ -264,11 +280,7 @@ class Connection(asyncio.Protocol):
         return self._calls.begin_member(member, batch)
 
     def _go_on(self) -> None:
-        if self._waiting is not None and not self._is_full():
-            items, self._waiting = self._waiting, None
-            self._work(items)
-            if self._waiting is None and self._transport is not None and not self._ending:
-                self._transport.resume_reading()
+        self._want_turn()
         self._close_if_idle()
 
     def _deliver(self, answer: Answer | None) -> None:
@@ -333,7 +345,7 @@ class Connection(asyncio.Protocol):
 
     def _owes(self) -> bool:
         """Whether the client has an answer to come."""
-        return bool(self._open or self._unsent) or self._waiting is not None
+        return bool(self._open or self._unsent or self._intake)
 
     def _close_if_idle(self) -> None:
         if not (self._draining or self._ending) or self._owes():
@@ -345,7 +357,7 @@ class Connection(asyncio.Protocol):
     def _break_off(self, error: ErrorObject) -> None:
         """Say what is wrong with the stream, and end it."""
         self._ending = True
-        self._waiting = None
+        self._intake.clear()
         if self._transport is not None:
             self._transport.write(encode(refuse(None, error)))
             self._transport.close()
@@ -363,9 +375,9 @@ class Connection(asyncio.Protocol):
     def _check_frame(self) -> None:
         """Close if the frame that was begun is still not complete."""
         self._frame_timer = None
-        if self._ending or not self._decoder.pending:
+        if self._ending or not self._intake.pending:
             return
-        if self._waiting is not None:  # It is this side that does not read on.
+        if self._intake:  # It is this side that does not read on.
             self._time_frame()
             return
         left = self._frame_began + self._lane.timing.frame_s - self._lane.loop.time()

@@ -5,17 +5,21 @@ Owns the set of open connections and their counts. The listener decides capabili
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.rpc.dispatch import Table
 from ctxd.rpc.peer import may_enter, peer_of
+from ctxd.rpc.turns import Turns
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods import Capability
+
+_WRITES_MIN: Final = 4
+"""Writes of one connection that may wait for their transaction however many others write: enough to pipeline."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +77,11 @@ class Lane:
         self.loop = loop
         self.spawn = spawn
         self.reader = BlockReader()
+        self.turns = Turns(loop)
         self.guests: set[Guest] = set()
         self.requests = 0
         self.in_flight = 0
+        self.writers = 0
         self.strays = 0
         self.emptied: Callable[[], None] | None = None
         self._connections_max = connections_max
@@ -100,6 +106,15 @@ class Lane:
         self.guests.add(guest)
         self._last += 1
         return f"uid:{peer.uid}", self._last
+
+    def writes_max(self, writes: int) -> int:
+        """How many writes that are not durable a connection may have that has ``writes``.
+
+        A transaction takes all that wait, and all of them wait for it: connections that write at once share what one
+        may have alone.
+        """
+        writers = self.writers + (writes == 0)
+        return max(_WRITES_MIN, self.limits.in_flight // writers)
 
     def leave(self, guest: Guest) -> None:
         """Forget ``guest``, whose connection is gone."""

@@ -23,6 +23,9 @@ class Clock:
     def time(self):
         return self.now
 
+    def call_soon(self, callback):
+        callback()
+
     def call_later(self, seconds, callback):
         self.timers.append((self.now + seconds, callback))
         return self

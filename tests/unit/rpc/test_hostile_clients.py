@@ -117,7 +117,7 @@ async def test_a_slow_reader_gets_every_answer_once_it_reads(tmp_path):
         wire.writer.transport.pause_reading()
         wire.writer.write(b"".join(frame("context.current", id=number) for number in range(200)))
         wire.reader._limit = 1 << 20
-        await server.until(lambda: server.server.requests == 200)
+        await server.until(lambda: server.server.requests)
         wire.writer.transport.resume_reading()
         assert [(await wire.answer())["id"] for _ in range(200)] == list(range(200))
 
