@@ -1,0 +1,266 @@
+"""Which versions of objects a session may read, or nobody in particular, and in what order they are listed.
+
+Owns what is visible to whom, what an abbreviation means, and where a page ends. Decides no membership and writes
+nothing. Promise: whatever is answered is on the disk, or is once the session's ``barrier`` is.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored
+from ctxd.objects.identity import INNER_PREFIXES, is_file_id
+from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
+from ctxd.sessions import changes, logical
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.registry import Sessions
+from ctxd.store.writes import Pending
+from ctxd_protocol.ids import PREFIX_CHARS_MIN
+from ctxd_protocol.objects import VersionRow
+from ctxd_protocol.sessions import ContextLevel
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """Who looks: ids are meant as in session ``live``, or, with null, as they are.
+
+    ``confined``: beside the index of the session and its own infrastructure, nothing exists.
+    """
+
+    live: LiveSession | None
+    confined: bool
+
+    def holds(self, id: str) -> bool:
+        """Whether ``id``, if there is such an object, may be seen."""
+        if not self.confined:
+            return True
+        if self.live is None:
+            return False
+        if type_of(id) is not None:
+            return id.partition(":")[2] == self.live.session
+        return id in self.live.state.index
+
+
+class At(msgspec.Struct, frozen=True):
+    """As of which valid time (ms since 1970) and which transaction; null means the newest."""
+
+    valid_time: int | None = None
+    tx: int | None = None
+
+    @property
+    def is_past(self) -> bool:
+        """Whether either time is given."""
+        return self.valid_time is not None or self.tx is not None
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """One object of a list, and where it is in the session that was asked for, if one was."""
+
+    stored: Stored
+    level: ContextLevel | None = None
+    pinned: bool = False
+
+
+class Objects:
+    """Reads of objects, as one who looks may have them."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._store = sessions.store
+
+    async def sight(self, session: str | None, *, confined: bool) -> Sight:
+        """The sight of ``session`` as of the calls before this one; of nobody in particular with null.
+
+        Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
+        """
+        if session is None:
+            return Sight(None, confined)
+        live = await self._sessions.live(session)
+        async with live.lock:
+            live.require_current()
+        return Sight(live, confined)
+
+    async def version(self, sight: Sight, text: str, at: At, *, content: bool) -> Stored:
+        """The version as of ``at`` of the object that ``text`` means.
+
+        Raises: CtxdError object_not_found, ambiguous_id, corrupt, store_failed. Cancel: safe.
+        """
+        id = await self._resolved(sight, text)
+        stored = await self._version(id, at, content=content)
+        if stored is not None:
+            return stored
+        if at.is_past and await self._version(id, At(), content=False) is not None:
+            message, hint = f"{text} had no version then", "object.history lists those it has."
+            raise CtxdError("object_not_found", message, hint=hint)
+        raise not_found(text)
+
+    async def versions(self, sight: Sight, ids: Iterable[str], at: At, *, content: bool) -> dict[str, Stored]:
+        """The versions as of ``at`` of those of ``ids`` that are there for ``sight``, in their order.
+
+        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        seen = [id for id in dict.fromkeys(ids) if sight.holds(id)]
+        plain = [id for id in seen if logical.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
+        found = await self._store.bulk(plain, valid_time=at.valid_time, tx=at.tx, content=content)
+        if newest := self._undurable(found.values()):
+            tx = newest if at.tx is None else at.tx
+            found = await self._store.bulk(plain, valid_time=at.valid_time, tx=tx, content=content)
+        for id in seen:
+            if logical.session_of(id) is not None:
+                stored = await logical.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
+                if stored is not None:
+                    found[id] = stored
+        return {id: found[id] for id in seen if id in found}
+
+    async def history(
+        self,
+        sight: Sight,
+        text: str,
+        at: At,
+        *,
+        order: Literal["asc", "desc"],
+        corrections: bool,
+        after: tuple[int, int] | None,
+        limit: int,
+    ) -> tuple[list[VersionRow], bool]:
+        """At most ``limit`` versions of what ``text`` means, from beyond ``(valid_time, tx)`` ``after`` on, and whether
+        there are more.
+
+        Raises: CtxdError object_not_found if there is none at all; ambiguous_id, corrupt, store_failed. Cancel: safe.
+        """
+        id = await self._resolved(sight, text)
+        if logical.session_of(id) is not None:
+            rows = await logical.history(self._store, id, valid_time=at.valid_time, tx=at.tx)
+            if order == "desc":
+                rows.reverse()
+            rows = [row for row in rows if after is None or _is_beyond(row, after, order)][: limit + 1]
+        else:
+            found = await self._store.history(
+                id,
+                order=order,
+                corrections=corrections,
+                valid_time=at.valid_time,
+                tx=at.tx,
+                after=after,
+                limit=limit + 1,
+            )
+            rows = [_row(stored) for stored in found]
+        if not rows and after is None:
+            raise not_found(text)
+        return rows[:limit], len(rows) > limit
+
+    async def of_session(
+        self, live: LiveSession, *, type: str | None, level: ContextLevel | None, start: int, limit: int
+    ) -> tuple[list[Listed], int | None, Pending | None]:
+        """At most ``limit`` objects of the index of ``live`` from place ``start`` on, that are of ``type`` and
+        ``level``.
+
+        Returns: them, the place where the next page starts, null at the end, and the write that the answer waits for.
+        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        state = live.state
+        wanted: list[str] = []
+        end: int | None = None
+        for place, id in enumerate(state.index):
+            if place < start or (level is not None and state.level(id) != level):
+                continue
+            if type is not None and type != ("file" if is_file_id(id) else "toolcall"):
+                continue
+            if len(wanted) == limit:
+                end = place
+                break
+            wanted.append(id)
+        places = {id: (state.level(id), id in state.pinned) for id in wanted}
+        barrier = live.barrier
+        heads = await self._store.heads(wanted)
+        if newest := self._undurable(head for head in heads.values() if head is not None):
+            # Another session's write, which may yet be lost: what is read by its sequence is on the disk.
+            heads = {**await self._store.bulk(wanted, tx=newest)}
+        return [Listed(head, *places[id]) for id, head in heads.items() if head is not None], end, barrier
+
+    async def of_all(self, *, type: str | None, after: str, limit: int) -> tuple[list[Listed], bool]:
+        """At most ``limit`` objects of all sessions of ``type``, by id from beyond ``after`` on, and whether there are
+        more. Chats, being folds, are not among them.
+
+        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        found: list[Listed] = []
+        while True:
+            page = await self._store.scan("", after=after, limit=limit + 1)
+            for stored in page:
+                after = stored.document.id
+                if after.startswith(INNER_PREFIXES):
+                    # Beyond all ids of this kind: a semicolon is the character after the colon.
+                    after = after.partition(":")[0] + ";"
+                    break
+                if stored.document.type not in OBJECT_TYPES or type not in (None, stored.document.type):
+                    continue
+                if len(found) == limit:
+                    return found, True
+                found.append(Listed(stored))
+            else:
+                if len(page) <= limit:
+                    return found, False
+
+    async def sessions_of(self, id: str) -> Sequence[str]:
+        """The sessions that know object ``id``. Raises: CtxdError object_not_found, corrupt, store_failed."""
+        if (await self._store.heads((id,)))[id] is None:
+            raise not_found(id)
+        return await self._sessions.knowing(id)
+
+    async def _resolved(self, sight: Sight, text: str) -> str:
+        """The id that ``text`` means. Raises: CtxdError object_not_found, ambiguous_id."""
+        if text.startswith(INNER_PREFIXES):
+            raise not_found(text)
+        if sight.live is None or type_of(text) is not None:
+            if not sight.holds(text):
+                raise not_found(text)
+            return text
+        try:
+            return changes.resolve(sight.live.state, sight.live.session, text)
+        except CtxdError as error:
+            if error.code == "ambiguous_id":
+                raise
+            if sight.confined or (await self._store.heads((text,)))[text] is None:
+                raise not_found(text) from error
+            return text
+
+    async def _version(self, id: str, at: At, *, content: bool) -> Stored | None:
+        if logical.session_of(id) is not None:
+            return await logical.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
+        stored = await self._store.get(id, valid_time=at.valid_time, tx=at.tx, content=content)
+        if stored is not None and self._undurable((stored,)):
+            # Not on the disk yet: by its sequence it is read once it is there, or the one before it if it was lost.
+            stored = await self._store.get(id, valid_time=at.valid_time, tx=stored.tx, content=content)
+        return stored
+
+    def _undurable(self, found: Iterable[Stored]) -> int:
+        """The newest write among those of ``found`` that may yet be lost; 0 if there is none."""
+        receipt = self._store.head()
+        durable = 0 if receipt is None else receipt.seq
+        return max((stored.tx for stored in found if stored.tx > durable), default=0)
+
+
+def not_found(text: str) -> CtxdError:
+    """What is said of an object that is not there for whoever asks."""
+    hint = f"With session given, {PREFIX_CHARS_MIN} or more characters of an id of its index are enough."
+    return CtxdError("object_not_found", f"no object id={text}", hint=hint)
+
+
+def _row(stored: Stored) -> VersionRow:
+    document = stored.document
+    return VersionRow(
+        valid_time=stored.valid_time,
+        tx=stored.tx,
+        tx_time=stored.tx_time,
+        content_hash=document.content_hash,
+        source_hash=document.source_hash,
+        state=state_of(document),
+        char_count=document.payload.get("char_count"),
+    )
+
+
+def _is_beyond(row: VersionRow, after: tuple[int, int], order: str) -> bool:
+    place = (row.valid_time, row.tx)
+    return place > after if order == "asc" else place < after
