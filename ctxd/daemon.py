@@ -72,6 +72,7 @@ class Daemon:
         self._clock = clock
         self._log = log
         self._store = VersionStore(options.state_dir, clock)
+        self._store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
         self._server: Server | None = None
         self._sessions: Sessions | None = None
         self._ready_at = 0.0

@@ -234,7 +234,11 @@ class Committer:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-        hit("journal.postcommit")
+        try:
+            hit("journal.postcommit")
+        except OSError as error:
+            # The transaction stands: whatever fails from here on, nobody may be told that it was not applied.
+            raise dbfile.DiskFailed(str(error)) from error
 
     def _set_meta(self, name: str, value: bytes) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, value))

@@ -31,11 +31,14 @@ class GroupCommit:
         health: Health,
         landed: Callable[[Sequence[Entry]], None],
         lost: Callable[[Sequence[Entry]], None],
+        fault: Callable[[Exception], None],
     ) -> None:
-        """``landed`` is told of entries whose ``Pending`` was just resolved; ``lost`` of entries before theirs fail."""
+        """``landed`` is told of entries whose ``Pending`` was just resolved; ``lost`` of entries before theirs fail;
+        ``fault`` what those raised who waited for a ``Pending``. None of the three raises."""
         self._health = health
         self._landed = landed
         self._lost = lost
+        self._fault = fault
         self._queue = Queue()
         self._flushing: Sequence[Entry] = ()
         self._last: Pending | None = None
@@ -108,7 +111,7 @@ class GroupCommit:
         self._flushing = ()
         for entry, chain in zip(batch, chains, strict=True):
             pending = entry.pending
-            pending.resolve(Receipt(pending.seq, chain.hex(), pending.vt))
+            self._resolve(pending, Receipt(pending.seq, chain.hex(), pending.vt))
         self._landed(batch)
         if committer.low_space:
             self._health.fill("the filesystem of the state directory is nearly full")
@@ -142,4 +145,8 @@ class GroupCommit:
         self._flushing = ()
         self._lost(entries)
         for entry in entries:
-            entry.pending.resolve(None, CtxdError(code, message, outcome=outcome))
+            self._resolve(entry.pending, None, CtxdError(code, message, outcome=outcome))
+
+    def _resolve(self, pending: Pending, receipt: Receipt | None, error: CtxdError | None = None) -> None:
+        for raised in pending.resolve(receipt, error):
+            self._fault(raised)

@@ -28,6 +28,7 @@ from ctxd.store.committer import Committer
 from ctxd.store.group_commit import GroupCommit
 from ctxd.store.journal import Body
 from ctxd.store.loads import Loads, fill
+from ctxd.store.observers import Observers
 from ctxd.store.operations import Operations, op_text, operation, replay_of
 from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader, answered, basis, to_stored
@@ -52,7 +53,8 @@ class VersionStore:
         self.root = root or Path()
         self._clock = clock
         self._health = Health()
-        self._commits = GroupCommit(self._health, self._note_landed, self._note_lost)
+        self._observers = Observers()
+        self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._observers.fault)
         self._heads = Heads(limits.HEADS_CACHED_MAX)
         self._texts = Texts(limits.CONTENT_CACHE_BYTES)
         self._loads = Loads(self._heads)
@@ -61,8 +63,6 @@ class VersionStore:
         self._operations = Operations(limits.OPS_CACHED_MAX)
         self._next_seq = 1
         self._durable: Receipt | None = None
-        self._on_lost: list[Callable[[frozenset[str]], None]] = []
-        self._on_durable: list[Callable[[Sequence[tuple[Write, Pending]]], None]] = []
         self._reading = anyio.CapacityLimiter(1)
         self.incarnation = 0
         self.journal_id = ""
@@ -143,9 +143,7 @@ class VersionStore:
             self._operations.end(entry, durable=True)
         self._durable = batch[-1].pending.receipt
         self._heads.trim(batch[-1].pending.seq)
-        landed = [(entry.write, entry.pending) for entry in batch]
-        for callback in self._on_durable:
-            callback(landed)
+        self._observers.durable([(entry.write, entry.pending) for entry in batch])
 
     def _note_lost(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -153,8 +151,7 @@ class VersionStore:
             self._operations.end(entry, durable=False)
         self._next_seq = entries[0].pending.seq
         sessions = frozenset(entry.write.session for entry in entries if entry.write.session is not None)
-        for callback in self._on_lost:
-            callback(sessions)
+        self._observers.lost(sessions)
 
     def submit(self, write: Write) -> Pending:
         """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.
@@ -213,11 +210,15 @@ class VersionStore:
 
     def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Have ``callback`` told the sessions whose accepted writes were lost, before their callers are told."""
-        self._on_lost.append(callback)
+        self._observers.on_lost.append(callback)
 
     def on_durable(self, callback: Callable[[Sequence[tuple[Write, Pending]]], None]) -> None:
         """Have ``callback`` told every write that became durable, in order, after each commit."""
-        self._on_durable.append(callback)
+        self._observers.on_durable.append(callback)
+
+    def on_fault(self, callback: Callable[[Exception], None]) -> None:
+        """Have ``callback`` told what a callback of the store or of a ``Pending`` raised: the store goes on."""
+        self._observers.on_fault.append(callback)
 
     # --- read ---
 

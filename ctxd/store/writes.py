@@ -57,15 +57,23 @@ class Pending:
         else:
             self._callbacks.append(callback)
 
-    def resolve(self, receipt: Receipt | None, error: Exception | None = None) -> None:
-        """End the wait with a receipt or an error. Called once, on the loop, by the store."""
+    def resolve(self, receipt: Receipt | None, error: Exception | None = None) -> tuple[Exception, ...]:
+        """End the wait with a receipt or an error. Called once, on the loop, by the store.
+
+        Returns: what callbacks raised. All are called, and who waits goes on, whatever one of them does.
+        """
         assert not self.done, "a write is resolved once"
         self.receipt, self.error = receipt, error
+        raised: list[Exception] = []
         for callback in self._callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception as fault:  # noqa: BLE001 - one caller's fault is not that of its neighbours' writes
+                raised.append(fault)
         self._callbacks.clear()
         if self._event is not None:
             self._event.set()
+        return tuple(raised)
 
     async def wait(self) -> Receipt:
         """The receipt, once the write is durable.

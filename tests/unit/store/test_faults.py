@@ -99,8 +99,15 @@ async def test_a_full_disk_under_an_artifact_fails_its_write_and_leaves_nothing(
         await store.submit(write(document("t1", large))).wait()
 
 
-@pytest.mark.parametrize("place", ["journal.insert", "journal.flush", "journal.postcommit", "art.fsync", "art.dirsync"])
-async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, place):
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        *((place, "EIO") for place in ("journal.insert", "journal.flush", "journal.postcommit")),
+        *((place, "EIO") for place in ("art.fsync", "art.dirsync")),
+        ("journal.postcommit", "ENOSPC"),
+    ],
+)
+async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, place, error):
     store = VersionStore(root, SystemClock())
     errors = []
 
@@ -114,7 +121,7 @@ async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, 
         async with anyio.create_task_group() as group:
             await group.start(run)
             await store.submit(write(document("t1", "kept"))).wait()
-            failpoints.arm(f"{place}=error:EIO*1")
+            failpoints.arm(f"{place}=error:{error}*1")
             first = store.submit(write(document("t2", "x" * (2 * 1024 * 1024))))
             await anyio.wait_all_tasks_blocked()
             assert await failure(first) == ("store_failed", "unknown")
@@ -132,6 +139,36 @@ async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, 
         assert ((await store.get("t2", content=True)) is not None) == (place == "journal.postcommit")
     *_, report = verify(root)
     assert report.problems == []
+
+
+async def test_who_waits_for_a_write_and_raises_stops_neither_others_nor_the_store(root):
+    def raising(_):
+        raise ValueError("a fault of its own")
+
+    async with running(root) as store:
+        faults, told = [], []
+        store.on_fault(faults.append)
+        store.on_fault(raising)
+        store.on_durable(raising)
+        store.on_durable(lambda landed: told.append(len(landed)))
+        store.on_lost(raising)
+        store.on_lost(lambda sessions: told.append(sessions))
+        first, second = store.submit(write(document("t1"))), store.submit(write(document("t2")))
+        done = []
+        for callback in (raising, done.append):
+            first.on_done(callback)
+        second.on_done(done.append)
+        assert (await second.wait()).seq == 2
+        assert (done, told) == ([first, second], [2])
+        assert [str(fault) for fault in faults] == ["a fault of its own"] * 2
+
+        failpoints.arm("journal.commit=error:ENOSPC*1")
+        lost = store.submit(write(document("t3"), session="s"))
+        lost.on_done(raising)
+        assert await failure(lost) == ("disk_full", "not_applied")
+        assert told[-1] == {"s"}
+        assert len(faults) == 4
+        assert (await store.get("t2")) is not None
 
 
 async def test_writes_queued_behind_a_failed_disk_were_not_applied(root, monkeypatch):
