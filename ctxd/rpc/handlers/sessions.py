@@ -1,7 +1,7 @@
 """``session.*``: each call to what the sessions do with it, and their answer to a result.
 
-What may change in a session is decided in ``ctxd.sessions.changes``; only whether an object has content to activate is
-found out here, since that may mean reading its file. An answer that shows a state goes out once that state is durable.
+What may change in a session is decided in ``ctxd.sessions.changes``, and in ``ctxd.sessions.activation`` whether an
+object has text to activate. An answer that shows a state goes out once that state is durable.
 """
 
 import secrets
@@ -12,12 +12,11 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.index import Indexer
-from ctxd.objects.document import Document, Stored
-from ctxd.objects.kinds import is_deleted, is_unread
 from ctxd.objects.next_version import system_prompt
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions import changes
+from ctxd.sessions.activation import Activation, activation
 from ctxd.sessions.calls import Call, again, call_of, kept_result
 from ctxd.sessions.delta import NOTHING, Delta
 from ctxd.sessions.head import Settings
@@ -275,7 +274,7 @@ class _SessionCalls:
             if replay is not None:
                 return again(replay, wire.MembershipResult)
             id = changes.resolve(live.state, params.session, params.object)
-            return _moved(live, call, id, decide(live.state, id))
+            return _moved(live, call, id, Activation(decide(live.state, id)))
 
     async def activate(self, caller: Caller, params: wire.MembershipParams) -> Accepted:
         call = call_of("session.activate", caller.principal, params)
@@ -285,56 +284,16 @@ class _SessionCalls:
             if replay is not None:
                 return again(replay, wire.MembershipResult)
             id = changes.resolve(live.state, params.session, params.object)
-            delta = changes.activate(live.state, id)
-            if delta is NOTHING or id in live.state.active:
-                return _moved(live, call, id, delta)
-            head = (await self._store.heads((id,)))[id]
-            if head is None:
-                raise CtxdError("corrupt", f"object {id} is in the index of {params.session} but not in the store")
-            if is_unread(head.document) or is_deleted(head.document):
-                return await self._activate_unread(live, call, id, delta, head)
-            if head.content_ref is None:
-                raise _unavailable(head)
-            return _moved(live, call, id, delta)
-
-    async def _activate_unread(self, live: LiveSession, call: Call, id: str, delta: Delta, known: Stored) -> Accepted:
-        """Read the file of which only the name is known, or that was gone, then activate it, in one write."""
-        try:
-            indexed = await self._indexer.index_object(live.mounts, id, cause="read")
-        except CtxdError as error:
-            if is_deleted(known.document) and error.code != "path_escapes_mount":
-                raise _unavailable(known) from error
-            if error.code not in ("file_not_found", "unsupported"):
-                raise
-            raise CtxdError("source_unreachable", error.message, hint=error.hint, outcome="not_applied") from error
-        # No await from here to the write: another session's version cannot come between.
-        head = self._store.peek(id)
-        if indexed.document is None:
-            if not isinstance(head, Stored) or head.content_ref is None:
-                raise _without_text(id, "it has none")
-        elif indexed.document.content is None:
-            raise _without_text(id, f"the file is {indexed.kind}")
-        return _moved(
-            live, call, id, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt
-        )
+            return _moved(live, call, id, await activation(self._store, self._indexer, live, id))
 
     async def notices(self, _: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
         found, after = await self._notices.since(params.session, params.after, params.limit)
         return wire.NoticesResult(notices=tuple(found), next_after=after)
 
 
-def _moved(
-    live: LiveSession,
-    call: Call,
-    id: str,
-    delta: Delta,
-    *,
-    puts: tuple[Document, ...] = (),
-    signatures: dict[str, bytes] | None = None,
-    floor_vt: int = 0,
-) -> Accepted:
+def _moved(live: LiveSession, call: Call, id: str, move: Activation) -> Accepted:
     """Write a change of membership, and say where the object is then. ``changed``: its level or its pin is another."""
-    state = live.state
+    state, delta = live.state, move.delta
     if delta is NOTHING:
         same = wire.MembershipResult(
             object=id, level=state.level(id), pinned=id in state.pinned, changed=False, receipt=None
@@ -344,7 +303,12 @@ def _moved(
     after = changes.outcome(state, id, delta)
     result = wire.MembershipResult(object=id, level=after[0], pinned=after[1], changed=before != after, receipt=None)
     pending = live.commit(
-        call, delta, puts=puts, signatures=signatures, floor_vt=floor_vt, result=kept_result(call, result)
+        call,
+        delta,
+        puts=move.puts,
+        signatures=move.signatures,
+        floor_vt=move.floor_vt,
+        result=kept_result(call, result),
     )
     return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
@@ -367,14 +331,3 @@ def _shown_unchanged(live: LiveSession) -> Accepted:
 def _at(view: SessionView, receipt: Receipt | None) -> SessionView:
     """``view`` with the time that its newest write became final with."""
     return view if receipt is None else msgspec.structs.replace(view, updated_at=receipt.vt)
-
-
-def _unavailable(head: Stored) -> CtxdError:
-    payload = head.document.payload
-    why = "it is deleted" if payload.get("deleted") else f"the file is {payload.get('kind', 'not text')}"
-    return _without_text(head.document.id, why)
-
-
-def _without_text(id: str, why: str) -> CtxdError:
-    hint = "Its metadata line stays; index the file again once it holds text."
-    return CtxdError("content_unavailable", f"{id} has no text: {why}", hint=hint, outcome="not_applied")
