@@ -5,6 +5,7 @@ chat.
 """
 
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
@@ -90,9 +91,14 @@ def shown_versions(composition: Composition) -> tuple[tuple[str, int, int], ...]
     )
 
 
+_LAST_SECOND: Final = 253_402_300_799
+"""The end of the year 9999, in seconds since 1970: no time has a text beyond it, whatever a broken clock says."""
+
+
 def new_context_id(parent: str, sha256: str, assembled_at: int, agent: str, taken: set[str]) -> str:
     """The id of the context with hash ``sha256``, as short as the ids ``taken`` allow. ``assembled_at`` is in ms."""
-    second = datetime.fromtimestamp(assembled_at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = datetime.fromtimestamp(min(assembled_at // 1000, _LAST_SECOND), UTC)
+    second = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
     id = ""
     for digits in ID_DIGITS:
         id = context_id(parent, sha256, second, agent, digits=digits)

@@ -1,6 +1,9 @@
 """Numbers and times as people read them. Pure."""
 
 from datetime import UTC, datetime
+from typing import Final
+
+_LAST_MS: Final = 253_402_300_799_999
 
 
 def count(number: int | None) -> str:
@@ -9,7 +12,9 @@ def count(number: int | None) -> str:
 
 
 def moment(ms: int) -> str:
-    """Milliseconds since 1970 as UTC to the millisecond."""
+    """Milliseconds since 1970 as UTC to the millisecond; beyond the year 9999 the number itself."""
+    if ms > _LAST_MS:
+        return f"{ms} ms after 1970"
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 

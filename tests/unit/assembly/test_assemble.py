@@ -137,6 +137,17 @@ def test_a_context_id_grows_only_where_a_shorter_one_is_taken() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_clock_beyond_the_year_9999_stops_no_assembly(tmp_path: Path) -> None:
+    clock = TestClock()
+    clock.wall = 400_000_000_000_000
+    async with household(tmp_path, clock) as home:
+        await home.create()
+        context = await home.assemble()
+        assert context.assembled_at == clock.wall
+        assert context.context_id == context_id("", context.sha256, "9999-12-31T23:59:59Z", "agent")
+
+
+@pytest.mark.anyio
 @pytest.mark.requirement("CTX-7")
 async def test_the_answer_says_how_much_of_the_text_stayed_at_its_start(tmp_path: Path) -> None:
     async with household(tmp_path) as home:

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from ctxd.cli import words
 from ctxd.cli import screen
 from ctxd.cli.screen import Screen, cell, visible, wants_colour
 from tests.unit.cli.conftest import process, terminal
@@ -92,3 +93,8 @@ def test_a_terminal_gets_colour_and_safe_content_and_a_pipe_gets_neither(daemon)
 def test_the_unsafe_set_has_every_control_character_but_tab_and_line_feed():
     controls = [*range(0x20), *range(0x7F, 0xA0)]
     assert {chr(point) for point in controls if not screen._UNSAFE.match(chr(point))} == {"\t", "\n"}
+
+
+def test_a_time_beyond_the_year_9999_is_shown_as_its_number():
+    assert words.moment(253_402_300_799_999) == "9999-12-31 23:59:59.999Z"
+    assert words.moment(253_402_300_800_000) == "253402300800000 ms after 1970"
