@@ -160,7 +160,7 @@ class Daemon:
             pid=os.getpid(),
             incarnation=self._store.incarnation,
             uptime_s=round(self._clock.monotonic() - self._ready_at, 3),
-            state="draining" if self._draining else "ready" if store.state == "ok" else "degraded",
+            state="draining" if self._draining else "degraded" if store.reason else "ready",
             socket=str(self._options.socket),
             state_dir="temporary" if state is None else str(state),
             connections=self._server.connections,

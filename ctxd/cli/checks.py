@@ -106,7 +106,13 @@ def daemon(status: DaemonStatus | None, error: str, client_version: str) -> Iter
         found = f"daemon {status.version}, ctx {client_version}"
         yield warn("version", found, "restart the daemon after an upgrade; use the ctx installed with it")
     store = status.store
-    if store.state == "ok":
+    if store.state == "ok" and store.reason:
+        yield warn(
+            "store",
+            f"takes writes, but {store.reason}",
+            "set the clock (timedatectl set-ntp true); if it ran ahead once, restore a backup from before, or wait",
+        )
+    elif store.state == "ok":
         yield ok("store", f"takes writes, {store.pending_writes} pending")
     else:
         yield fail("store", f"{store.state}: {store.reason}", "free disk space, or read the daemon's log")

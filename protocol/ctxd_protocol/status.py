@@ -6,7 +6,10 @@ import msgspec
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal: newest sequence and chain hash, rows waiting for their flush, and whether writes are taken."""
+    """The journal: newest sequence and chain hash, rows waiting for their flush, and whether writes are taken.
+
+    ``reason`` says what is wrong, empty if nothing is. ``state`` may be ``ok`` all the same: then writes are taken.
+    """
 
     state: Literal["ok", "read_only", "failed"]
     reason: str
@@ -20,7 +23,10 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` its starts."""
+    """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` its starts.
+
+    ``degraded``: ``store.reason`` says why.
+    """
 
     version: str
     pid: int

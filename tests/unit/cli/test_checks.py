@@ -61,6 +61,13 @@ def test_a_daemon_answers_has_our_version_and_takes_writes():
     assert [verdict(check) for check in checks.daemon(None, "nobody listens", "1")] == ["fail"]
 
 
+def test_valid_times_ahead_of_the_clock_are_a_warning_with_a_remedy():
+    ahead = "valid times are 90000 ms ahead of the host's clock"
+    *_, store = checks.daemon(status(reason=ahead), "", "1")
+    assert (store.name, store.verdict) == ("store", "warn")
+    assert ahead in store.found and "clock" in store.fix
+
+
 def test_another_distribution_called_ctxd_is_a_failure(monkeypatch):
     assert verdict(checks.distribution()) == "ok"
     monkeypatch.setattr("importlib.metadata.version", lambda name: {"ctxd": "0.1.16"}[name])
