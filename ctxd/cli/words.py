@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-_LAST_MS: Final = 253_402_300_799_999
+_LAST_MS: Final = 253_402_300_799_000
 
 
 def count(number: int | None) -> str:

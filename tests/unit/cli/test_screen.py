@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from ctxd.cli import words
-from ctxd.cli import screen
+from ctxd.cli import screen, words
 from ctxd.cli.screen import Screen, cell, visible, wants_colour
 from tests.unit.cli.conftest import process, terminal
 
@@ -96,5 +95,5 @@ def test_the_unsafe_set_has_every_control_character_but_tab_and_line_feed():
 
 
 def test_a_time_beyond_the_year_9999_is_shown_as_its_number():
-    assert words.moment(253_402_300_799_999) == "9999-12-31 23:59:59.999Z"
+    assert words.moment(253_402_300_799_000) == "9999-12-31 23:59:59.000Z"
     assert words.moment(253_402_300_800_000) == "253402300800000 ms after 1970"
