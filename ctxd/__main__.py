@@ -1,6 +1,9 @@
 """The command ``ctxd``: run the daemon, and check, copy and put back its state."""
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -20,7 +23,27 @@ _config = click.option("--config", type=click.Path(path_type=Path), help="The co
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@contextmanager
+def _usage_apart() -> Iterator[None]:
+    """Have usage errors end with a code of their own: click's is 2, which says here that data is damaged."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.exit_code = os.EX_USAGE  # type: ignore[misc]  # click asks the instance
+        raise
+
+
+class _Program(click.Group):
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - click's own
+        with _usage_apart():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
+        with _usage_apart():
+            return super().invoke(ctx)
+
+
+@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ctxd")
 def main() -> None:
     """Hold every coding agent's context on this host.
@@ -34,8 +57,8 @@ def main() -> None:
       ctxd restore /backup/today --state-dir /var/lib/ctxd
 
     \b
-    Exit codes: 0 ok, 1 failure or warnings, 2 damage or usage, 3 data loss, 10 no state,
-    64 socket path too long, 69 socket in use, 73 socket or directory cannot be made,
+    Exit codes: 0 ok, 1 failure or warnings, 2 damage, 3 data loss, 10 no state,
+    64 usage, or socket path too long, 69 socket in use, 73 socket or directory cannot be made,
     74 disk failed, 75 state directory in use, 78 configuration or state not usable.
     """
 

@@ -98,6 +98,25 @@ def test_a_live_socket_and_what_is_no_socket_are_refused_and_left_alone(tmp_path
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["verify", "--nonsense"],
+        ["verify", "beyond"],
+        ["backup"],
+        ["nonsense"],
+        ["--nonsense"],
+        ["run", "--ephemeral", "--state-dir", "/nowhere"],
+        ["run", "--log-level", "loud"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_usage_is_told_apart_from_damaged_data(words: list[str]) -> None:
+    ended = subprocess.run([CTXD, *words], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == os.EX_USAGE
+    assert "Usage: " in ended.stderr
+
+
 @pytest.mark.requirement("DUR-5")
 def test_a_second_daemon_on_the_same_state_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
