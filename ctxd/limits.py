@@ -34,7 +34,7 @@ HEADS_CACHED_MAX: Final = 100_000
 """Newest versions kept in memory, about 1 KiB each. Fewer make writes of known objects wait for a read."""
 
 CONTENT_CACHE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of text kept in memory for reads."""
+"""Bytes of memory that text kept for reads may take."""
 
 OPS_CACHED_MAX: Final = 10_000
 """Finished operation ids kept in memory. A resend of an older one is looked up on disk."""

@@ -1,5 +1,6 @@
 """What the store keeps in memory: newest versions, and text. Both bounded, both on the loop only."""
 
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
@@ -65,25 +66,31 @@ class Heads:
 
 
 class Texts:
-    """Text by its BLAKE3 in hex, at most ``limit`` bytes of it. Least recently used goes first."""
+    """Text by its BLAKE3 in hex, at most ``limit`` bytes of memory of it. Least recently used goes first.
+
+    What a text takes as it is put is counted: one character that is not Latin makes each of it take two bytes or four.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._texts: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
     def get(self, ref: str) -> str | None:
         """The text, null if it is not kept here."""
-        text = self._texts.get(ref)
-        if text is not None:
-            self._texts.move_to_end(ref)
-        return text
+        kept = self._texts.get(ref)
+        if kept is None:
+            return None
+        self._texts.move_to_end(ref)
+        return kept[0]
 
     def put(self, ref: str, text: str) -> None:
         """Keep ``text``, unless it would push out most of the rest."""
-        if ref in self._texts or len(text) > self._limit // 8:
+        size = sys.getsizeof(text)
+        if ref in self._texts or size > self._limit // 8:
             return
-        self._texts[ref] = text
-        self._size += len(text)
+        # The size is kept: a text grows when it is first encoded, which it remembers.
+        self._texts[ref] = (text, size)
+        self._size += size
         while self._size > self._limit:
-            self._size -= len(self._texts.popitem(last=False)[1])
+            self._size -= self._texts.popitem(last=False)[1][1]
