@@ -4,13 +4,25 @@ A fault is told by its symbolic code, from the closed table in ``ctxd_protocol.e
 ``ctxd.rpc.faults`` turns it into a wire error.
 """
 
+from typing import Final
+
 from ctxd_protocol.errors import ERRORS, Outcome
+
+REMEDIES: Final = {
+    "draining": "Connect again when it is back.",
+    "store_backlog_full": "Send it again a little later, with the same op_id.",
+    "disk_full": "Free space on the filesystem of the state directory; writes resume by themselves.",
+    "store_failed": "Check the disk of the state directory; once the daemon is back, send it again with the same op_id.",
+    "data_loss": "Run ctxd verify; restore a backup.",
+}
+"""What helps against a fault of the store, wherever it is met; by code."""
 
 
 class CtxdError(Exception):
     """Something a caller has to know about.
 
-    ``code`` is a key of ``ctxd_protocol.errors.ERRORS``; ``message`` names cause and place; ``hint`` names the remedy.
+    ``code`` is a key of ``ctxd_protocol.errors.ERRORS``; ``message`` names cause and place; ``hint`` names the remedy,
+    that of ``REMEDIES`` if left out.
     ``outcome`` says what became of a write, null for a read.
     """
 
@@ -27,7 +39,7 @@ class CtxdError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.hint = hint
+        self.hint = hint or REMEDIES.get(code, "")
         self.retry_after_ms = retry_after_ms
         self.outcome = outcome
 

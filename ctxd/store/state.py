@@ -56,9 +56,8 @@ class Health:
     def require_writable(self) -> None:
         """Raises: CtxdError ``disk_full``, ``data_loss``, ``store_failed`` or ``draining`` unless writes are taken."""
         if self._code:
-            hint = "Run ctxd verify; restore a backup." if self._code == "data_loss" else ""
             wait = 1_000 if self._code != "data_loss" else None
-            raise CtxdError(self._code, self.reason, hint=hint, retry_after_ms=wait, outcome="not_applied")
+            raise CtxdError(self._code, self.reason, retry_after_ms=wait, outcome="not_applied")
         if self._draining:
             raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000, outcome="not_applied")
 
