@@ -47,8 +47,11 @@ def session_object_id(session: str) -> ObjectId:
 
 
 def toolcall_alias(session: str, toolcall: str) -> ObjectId:
-    """The id of a tool call of ``session`` whose own id is taken, or looks like one that ctxd makes."""
-    return ObjectId(f"toolcall:{session}:{toolcall}")
+    """The id of a tool call of ``session`` whose own id is taken, or looks like one that ctxd makes.
+
+    A colon in the session's id is written as ``~``, which none holds: the colon behind it is then the first one.
+    """
+    return ObjectId(f"toolcall:{session.replace(':', '~')}:{toolcall}")
 
 
 def context_id(parent: str, artifact: str, created_at: str, template: str, *, digits: int = 8) -> ContextId:
