@@ -204,8 +204,11 @@ class Objects:
                     return found, False
 
     async def sessions_of(self, id: str) -> Sequence[str]:
-        """The sessions that know object ``id``. Raises: CtxdError object_not_found, corrupt, store_failed."""
-        if (await self._store.heads((id,)))[id] is None:
+        """The sessions that know object ``id``; none know infrastructure, which is in no index.
+
+        Raises: CtxdError object_not_found, corrupt, store_failed.
+        """
+        if id.startswith(INNER_PREFIXES) or await self._version(id, At(), content=False) is None:
             raise not_found(id)
         return await self._sessions.knowing(id)
 

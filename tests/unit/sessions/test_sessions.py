@@ -264,6 +264,13 @@ async def test_a_tool_call_is_recorded_once_and_its_id_is_each_sessions_own(tmp_
         assert (await record(w, "s2", "call|1 x", "another")).outcome == "unchanged"
         assert (await record(w, "s1", "chat:s1")).object == "toolcall:s1:chat:s1"
         assert (await record(w, "s1", "ab" * 32)).object == "toolcall:s1:" + "ab" * 32
+        # Where a session's id holds a colon, its tool calls must not be those of another one.
+        for name in ("a", "a:b"):
+            await w.call("session.create", agent="a", session=name)
+        await record(w, "s1", "b:chat:c")
+        theirs = await record(w, "a", "b:chat:c")
+        ours = await record(w, "a:b", "chat:c", "another")
+        assert (theirs.object, ours.object) == ("toolcall:a:b:chat:c", "toolcall:a~b:chat:c")
         gone = await w.call("session.deactivate", session="s2", object="call|1 x")
         assert gone.object == "toolcall:s2:call|1 x"
 
@@ -399,6 +406,12 @@ async def test_objects_are_listed_by_session_and_over_all(tmp_path: Path) -> Non
         assert not [id for id in everything if id.startswith(("segment:", "assembly:"))]
         shared = (await w.call("object.sessions", object=files[0].object)).sessions
         assert shared == ("s1", "s2")
+        for id in ("chat:s1", "session:s1", "system_prompt:s1"):
+            assert (await w.call("object.get", object=id)).object.id == id
+            assert (await w.call("object.sessions", object=id)).sessions == ()
+        for id in ("segment:s1#0000000000", "assembly:s1#0000000001", "chat:none", "none"):
+            for method in ("object.get", "object.sessions"):
+                assert await code_of(w.call(method, object=id)) == "object_not_found"
 
 
 @pytest.mark.requirement("SES-1")
