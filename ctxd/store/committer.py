@@ -8,7 +8,7 @@ Runs on one thread at a time; knows nothing of the loop. ``dbfile.DiskFull`` lea
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +63,7 @@ class Committer:
         with dbfile.faults():
             self._check_version(dbfile.user_version(self._path))
             dbfile.forget_cached_pages(self._path)
+            self._close_to_others()
             self._connection = dbfile.open_writer(self._path)
             self._versions = backend_of(self._connection)
             version = int(self._connection.pragma("user_version"))
@@ -75,6 +76,13 @@ class Committer:
                 self.incarnation += 1
                 self._count_start()
         return damage
+
+    def _close_to_others(self) -> None:
+        """See that only its owner may open the file, from its first byte on: its log takes the mode that it has."""
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.chmod(f"{self._path}{suffix}", 0o600)
 
     def _count_start(self) -> None:
         """Note this start. On a full disk that is left to the probe: what is there can be read all the same."""
@@ -100,7 +108,6 @@ class Committer:
         journal.become_another(self._connection)
         self._connection.execute(f"PRAGMA user_version={journal.SCHEMA_VERSION}")
         self._connection.execute("COMMIT")
-        os.chmod(self._path, 0o600)
 
     def _read_tail(self) -> str:
         row = self._connection.execute("SELECT seq, chain, vt FROM journal ORDER BY seq DESC LIMIT 1").fetchone()

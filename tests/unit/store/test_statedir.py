@@ -41,6 +41,18 @@ except StateDirError as error:
 
 
 @pytest.mark.anyio
+async def test_every_file_of_the_state_is_closed_to_others_from_the_start(tmp_path):
+    before = os.umask(0o022)
+    try:
+        async with running(tmp_path / "state") as store:
+            await store.submit(write(document("t1"))).wait()
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").glob("state.db*")}
+    finally:
+        os.umask(before)
+    assert modes == {"state.db": 0o600, "state.db-wal": 0o600, "state.db-shm": 0o600}
+
+
+@pytest.mark.anyio
 async def test_two_stores_on_one_directory_are_refused(tmp_path):
     async with running(tmp_path / "state") as store:
         with pytest.raises(StateDirError) as caught:
