@@ -56,12 +56,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def backup(root: Path, destination: Path) -> Manifest:
     """Copy the state directory ``root`` to ``destination``, which is made or empty. Blocks; a daemon may be running.
 
-    Raises: StateDirError if there is no state, ``destination`` is not empty, or what was copied is damaged.
+    Raises: StateDirError if there is no state, ``destination`` is in it or not empty, or what was copied is damaged.
     ``dbfile``'s errors. Whatever fails, no manifest is left.
     """
     database = root / "state.db"
     if not database.is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
+    if destination.resolve().is_relative_to(root.resolve()):
+        # It would be lost with what it is a copy of, and be in the way of a restore.
+        raise StateDirError(f"{destination} is in the state directory itself", exit_code=_EXIT_REFUSED)
     _make_empty(destination)
     try:
         with dbfile.faults():
@@ -114,13 +117,14 @@ def _make_empty(folder: Path) -> None:
 
 
 def _copy_database(source: Path, target: Path) -> None:
+    # Made before SQLite does: open to nobody else, and so is its log.
+    os.close(_create(target))
     reader, writer = dbfile.open_reader(source), dbfile.open_copy(target)
     try:
         dbfile.copy(reader, writer, pages=_PAGES_STEP, step=lambda: hit("backup.copy"))
     finally:
         writer.close()
         reader.close()
-    target.chmod(0o600)
 
 
 def _become_another(database: Path) -> None:

@@ -46,6 +46,17 @@ async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_p
         assert store.journal_id != restored
 
 
+@pytest.mark.parametrize("place", ["", "backup", "artifacts/deep/backup"])
+async def test_a_backup_into_the_state_itself_is_refused(root, tmp_path, place):
+    (tmp_path / "alias").symlink_to(root)
+    before = sorted(root.rglob("*"))
+    for destination in (root / place, tmp_path / "alias" / place):
+        with pytest.raises(StateDirError, match="in the state directory itself") as caught:
+            backup(root, destination)
+        assert caught.value.exit_code == 73
+    assert sorted(root.rglob("*")) == before
+
+
 @pytest.mark.requirement("DUR-7")
 async def test_a_backup_beside_a_writing_store_is_a_moment_of_it(root, tmp_path):
     async with running(root) as store:
