@@ -12,7 +12,7 @@ REMEDIES: Final = {
     "draining": "Connect again when it is back.",
     "store_backlog_full": "Send it again a little later, with the same op_id.",
     "disk_full": "Free space on the filesystem of the state directory; writes resume by themselves.",
-    "store_failed": "Check the disk of the state directory; once the daemon is back, send it again with the same op_id.",
+    "store_failed": "Check the disk of the state directory; then send it again with the same op_id.",
     "data_loss": "Run ctxd verify; restore a backup.",
 }
 """What helps against a fault of the store, wherever it is met; by code."""
