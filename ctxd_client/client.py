@@ -143,6 +143,8 @@ class Client:
         agent: str | None = None,
         system_prompt: str = "",
         workdir: str = "/",
+        filesystem_id: str | None = None,
+        detect_filesystems: bool = False,
         mounts: Mapping[str, str] | Sequence[Mount] = (),
         collapse: Collapse | None = None,
         budget_tokens: int | None = None,
@@ -151,7 +153,8 @@ class Client:
         """A handle on one session: the one named, or with ``agent`` a new one. With both, it is made unless it is
         there.
 
-        ``mounts`` may be a mapping from the agent's folders to this host's.
+        ``mounts`` may be a mapping from the agent's folders to this host's. For an agent in a sandbox, ``filesystem_id``
+        names what no mount covers; one on the host may have ``detect_filesystems`` tell filesystems apart by device.
         Raises: ``NotFound`` if a session is named, is not there, and no ``agent`` says how to make it.
 
         Example: ``s = await client.session(agent="demo", mounts={"/workspace": "."})``
@@ -163,6 +166,8 @@ class Client:
                     session=session,
                     system_prompt=system_prompt,
                     workdir=workdir,
+                    filesystem_id=filesystem_id,
+                    detect_filesystems=detect_filesystems,
                     mounts=handle.as_mounts(mounts),
                     collapse=collapse,
                     budget_tokens=budget_tokens,

@@ -84,6 +84,12 @@ def test_both_handles_have_the_same_methods_with_the_same_parameters():
         assert "session" not in ours.parameters
 
 
+@pytest.mark.parametrize("kind", [Client, SyncClient])
+def test_a_handle_can_be_made_with_all_that_a_session_can_start_with(kind):
+    ours = set(inspect.signature(kind.session).parameters)
+    assert ours == set(inspect.signature(kind.session_create).parameters) - {"op_id"}
+
+
 async def every_call(client):
     """Each method once, with the least it needs; what the daemon saw is checked by the caller."""
     for method in METHODS.values():

@@ -120,6 +120,10 @@ def test_a_handle_is_made_for_an_agent_or_found_by_its_id(daemon, tmp_path):
         (create,) = daemon.of("session.create")
         assert create.params["mounts"][0]["canonical_prefix"] == str(tmp_path.resolve())
         assert made.id == "x"
+        client.session(agent="demo", filesystem_id="sandbox-7")
+        client.session(agent="demo", detect_filesystems=True)
+        (_, sandboxed, detecting) = (seen.params for seen in daemon.of("session.create"))
+        assert (sandboxed["filesystem_id"], detecting["detect_filesystems"]) == ("sandbox-7", True)
 
         def taken(seen):
             raise Refusal("session_exists")
