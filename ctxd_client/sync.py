@@ -149,8 +149,8 @@ class SyncClient:
         """A handle on one session: the one named, or with ``agent`` a new one. With both, it is made unless it is
         there.
 
-        ``mounts`` may be a mapping from the agent's folders to this host's. For an agent in a sandbox, ``filesystem_id``
-        names what no mount covers; one on the host may have ``detect_filesystems`` tell filesystems apart by device.
+        ``mounts`` may be a mapping from the agent's folders to this host's. What none covers lies on ``filesystem_id``,
+        null meaning the host's; ``detect_filesystems`` has an agent on the host tell them apart by device.
         Raises: ``NotFound`` if a session is named, is not there, and no ``agent`` says how to make it.
 
         Example: ``s = client.session(agent="demo", mounts={"/workspace": "."})``
