@@ -118,7 +118,7 @@ def test_each_end_has_its_documented_code_and_errors_are_one_line_of_cause_place
         (1, f"session resume {closed(lived)}", (lived.id, "closed")),
         (2, "sesion", ("'sesion'", "did you mean 'session'", "ctx --help")),
         (2, "session ls --limit none", ("--limit", "ctx session ls --help")),
-        (3, "session show nobody", ("nobody", "; session.list")),
+        (3, "session show nobody", ("nobody", "; ctx session ls")),
         (3, f"object cat {'0' * 64} -s {lived.id}", ("0" * 64, ";")),
         (4, f"session new demo --id {lived.id}", (lived.id, ";")),
         (5, f"status --socket {nowhere}", (nowhere, "there is no socket", "ctxd run")),

@@ -9,9 +9,13 @@ import sys
 import time
 from importlib.metadata import entry_points
 
+import click
 import pytest
 
 from ctxd.cli.exits import MEANINGS
+from ctxd.cli.failures import COMMANDS
+from ctxd.cli.main import cli
+from ctxd_protocol.methods import METHODS
 from tests.fakes.daemon import HOLD, Refusal
 from tests.unit.cli.conftest import process
 
@@ -44,6 +48,29 @@ def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon,
     ran = scripted("status")
     assert (ran.code, ran.out) == (exit_code, "")
     assert ran.err == "ctx: daemon.status: it is so; do this\n", "one line: cause and place, then the remedy"
+
+
+@pytest.mark.parametrize(
+    ("hint", "told"),
+    [
+        ("session.list names them.", "ctx session ls names them"),
+        ("Call session.resume first.", "run ctx session resume first"),
+        ("Add it with session.pool_add first.", "add it with ctx rpc session.pool_add first"),
+        ("Among them: /w/object.list, my.session.list.", "among them: /w/object.list, my.session.list"),
+    ],
+)
+def test_a_remedy_names_commands_not_methods(scripted, daemon, hint, told):
+    daemon.script["daemon.status"] = refuse("session_not_found", hint=hint)
+    assert scripted("status").err == f"ctx: daemon.status: it is so; {told}\n"
+
+
+def test_each_command_that_a_remedy_may_name_exists():
+    for method, words in COMMANDS.items():
+        assert method in METHODS
+        command, context = cli, click.Context(cli)
+        for word in words.split():
+            command = command.get_command(context, word)
+            assert command is not None, words
 
 
 def test_without_a_daemon_the_exit_code_is_5_and_the_line_names_path_and_remedy(ctx, tmp_path):
