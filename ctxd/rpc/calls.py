@@ -1,6 +1,6 @@
 """The calls of one connection, from their start to their only answer.
 
-Owns which calls are unanswered, their deadlines, and batches that are not complete. Knows no method by name but
+Owns which calls are unanswered, and their deadlines. Knows no method by name but
 ``$/cancelRequest`` and sends nothing: answers that come later are handed to ``deliver``. Promises: a call is answered
 once; a write that was submitted is never undone because its client left.
 """
@@ -14,6 +14,7 @@ import anyio
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ctxd.rpc.answers import Answer, BatchAnswer
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Entry, Table
 from ctxd.rpc.faults import cancelled_error, draining_error, error_of, timeout_error
@@ -23,27 +24,7 @@ from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, error_object, refuse
 from ctxd_protocol.methods import CancelParams
 
-Answer = Reply | Failure | list[Reply | Failure]
-
 _CANCEL: Final = msgspec.json.Decoder(CancelParams)
-
-
-class BatchAnswer:
-    """Gathers the answers of one batch; ``add`` gives the array once the last member has its own."""
-
-    __slots__ = ("_answers", "_open", "ids")
-
-    def __init__(self, members: int) -> None:
-        self._open = members
-        self._answers: list[Reply | Failure] = []
-        self.ids: set[RequestId] = set()
-
-    def add(self, answer: Reply | Failure | None) -> list[Reply | Failure] | None:
-        """Note a member's answer, null for a notification; the whole array when it was the last and there is one."""
-        if answer is not None:
-            self._answers.append(answer)
-        self._open -= 1
-        return self._answers if self._open == 0 and self._answers else None
 
 
 class Call:
@@ -91,6 +72,11 @@ class Calls:
         self._undecided = 0
         self.caller = caller
         self.open: dict[Any, Call] = {}
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write of this connection is neither durable nor known to have failed."""
+        return self._undecided > 0
 
     @property
     def may_write(self) -> bool:

@@ -15,9 +15,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from ctxd.failpoints import hit
+from ctxd.rpc.answers import Answer, encode_answers
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.calls import Answer, Call, Calls
-from ctxd.rpc.faults import error_of
+from ctxd.rpc.calls import Call, Calls
 from ctxd.rpc.intake import Intake, Work
 from ctxd.rpc.lane import Lane
 from ctxd.rpc.turns import CALLS_SHARED, TURN_S
@@ -28,7 +28,6 @@ from ctxd_protocol.jsonrpc import (
     Request,
     Stray,
     encode,
-    encode_all,
     error_object,
     refuse,
 )
@@ -120,6 +119,9 @@ class Connection(asyncio.Protocol):
             return
         hit("conn.frame")
         intake = self._intake
+        if not self._is_full() and (items := intake.take_short(data)) is not None:
+            self._begin_short(items)
+            return
         pending, waited = intake.pending, bool(intake)
         completed = intake.take(data)
         if completed and not waited and not self._is_full():
@@ -204,6 +206,10 @@ class Connection(asyncio.Protocol):
         self._close_if_idle()
         return False
 
+    def beside_writers(self) -> bool:
+        """As ``turns.Taker``: whether others wait for writes of theirs."""
+        return self._calls is not None and self._lane.writers > self._calls.is_writing
+
     def _is_full(self) -> bool:
         return self._choked or len(self._open) >= self._lane.limits.in_flight
 
@@ -217,6 +223,15 @@ class Connection(asyncio.Protocol):
         if not self._queued and self._intake and not self._is_full():
             self._queued = True
             self._lane.turns.want(self)
+
+    def _begin_short(self, items: list[Any]) -> None:
+        hit("rpc.dispatch")
+        answers: list[Any] = []
+        self._begin_some(items, answers)
+        if answers:
+            self._write(self._encode(answers))
+        if self._intake:
+            self._hold()
 
     def _begin(self, calls: int) -> bool:
         """Begin at most ``calls`` held calls, until the turn is over or a bound is met. Answers that are there go out
@@ -301,19 +316,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(frames)
 
     def _encode(self, answers: list[Any]) -> bytes:
-        try:
-            return encode_all(answers)
-        except Exception:  # noqa: BLE001 - a result that cannot be encoded fails its own call only
-            return b"".join(self._encode_one(answer) for answer in answers)
-
-    def _encode_one(self, answer: Answer) -> bytes:
-        try:
-            return encode(answer)
-        except Exception as exc:  # noqa: BLE001 - see _encode
-            error = error_of(exc, method="", log=self._lane.log)
-            members = answer if isinstance(answer, list) else [answer]
-            failures = [refuse(member.id, error) for member in members]
-            return encode(failures) if isinstance(answer, list) else encode(failures[0])
+        return encode_answers(answers, log=self._lane.log)
 
     def _notify(self, method: str, params: msgspec.Struct) -> bool:
         """Queue a notification; false if the queue is full. It goes out after the answers of this turn of the loop."""

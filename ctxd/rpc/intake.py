@@ -4,9 +4,9 @@ Owns the way from bytes to requests. Reads frames piece by piece: a receive may 
 once would keep everybody else waiting. Begins nothing.
 """
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from ctxd.rpc.calls import BatchAnswer
+from ctxd.rpc.answers import BatchAnswer
 from ctxd.rpc.lane import Lane
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.framing import FrameDecoder
@@ -14,6 +14,11 @@ from ctxd_protocol.jsonrpc import Batch, Failure, Request, Stray, error_object, 
 
 Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswer]
 """What waits for its turn: a request, a refusal to send in its place, or either as a member of a batch."""
+
+_LINE_END: Final = ord("\n")
+
+_SHORT_BYTES: Final = 512
+"""Bytes that hold no more calls than may be begun at once."""
 
 _PIECE_BYTES: Final = 128
 """Bytes that are read for each call wanted: what a short call has."""
@@ -39,7 +44,7 @@ class Intake:
 
     def __bool__(self) -> bool:
         """Whether anything waits to be begun."""
-        return self._next < len(self._items) or self._read_to < len(self._block)
+        return bool(self._items or self._block)
 
     @property
     def fault(self) -> ErrorObject | None:
@@ -48,6 +53,16 @@ class Intake:
         if fault is None or self:
             return None
         return error_object(fault.code, str(fault), hint=fault.hint)
+
+    def take_short(self, data: bytes) -> list[Any] | None:
+        """The calls of ``data`` if that is a few plain ones and nothing is before them, as almost always; else null,
+        and it is to be taken in."""
+        if len(data) > _SHORT_BYTES or data[-1] != _LINE_END or self._items or self._block or self._decoder.pending:
+            return None
+        items = self._lane.reader.read(data)
+        if items is not None:
+            self._lane.requests += len(items)
+        return cast(list[Any] | None, items)
 
     def take(self, data: bytes) -> bool:
         """Take received bytes in. Returns: whether they complete a line."""

@@ -110,11 +110,11 @@ class Lane:
     def writes_max(self, writes: int) -> int:
         """How many writes that are not durable a connection may have that has ``writes``.
 
-        A transaction takes all that wait, and all of them wait for it: connections that write at once share what one
-        may have alone.
+        A transaction takes all that wait, and all of them wait for it: connections that write at once share half of
+        what one may have alone.
         """
         writers = self.writers + (writes == 0)
-        return max(_WRITES_MIN, self.limits.in_flight // writers)
+        return self.limits.in_flight if writers == 1 else max(_WRITES_MIN, self.limits.in_flight // 2 // writers)
 
     def leave(self, guest: Guest) -> None:
         """Forget ``guest``, whose connection is gone."""

@@ -127,6 +127,7 @@ class Server:
         if self._lane is not None:
             for guest in list(self._lane.guests):
                 guest.abort()
+            self._lane.turns.close()
 
     def _make_lane(self, group: TaskGroup) -> Lane:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -6,6 +6,7 @@ turns: then looking costs more than it gives.
 """
 
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -13,15 +14,25 @@ from typing import Any, Final, Protocol
 CALLS_SHARED: Final = 8
 """Calls of one turn while others wait for theirs, and of what is begun as soon as it is received."""
 
+CALLS_BESIDE_WRITERS: Final = 4
+"""Calls of one turn while others wait for their writes."""
+
+ROUNDS_BESIDE_WRITERS: Final = 3
+"""Turns of the loop from one turn to the next while others wait for their writes: a write takes some eight of them."""
+
 CALLS_ALONE_MAX: Final = 512
 """Calls of one turn of a connection that has long been the only one with work."""
 
 TURN_S: Final = 0.0005
 """Seconds after which a turn ends whatever is left of it: some calls take as long as a hundred others."""
 
-SWITCH_S: Final = 0.0001
+SWITCH_S: Final = 0.00005
 """Seconds that a thread waits for the interpreter while connections hold work. The thread that commits waits a dozen
 times for each transaction, and each time as long as this if the loop never rests."""
+
+YIELD_S: Final = 0.00002
+"""Seconds that the loop rests after a turn beside writers: the committing thread has the interpreter, and the
+processor if there is only one, until then."""
 
 CALM_S: Final = 1.0
 """Seconds without work held after which threads wait as long as they always do."""
@@ -29,6 +40,9 @@ CALM_S: Final = 1.0
 
 class Taker(Protocol):
     """Who takes turns."""
+
+    def beside_writers(self) -> bool:
+        """Whether others wait for writes of theirs."""
 
     def take_turn(self, calls: int) -> bool:
         """Begin at most ``calls`` calls within ``TURN_S``. Returns: whether another turn could begin more."""
@@ -47,16 +61,17 @@ class Loop(Protocol):
 class Turns:
     """The takers that have work, in the order of their turns: one a turn of the loop."""
 
-    __slots__ = ("_busy", "_calls", "_due", "_last", "_loop", "_switch_s", "_waiting")
+    __slots__ = ("_busy", "_calls", "_due", "_hurried", "_last", "_loop", "_rounds", "_waiting")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._waiting: deque[Taker] = deque()
         self._last: Taker | None = None
         self._calls = CALLS_SHARED
-        self._switch_s: float | None = None
+        self._hurried = False
         self._busy = False
         self._due = False
+        self._rounds = 1
 
     def want(self, taker: Taker) -> None:
         """Give ``taker`` a turn after those that wait already. Not to be called while it waits for one or has it."""
@@ -70,31 +85,73 @@ class Turns:
             self._loop.call_soon(self._give)
 
     def _give(self) -> None:
+        if self._rounds > 1:
+            self._rounds -= 1
+            self._loop.call_soon(self._give)
+            return
         self._due = False
+        if not self._waiting:
+            return
         taker = self._waiting.popleft()
         alone = not self._waiting and taker is self._last
         self._calls = min(2 * self._calls, CALLS_ALONE_MAX) if alone else CALLS_SHARED
+        if beside_writers := taker.beside_writers():
+            self._calls, self._rounds = CALLS_BESIDE_WRITERS, ROUNDS_BESIDE_WRITERS
         self._last = taker
         if self._waiting:
             self._due = True
             self._loop.call_soon(self._give)
         if taker.take_turn(self._calls):
             self._put(taker)
+        if beside_writers:
+            time.sleep(YIELD_S)
+
+    def close(self) -> None:
+        """Give no turn more, and have threads wait as before."""
+        self._waiting.clear()
+        self._rounds = 1
+        if self._hurried:
+            self._hurried = False
+            _SWITCHING.relax()
 
     # --- threads
 
     def _hurry(self) -> None:
         self._busy = True
-        if self._switch_s is None:
-            self._switch_s = sys.getswitchinterval()
-            sys.setswitchinterval(SWITCH_S)
+        if not self._hurried:
+            self._hurried = True
+            _SWITCHING.hurry()
             self._loop.call_later(CALM_S, self._calm)
 
     def _calm(self) -> None:
         """Have threads wait as before, once no work was held for a while."""
+        if not self._hurried:
+            return
         if self._busy or self._waiting:
             self._busy = bool(self._waiting)
             self._loop.call_later(CALM_S, self._calm)
-        elif self._switch_s is not None:
-            sys.setswitchinterval(self._switch_s)
-            self._switch_s = None
+        else:
+            self._hurried = False
+            _SWITCHING.relax()
+
+
+class _Switching:
+    """How long threads wait for the interpreter: one for the process, whoever is in a hurry in it."""
+
+    def __init__(self) -> None:
+        self._hurries = 0
+        self._usual_s = 0.0
+
+    def hurry(self) -> None:
+        if self._hurries == 0:
+            self._usual_s = sys.getswitchinterval()
+            sys.setswitchinterval(SWITCH_S)
+        self._hurries += 1
+
+    def relax(self) -> None:
+        self._hurries -= 1
+        if self._hurries == 0:
+            sys.setswitchinterval(self._usual_s)
+
+
+_SWITCHING: Final = _Switching()
