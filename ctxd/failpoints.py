@@ -1,6 +1,6 @@
 """Places where a test may stop, slow down or fail the process. Unarmed, a place costs one look at an empty dict.
 
-Armed by ``CTXD_FAILPOINTS`` at start or ``arm`` in a test: ``name=action`` entries, separated by ``;``. Actions:
+Armed by ``CTXD_FAILPOINTS`` at start or ``armed`` in a test: ``name=action`` entries, separated by ``;``. Actions:
 ``kill`` (SIGKILL to itself), ``sleep:2ms``, ``error:ENOSPC`` (an ``OSError``), ``count``. ``*3`` after an action
 limits how often it fires, ``@5`` makes it fire from the fifth pass on.
 """
@@ -10,6 +10,8 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -82,20 +84,22 @@ def hit(name: str) -> None:
         point.fire()
 
 
-def arm(spec: str) -> None:
-    """Arm the places of ``spec`` in this process, in the form that ``CTXD_FAILPOINTS`` has, until ``disarm``.
+@contextmanager
+def armed(spec: str) -> Iterator[None]:
+    """Have the places of ``spec`` armed inside, in the form that ``CTXD_FAILPOINTS`` has; after it all is as before.
 
     Raises: ValueError for a place or an action that does not exist, and for a ``spec`` that arms nothing.
     """
     points = dict(map(_parse, filter(None, spec.split(";"))))
     if not points:
-        raise ValueError("no failpoint to arm; disarm() disarms")
+        raise ValueError("no failpoint to arm")
+    before = dict(_ARMED)
     _ARMED.update(points)
-
-
-def disarm() -> None:
-    """Disarm every place."""
-    _ARMED.clear()
+    try:
+        yield
+    finally:
+        _ARMED.clear()
+        _ARMED.update(before)
 
 
 def passes(name: str) -> int:

@@ -18,12 +18,6 @@ def store(tmp_path):
     return store
 
 
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    failpoints.disarm()
-
-
 def test_what_was_written_is_read_under_its_hash(store):
     ref = store.write(b"some bytes")
     assert ref == blake3(b"some bytes").hexdigest()
@@ -65,11 +59,9 @@ def test_a_missing_artifact_is_an_error(store):
 
 @pytest.mark.parametrize("place", ["art.write", "art.fsync", "art.link"])
 def test_a_write_that_fails_leaves_no_file(store, place):
-    failpoints.arm(f"{place}=error:ENOSPC")
-    with pytest.raises(OSError, match="failpoint"):
+    with failpoints.armed(f"{place}=error:ENOSPC"), pytest.raises(OSError, match="failpoint"):
         store.write(b"x")
     assert list(store.names()) == []
-    failpoints.disarm()
     assert store.read(store.write(b"x")) == b"x"
 
 

@@ -109,8 +109,7 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
         known = await home.assemble(other)
         path.write_text("read, and lost")
         found = await home.indexer.index(reader.mounts, "/", str(path))
-        failpoints.arm("journal.commit=error:ENOSPC*1")
-        try:
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
             # Nothing from here to the commit's failure gives way to it.
             reader.commit(Call("file.index", "p"), changes.read(reader.state, found.object), puts=found.puts)
             home.record(live, "call_1", "lost")
@@ -120,8 +119,6 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
             with pytest.raises(CtxdError) as caught:
                 assert lost.pending is not None
                 await lost.pending.wait()
-        finally:
-            failpoints.disarm()
         assert caught.value.code == "disk_full"
         assert "char_count=14" in showing.context.text
         live, other = await home.sessions.live("s"), await home.sessions.live("other")
@@ -164,14 +161,11 @@ async def test_a_record_shows_every_version_accepted_before_it_also_one_that_is_
         active.write_text("new text")
         stub.write_text("stub text")
         read = [await home.indexer.index(other.mounts, "/", str(path)) for path in (active, stub)]
-        failpoints.arm("journal.flush=sleep:300ms*1")
-        try:
+        with failpoints.armed("journal.flush=sleep:300ms*1"):
             for found in read:
                 delta = changes.read(other.state, found.object)
                 other.commit(Call("file.index", "p"), delta, puts=found.puts, floor_vt=found.floor_vt)
             made = await home.assemble(one)
-        finally:
-            failpoints.disarm()
         assert made.blocks[-1].text.endswith("\nnew text")
         assert "char_count=9" in made.text
         assert (await home.archive.show("one")).context == made
@@ -188,14 +182,11 @@ async def test_a_version_that_was_lost_is_not_taken_for_the_one_that_got_its_seq
             await home.assemble(onlooker)
         path.write_text("lost")
         found = await home.indexer.index(reader.mounts, "/", str(path))
-        failpoints.arm("journal.commit=error:ENOSPC*1")
-        try:
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
             pending = reader.commit(Call("file.index", "p"), changes.read(reader.state, found.object), puts=found.puts)
             await home.assembler.plan(onlooker, None)
             with pytest.raises(CtxdError):
                 await pending.wait()
-        finally:
-            failpoints.disarm()
         await writable(home)
         path.write_text("kept, and longer")
         reader = await home.sessions.live("reader")

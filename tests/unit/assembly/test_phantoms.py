@@ -22,12 +22,6 @@ CALLER = Caller(principal="p", capability="host", session=None, connection=1, no
 OLD, NEW = "old", "a text of another length"
 
 
-@pytest.fixture(autouse=True)
-def disarmed() -> Any:
-    yield
-    failpoints.disarm()
-
-
 @pytest.fixture
 async def home(tmp_path: Path) -> AsyncIterator[Household]:
     async with household(tmp_path) as home:
@@ -48,7 +42,8 @@ async def call(home: Household, method: str, **params: Any) -> Any:
     return accepted
 
 
-async def shared(home: Household) -> tuple[LiveSession, str]:
+@pytest.fixture
+async def shared(home: Household) -> AsyncIterator[tuple[LiveSession, str]]:
     """The session ``a`` has read a file; what the other session writes next is lost."""
     path = home.files / "shared.txt"
     path.write_text(OLD)
@@ -57,12 +52,12 @@ async def shared(home: Household) -> tuple[LiveSession, str]:
     id = await home.read(two, path)
     await home.store.settled()
     path.write_text(NEW)
-    failpoints.arm("journal.flush=sleep:50ms;journal.commit=error:ENOSPC*1")
-    return two, id
+    with failpoints.armed("journal.flush=sleep:50ms;journal.commit=error:ENOSPC*1"):
+        yield two, id
 
 
-async def test_a_listing_waits_for_versions_of_other_sessions(home: Household) -> None:
-    other, id = await shared(home)
+async def test_a_listing_waits_for_versions_of_other_sessions(home: Household, shared: tuple[LiveSession, str]) -> None:
+    other, id = shared
     await home.read(other, home.files / "shared.txt")
     lost = other.last_pending
     (item,) = (await call(home, "object.list", session="a")).objects
@@ -71,15 +66,15 @@ async def test_a_listing_waits_for_versions_of_other_sessions(home: Household) -
         await lost.wait()
 
 
-async def test_a_plan_counts_no_version_that_is_lost(home: Household) -> None:
-    other, _ = await shared(home)
+async def test_a_plan_counts_no_version_that_is_lost(home: Household, shared: tuple[LiveSession, str]) -> None:
+    other, _ = shared
     before = await call(home, "context.plan", session="a")
     await home.read(other, home.files / "shared.txt")
     assert await call(home, "context.plan", session="a") == before
 
 
-async def test_a_path_is_not_known_by_a_stub_that_is_lost(home: Household) -> None:
-    other, _ = await shared(home)
+async def test_a_path_is_not_known_by_a_stub_that_is_lost(home: Household, shared: tuple[LiveSession, str]) -> None:
+    other, _ = shared
     fresh = home.files / "fresh.txt"
     fresh.write_text("fresh")
     await home.discover(other, [fresh])

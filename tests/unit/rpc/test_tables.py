@@ -146,8 +146,7 @@ def test_status_and_the_document_are_handed_out():
 @pytest.mark.anyio
 async def test_every_failpoint_of_the_edge_is_passed(tmp_path):
     names = ("conn.accept", "conn.frame", "rpc.dispatch", "rpc.reply", "drain.start")
-    failpoints.arm(";".join(f"{name}=count" for name in names))
-    try:
+    with failpoints.armed(";".join(f"{name}=count" for name in names)):
         async with serving(tmp_path, Services().handlers()) as server:
             async with server.connected() as wire:
                 await wire.send(frame("context.current"))
@@ -155,18 +154,13 @@ async def test_every_failpoint_of_the_edge_is_passed(tmp_path):
             with anyio.fail_after(5):
                 await server.server.drain()
         assert {name: failpoints.passes(name) for name in names} == dict.fromkeys(names, 1)
-    finally:
-        failpoints.disarm()
 
 
 @pytest.mark.anyio
 async def test_a_fault_at_accept_costs_that_connection_only(tmp_path):
     async with serving(tmp_path, Services().handlers()) as server:
-        failpoints.arm("conn.accept=error:EMFILE*1")
-        try:
+        with failpoints.armed("conn.accept=error:EMFILE*1"):
             async with server.connected() as wire:
                 assert await wire.closed()
             async with server.connected() as wire:
                 assert "result" in await wire.call("context.current")
-        finally:
-            failpoints.disarm()

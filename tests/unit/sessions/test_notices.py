@@ -142,12 +142,9 @@ async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
         await w.notices.subscribe("reader", None, heard.append)
         path = tmp_path / "f.txt"
         await edit(w, "writer", path, "one")
-        failpoints.arm("journal.commit=error:ENOSPC*1")
-        try:
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
             with pytest.raises(CtxdError):
                 await w.read("reader", path)
-        finally:
-            failpoints.disarm()
         with anyio.fail_after(10):
             while True:
                 try:

@@ -179,14 +179,11 @@ async def test_a_lost_commit_takes_the_state_it_made_along(tmp_path: Path) -> No
         await w.call("session.create", agent="a", session="s1")
         await record(w, "s1", "call-kept")
         before = await w.call("session.get", session="s1")
-        failpoints.arm("journal.commit=error:ENOSPC*1")
-        try:
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
             accepted = await w.begin("toolcall.record", session="s1", id="call-lost", tool="bash", content="x")
             shown = await w.begin("session.get", session="s1")
             assert await code_of(settled(accepted)) == "disk_full"
             assert await code_of(settled(shown)) == "disk_full", "nobody sees what was not durable"
-        finally:
-            failpoints.disarm()
         after = await w.call("session.get", session="s1")
         assert after.session == before.session
 

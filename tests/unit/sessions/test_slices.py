@@ -49,12 +49,9 @@ async def test_each_slice_is_on_the_disk_before_the_next_is_read(tmp_path: Path)
     """The second write fails: the first stands, nothing comes after it, and the resend does the rest."""
     async with world(tmp_path / "state") as w:
         ids = await read_and_left(w, tmp_path, state="paused")
-        failpoints.arm("journal.commit=error:ENOSPC*1@2")
-        try:
+        with failpoints.armed("journal.commit=error:ENOSPC*1@2"):
             with pytest.raises(CtxdError) as caught:
                 await w.call("session.resume", session="s", op_id="op")
-        finally:
-            failpoints.disarm()
         assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
         texts = [(await w.store.get(id, content=True)).document.content for id in ids]
         assert texts == ["another", "one", "one"]

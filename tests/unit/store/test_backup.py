@@ -116,12 +116,9 @@ async def test_a_damaged_store_is_not_backed_up_as_if_it_were_whole(root, tmp_pa
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO"])
 async def test_a_backup_that_a_disk_cut_short_is_none(root, tmp_path, kind):
-    failpoints.arm(f"backup.copy=error:{kind}@2")
-    try:
+    with failpoints.armed(f"backup.copy=error:{kind}@2"):
         with pytest.raises(StateDirError, match="cannot be copied"):
             backup(root, tmp_path / "backup")
-    finally:
-        failpoints.disarm()
     with pytest.raises(StateDirError, match="no backup"):
         restore(tmp_path / "backup", tmp_path / "again")
 

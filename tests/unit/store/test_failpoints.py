@@ -4,17 +4,10 @@ import errno
 import signal
 import subprocess
 import sys
-from itertools import chain
 
 import pytest
 
 from ctxd import failpoints
-
-
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    failpoints.disarm()
 
 
 def test_an_unarmed_place_does_nothing():
@@ -24,26 +17,26 @@ def test_an_unarmed_place_does_nothing():
 
 
 def test_an_error_is_raised_as_often_as_told():
-    failpoints.arm("journal.commit=error:ENOSPC*2")
-    raised = 0
-    for _ in range(5):
-        try:
-            failpoints.hit("journal.commit")
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
-            raised += 1
-    assert (raised, failpoints.passes("journal.commit")) == (2, 5)
+    with failpoints.armed("journal.commit=error:ENOSPC*2"):
+        raised = 0
+        for _ in range(5):
+            try:
+                failpoints.hit("journal.commit")
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                raised += 1
+        assert (raised, failpoints.passes("journal.commit")) == (2, 5)
 
 
 def test_a_place_may_fire_from_a_later_pass_on():
-    failpoints.arm("art.link=error:EIO*1@3")
-    fired = []
-    for number in range(1, 6):
-        try:
-            failpoints.hit("art.link")
-        except OSError:
-            fired.append(number)
-    assert fired == [3]
+    with failpoints.armed("art.link=error:EIO*1@3"):
+        fired = []
+        for number in range(1, 6):
+            try:
+                failpoints.hit("art.link")
+            except OSError:
+                fired.append(number)
+        assert fired == [3]
 
 
 def test_several_places_are_armed_from_the_environment_and_kill_at_once():
@@ -61,12 +54,24 @@ def test_several_places_are_armed_from_the_environment_and_kill_at_once():
     "spec", ["", "nowhere=kill", "journal.flush", "journal.flush=jump", "journal.flush=sleep", "journal.flush=sleep:2h"]
 )
 def test_a_place_or_action_that_does_not_exist_is_refused(spec):
-    with pytest.raises(ValueError, match="failpoint"):
-        failpoints.arm(spec)
+    with pytest.raises(ValueError, match="failpoint"), failpoints.armed(spec):
+        pass
 
 
 def test_every_place_can_be_armed():
-    failpoints.arm(";".join(chain.from_iterable([f"{name}=count"] for name in sorted(failpoints.NAMES))))
-    for name in failpoints.NAMES:
-        failpoints.hit(name)
-        assert failpoints.passes(name) == 1
+    with failpoints.armed(";".join(f"{name}=count" for name in sorted(failpoints.NAMES))):
+        for name in failpoints.NAMES:
+            failpoints.hit(name)
+            assert failpoints.passes(name) == 1
+
+
+def test_what_was_armed_before_is_armed_again_after():
+    with failpoints.armed("journal.flush=count"):
+        failpoints.hit("journal.flush")
+        with pytest.raises(OSError, match="failpoint"), failpoints.armed("journal.flush=error:EIO;art.link=count"):
+            failpoints.hit("journal.flush")
+        failpoints.hit("journal.flush")
+        failpoints.hit("art.link")
+        assert (failpoints.passes("journal.flush"), failpoints.passes("art.link")) == (2, 0)
+    failpoints.hit("journal.flush")
+    assert failpoints.passes("journal.flush") == 0

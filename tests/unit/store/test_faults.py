@@ -23,12 +23,6 @@ def root(tmp_path):
     return tmp_path / "state"
 
 
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    failpoints.disarm()
-
-
 async def failure(pending):
     with pytest.raises(CtxdError) as caught:
         await pending.wait()
@@ -52,24 +46,24 @@ async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_bac
         await store.submit(write(document("t1", "kept"))).wait()
         lost = []
         store.on_lost(lost.append)
-        failpoints.arm(place)
-        first = store.submit(write(document("t1", "a"), op_id="op", request=b"q"))
-        assert store.peek("t1").tx == first.seq
-        second = store.submit(write(document("t2", "b"), session="s2"))
-        assert await failure(first) == ("disk_full", "not_applied")
-        assert await failure(second) == ("disk_full", "not_applied")
-        assert lost == [{"s1", "s2"}]
-        assert store.peek("t1") is MISSING
-        assert store.status().state == "read_only"
-        with pytest.raises(CtxdError) as caught:
-            store.submit(write(document("t3")))
-        assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
-        assert (await store.get("t1", content=True)).document.content == "kept"
-        assert await store.replay("host", "op", b"q") is None
+        with failpoints.armed(place):
+            first = store.submit(write(document("t1", "a"), op_id="op", request=b"q"))
+            assert store.peek("t1").tx == first.seq
+            second = store.submit(write(document("t2", "b"), session="s2"))
+            assert await failure(first) == ("disk_full", "not_applied")
+            assert await failure(second) == ("disk_full", "not_applied")
+            assert lost == [{"s1", "s2"}]
+            assert store.peek("t1") is MISSING
+            assert store.status().state == "read_only"
+            with pytest.raises(CtxdError) as caught:
+                store.submit(write(document("t3")))
+            assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
+            assert (await store.get("t1", content=True)).document.content == "kept"
+            assert await store.replay("host", "op", b"q") is None
 
-        await until(lambda: store.status().state == "ok")
-        again = await store.submit(write(document("t1", "a"), op_id="op", request=b"q")).wait()
-        assert again.seq == 2
+            await until(lambda: store.status().state == "ok")
+            again = await store.submit(write(document("t1", "a"), op_id="op", request=b"q")).wait()
+            assert again.seq == 2
     *_, report = verify(root)
     assert report.problems == [] and report.rows == 2
 
@@ -78,13 +72,13 @@ async def test_a_start_on_a_full_disk_answers_reads_and_takes_writes_once_there_
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
         await store.submit(write(document("t1", "kept"))).wait()
-    failpoints.arm("journal.begin=error:ENOSPC*2")
-    async with running(root) as store:
-        assert store.status().state == "read_only"
-        assert (await store.get("t1", content=True)).document.content == "kept"
-        await until(lambda: store.status().state == "ok")
-        await store.submit(write(document("t2"))).wait()
-        assert store.incarnation == 2
+    with failpoints.armed("journal.begin=error:ENOSPC*2"):
+        async with running(root) as store:
+            assert store.status().state == "read_only"
+            assert (await store.get("t1", content=True)).document.content == "kept"
+            await until(lambda: store.status().state == "ok")
+            await store.submit(write(document("t2"))).wait()
+            assert store.incarnation == 2
     *_, report = verify(root)
     assert report.problems == []
 
@@ -92,9 +86,9 @@ async def test_a_start_on_a_full_disk_answers_reads_and_takes_writes_once_there_
 async def test_a_full_disk_under_an_artifact_fails_its_write_and_leaves_nothing(root, monkeypatch):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
-        failpoints.arm("art.write=error:ENOSPC*1")
         large = "x" * (2 * 1024 * 1024)
-        assert await failure(store.submit(write(document("t1", large)))) == ("disk_full", "not_applied")
+        with failpoints.armed("art.write=error:ENOSPC*1"):
+            assert await failure(store.submit(write(document("t1", large)))) == ("disk_full", "not_applied")
         await until(lambda: store.status().state == "ok")
         await store.submit(write(document("t1", large))).wait()
 
@@ -121,18 +115,17 @@ async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, 
         async with anyio.create_task_group() as group:
             await group.start(run)
             await store.submit(write(document("t1", "kept"))).wait()
-            failpoints.arm(f"{place}=error:{error}*1")
-            first = store.submit(write(document("t2", "x" * (2 * 1024 * 1024))))
-            await anyio.wait_all_tasks_blocked()
-            assert await failure(first) == ("store_failed", "unknown")
-            await until(lambda: errors)
+            with failpoints.armed(f"{place}=error:{error}*1"):
+                first = store.submit(write(document("t2", "x" * (2 * 1024 * 1024))))
+                await anyio.wait_all_tasks_blocked()
+                assert await failure(first) == ("store_failed", "unknown")
+                await until(lambda: errors)
     for operation in (store.get("t1"), store.heads(["t1"]), store.scan("t")):
         with pytest.raises(CtxdError) as caught:
             await operation
         assert caught.value.code == "store_failed"
     with pytest.raises(CtxdError, match="failpoint"):
         store.submit(write(document("t3")))
-    failpoints.disarm()
     async with running(root) as store:
         assert (await store.get("t1")) is not None
         # Only what failed after its commit may be there, and then it is there whole.
@@ -162,10 +155,10 @@ async def test_who_waits_for_a_write_and_raises_stops_neither_others_nor_the_sto
         assert (done, told) == ([first, second], [2])
         assert [str(fault) for fault in faults] == ["a fault of its own"] * 2
 
-        failpoints.arm("journal.commit=error:ENOSPC*1")
-        lost = store.submit(write(document("t3"), session="s"))
-        lost.on_done(raising)
-        assert await failure(lost) == ("disk_full", "not_applied")
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
+            lost = store.submit(write(document("t3"), session="s"))
+            lost.on_done(raising)
+            assert await failure(lost) == ("disk_full", "not_applied")
         assert told[-1] == {"s"}
         assert len(faults) == 4
         assert (await store.get("t2")) is not None
@@ -174,11 +167,11 @@ async def test_who_waits_for_a_write_and_raises_stops_neither_others_nor_the_sto
 async def test_writes_queued_behind_a_failed_disk_were_not_applied(root, monkeypatch):
     monkeypatch.setattr(limits, "COMMIT_WRITES_MAX", 1)
     store = VersionStore(root, SystemClock())
-    with anyio.fail_after(10):
+    # The first flush counts the start.
+    with anyio.fail_after(10), failpoints.armed("journal.flush=error:EIO*1@2"):
         with pytest.raises(BaseExceptionGroup) as caught:
             async with anyio.create_task_group() as group:
                 await group.start(store.run)
-                failpoints.arm("journal.flush=error:EIO*1")
                 pendings = [store.submit(write(document(f"t{n}"))) for n in range(3)]
         assert caught.group_contains(StoreFailed, match="failpoint")
     outcomes = [await failure(pending) for pending in pendings]
@@ -187,15 +180,13 @@ async def test_writes_queued_behind_a_failed_disk_were_not_applied(root, monkeyp
 
 async def test_a_fault_after_the_commit_leaves_open_what_became_of_the_write(root):
     store = VersionStore(root, SystemClock())
-    with anyio.fail_after(10):
+    # No fault of the disk: it stands for a mistake of the program's own.
+    with anyio.fail_after(10), failpoints.armed("journal.ack=error:EIO*1"):
         with pytest.raises(BaseExceptionGroup):
             async with anyio.create_task_group() as group:
                 await group.start(store.run)
-                # No fault of the disk: it stands for a mistake of the program's own.
-                failpoints.arm("journal.ack=error:EIO*1")
                 pending = store.submit(write(document("t1")))
     assert await failure(pending) == ("draining", "unknown")
-    failpoints.disarm()
     async with running(root) as store:
         assert (await store.get("t1")) is not None
 

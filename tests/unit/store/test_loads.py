@@ -38,8 +38,7 @@ async def test_a_write_between_a_lookup_and_its_reading_stays_the_newest(tmp_pat
     async with opened(tmp_path / "state") as store, anyio.create_task_group() as group:
         id = "system_prompt:s"
         # The flush outlasts the lookup, so that the lookup finds the old version on the disk.
-        failpoints.arm("journal.flush=sleep:100ms*1")
-        try:
+        with failpoints.armed("journal.flush=sleep:100ms*1"):
             group.start_soon(store.heads, [id])
             await checkpoint()
             pending = store.submit(prompt("new", first.vt + 1))
@@ -47,8 +46,6 @@ async def test_a_write_between_a_lookup_and_its_reading_stays_the_newest(tmp_pat
             head = (await store.heads([id]))[id]
             assert isinstance(head, Stored)
             assert head.tx == pending.seq
-        finally:
-            failpoints.disarm()
 
 
 async def test_more_heads_than_the_cache_holds_are_answered_whole_and_in_order(tmp_path, monkeypatch):

@@ -19,12 +19,6 @@ def root(tmp_path):
     return tmp_path / "state"
 
 
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    failpoints.disarm()
-
-
 async def test_an_acknowledged_write_is_there_after_a_restart(root):
     async with running(root) as store:
         receipt = await store.submit(write(document("t1", "text", tool="bash"))).wait()
@@ -91,9 +85,9 @@ async def test_settled_comes_after_what_was_accepted_whether_it_is_durable_or_lo
         pendings = [store.submit(write(document(f"t{n}"))) for n in range(20)]
         await store.settled()
         assert all(pending.receipt is not None for pending in pendings)
-        failpoints.arm("journal.commit=error:ENOSPC*1")
-        lost = store.submit(write(document("t")))
-        await store.settled()
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
+            lost = store.submit(write(document("t")))
+            await store.settled()
         assert lost.error is not None
 
 
