@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from anyio.lowlevel import checkpoint
+
 from ctxd.assembly.answer import Assembled, Written, context_of
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.composition import Composition, Rendering, View, sha256
@@ -142,9 +144,11 @@ class Assembler:
         live.require_current()
         kept = self._kept_of(live)
         loaded = _Loaded(self._store)
+        view = self._view(live, loaded, budget_tokens)
         while True:
+            await self._warm(live, kept, view)
             try:
-                return kept.rendering.compose(self._view(live, loaded, budget_tokens))
+                return kept.rendering.compose(view)
             except _NotInMemory:
                 await self._load(live, kept, loaded)
 
@@ -173,6 +177,7 @@ class Assembler:
         loaded = _Loaded(self._store)
         view = self._view(live, loaded, live.settings.budget_tokens)
         while True:
+            await self._warm(live, kept, view)
             live.require_current()
             if self._kept.get(live.session) is not kept:
                 # Writes were lost meanwhile: what was rendered may show a version that never was.
@@ -193,6 +198,19 @@ class Assembler:
                 continue
             kept.mark = mark
             return composition
+
+    async def _warm(self, live: LiveSession, kept: _Kept, view: View) -> None:
+        """Render what is new in portions, others having their turn in between; what is not in memory is left out."""
+        if kept.mark == (self._landed, live.last_pending):
+            return
+        try:
+            for _ in kept.rendering.warm(view):
+                await checkpoint()
+                if self._kept.get(live.session) is not kept:
+                    # Writes were lost meanwhile, and a number may come to name another version.
+                    return
+        except _NotInMemory:
+            return
 
     def _settle(self, live: LiveSession, kept: _Kept, call: Call, composition: Composition) -> Assembled:
         """Record ``composition``, unless it is the one recorded last. Does not await."""

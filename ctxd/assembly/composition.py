@@ -24,6 +24,15 @@ from ctxd_protocol.sessions import Message
 SECTIONS: Final[tuple[Section, ...]] = ("system_prompt", "metadata_pool", "chat", "active_content")
 
 
+WARM_LINES: Final = 512
+"""Lines of the pool that are rendered in a row: some 2 ms."""
+
+WARM_CHARACTERS: Final = 512 * 1024
+"""Characters of active objects that are rendered in a row: some 2 ms, each object counting for a thousand more."""
+
+_PIECE_CHARACTERS: Final = 1_000
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """What a context is made of: a session's sets and chat, the versions of its objects, and their text.
 
@@ -130,6 +139,27 @@ class Rendering:
         self._compose_chat(view)
         self._compose_active(view)
         return self._whole(view, prompt)
+
+    def warm(self, view: View) -> Iterator[None]:
+        """Render ahead what ``compose`` would have to render of the pool and of active objects, a portion at a time.
+
+        Decides nothing: ``compose`` looks at every version again. Between two portions others may have their turn, as
+        long as the session's lock is held. Raises: as ``compose``.
+        """
+        ids = list(view.state.pool)
+        while self._pool.warm(ids, view.head, view.display, lines=WARM_LINES):
+            yield
+        characters = 0
+        for id in list(view.state.active):
+            stored = view.head(id)
+            if stored is None or stored.content_ref is None or not self.lacks_content(stored):
+                continue
+            content = view.content(stored.content_ref)
+            self._active[id] = active_piece(stored, content, why_active(view.state, id))
+            characters += _PIECE_CHARACTERS + len(content)
+            if characters >= WARM_CHARACTERS:
+                characters = 0
+                yield
 
     def lacks_content(self, stored: Stored) -> bool:
         """Whether the text of the active ``stored`` has to be at hand for the next ``compose``."""

@@ -4,7 +4,7 @@ Lines are kept only within the chunks, so the text is in memory once. A line nev
 taken apart again. The text is always what rendering every line from scratch would give.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ctxd.assembly import render
@@ -43,6 +43,17 @@ class PoolText:
         if heads_moved:
             self._refresh(head, display)
         self._extend(wanted[len(self._ids) :], head, display)
+
+    def warm(self, ids: Sequence[str], head: Head, display: Display, *, lines: int) -> bool:
+        """Make at most ``lines`` of the lines that ``update`` would add at the end; whether some are left to make.
+
+        Nothing is made of ids that are in another order than they were. Raises: as ``update``.
+        """
+        have = len(self._ids)
+        if have >= len(ids) or ids[have - 1 : have] != self._ids[-1:]:
+            return False
+        self._extend(list(ids[have : have + lines]), head, display)
+        return len(self._ids) < len(ids)
 
     def _common(self, wanted: list[str]) -> int:
         """How many leading ids are as they were."""

@@ -1,0 +1,70 @@
+"""A context that is rendered from scratch leaves others their turn, and is of one moment all the same."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.composition import WARM_LINES
+from ctxd.clock import SystemClock
+from ctxd.objects.hashing import source_hash
+from ctxd.objects.next_version import file_text
+from ctxd.sessions.calls import Call
+from ctxd.sessions.live import LiveSession
+from tests.unit.assembly.household import Household, household
+
+pytestmark = pytest.mark.anyio
+FILES = 8 * WARM_LINES
+
+
+async def made(home: Household) -> tuple[LiveSession, tuple[str, ...]]:
+    """A session with many stubs in its pool, all on the disk."""
+    live = await home.create()
+    paths = [home.files / f"{number}.txt" for number in range(FILES)]
+    for path in paths:
+        path.touch()
+    ids = await home.discover(live, paths)
+    assert live.last_pending is not None
+    await live.last_pending.wait()
+    return live, ids
+
+
+def write(home: Household, live: LiveSession, id: str, text: str) -> None:
+    """A version from another session, at once."""
+    head = home.store.peek(id)
+    source = head.document.source
+    document = file_text(id, source, text, source_hash(text.encode()))
+    live.commit(Call("file.index", "p"), puts=(document,), floor_vt=head.valid_time + 1)
+
+
+async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live, ids = await made(home)
+        other = await home.create("other")
+        turns = 0
+
+        async def meddle() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                if turns == 2:
+                    # Its line is rendered already: the context must show this version, not that one.
+                    write(home, other, ids[0], "x" * 4321)
+                await checkpoint()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(meddle)
+            await checkpoint()
+            before = turns
+            assembled = await home.assembler.assemble(live, "p")
+            assert turns - before >= FILES // WARM_LINES // 2
+            group.cancel_scope.cancel()
+        assert assembled.barrier is not None
+        await assembled.barrier.wait()
+        assert "4321" in assembled.context.text
+        fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, SystemClock())
+        assert (await fresh.assemble(live, "p")).context.text == assembled.context.text
+        shown = await home.archive.show("s", number=assembled.context.number)
+        assert shown.context.text == assembled.context.text
