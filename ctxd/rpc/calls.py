@@ -17,9 +17,9 @@ from msgspec import UNSET, UnsetType
 from ctxd.rpc.answers import Answer, BatchAnswer
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Entry, Table
-from ctxd.rpc.faults import cancelled_error, draining_error, error_of, timeout_error
+from ctxd.rpc.faults import cancelled_error, draining_error, error_of, not_applied, timeout_error
 from ctxd.rpc.lane import Lane
-from ctxd.store.writes import Accepted, Pending
+from ctxd.store.writes import SUBMITTING, Accepted, Pending, Submitting
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, error_object, refuse
 from ctxd_protocol.methods import CancelParams
@@ -104,7 +104,7 @@ class Calls:
                 params = entry.params(raw)
             result = self._after(entry, params) if self._unstarted and entry.writes else entry.call(self.caller, params)
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
-            return self._failure(request_id, request.method, exc)
+            return self._failure(request_id, request.method, exc, unsubmitted=entry.writes)
         kind = type(result)
         if kind is Accepted:
             return self._accepted(request, entry, batch, cast(Accepted, result))
@@ -198,12 +198,15 @@ class Calls:
             coroutine.close()
             self._give_up(call)
             return
+        submitting = Submitting()
+        SUBMITTING.set(submitting)
         with anyio.CancelScope() as call.scope:
             try:
                 self._take(call, await coroutine)
             except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
                 self._decided(call)
-                self._finish(call, self._failure(call.id, call.method, exc))
+                unsubmitted = call.writes and not submitting.perhaps
+                self._finish(call, self._failure(call.id, call.method, exc, unsubmitted=unsubmitted))
         if call.scope.cancelled_caught:
             self._give_up(call)
         call.scope = None
@@ -231,8 +234,12 @@ class Calls:
         self._lane.in_flight -= 1
         self._deliver(answer if call.batch is None else call.batch.add(answer))
 
-    def _failure(self, request_id: RequestId | UnsetType, method: str, exc: BaseException) -> Failure | None:
+    def _failure(
+        self, request_id: RequestId | UnsetType, method: str, exc: BaseException, *, unsubmitted: bool = False
+    ) -> Failure | None:
         error = error_of(exc, method=method, log=self._lane.log)
+        if unsubmitted:
+            error = not_applied(error)
         if request_id is UNSET:
             return refuse(None, error) if error.data.code == "invalid_request" else None
         return refuse(request_id, error)

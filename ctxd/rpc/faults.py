@@ -34,6 +34,13 @@ def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> E
     return error_object("internal_error", "the daemon failed to carry out the call", hint=hint)
 
 
+def not_applied(error: ErrorObject) -> ErrorObject:
+    """``error`` of a write that was never submitted, which says so if it may be sent again."""
+    if error.data.outcome is not None or not error.data.retryable:
+        return error
+    return msgspec.structs.replace(error, data=msgspec.structs.replace(error.data, outcome="not_applied"))
+
+
 def params_error(exc: msgspec.DecodeError | UnicodeDecodeError | TypeError) -> CtxdError:
     """The error of params that do not fit the method."""
     return CtxdError("invalid_params", str(exc), hint="rpc.discover describes every method's parameters.")

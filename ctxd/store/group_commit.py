@@ -16,7 +16,7 @@ from ctxd.failpoints import hit
 from ctxd.store.committer import Committer
 from ctxd.store.queue import Entry, Queue
 from ctxd.store.state import Health
-from ctxd.store.writes import Pending
+from ctxd.store.writes import Pending, note_submitted
 from ctxd_protocol.objects import Receipt
 
 Outcome = Literal["not_applied", "unknown"]
@@ -59,6 +59,7 @@ class GroupCommit:
         """Append an entry, which is next in the journal's order."""
         self._queue.put(entry)
         self._last = entry.pending
+        note_submitted()
         if not self._wake.is_set():
             self._wake.set()
 

@@ -36,7 +36,7 @@ from ctxd.store.sieve import Sieve
 from ctxd.store.state import Health
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.witness import WitnessFile
-from ctxd.store.writes import Pending, Write
+from ctxd.store.writes import Pending, Write, note_submitted
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import StoreStatus
 
@@ -161,8 +161,7 @@ class VersionStore:
         """
         self._health.require_writable()
         if self._commits.full:
-            message = "too many writes wait for the disk"
-            raise CtxdError("store_backlog_full", message, retry_after_ms=100, outcome="not_applied")
+            raise CtxdError("store_backlog_full", "too many writes wait", retry_after_ms=100, outcome="not_applied")
         self._operations.require_new(key := operation(write))
         prepared = Prepared(write)
         wall = self._clock.wall_ms()
@@ -189,22 +188,23 @@ class VersionStore:
         return self._sieve.lacks(op_text((principal, op_id)))
 
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
-        """What the write under ``op_id`` answered; null if there was none.
+        """What the write under ``op_id`` answered, null for none. ``heads`` are loaded on the same trip, for ``peek``.
 
-        ``heads`` are loaded on the same trip, for ``peek``. Raises: CtxdError ``idempotency_mismatch`` if it had
-        another ``request``; ``corrupt``. Cancel: safe.
+        Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
         """
         key = (principal, op_id)
+        forget = note_submitted(not self.unheard(*key))
         found: Entry | tuple[Body, Receipt] | None = self._operations.under_way(key)
         while found is None:
             self._health.require_readable()
             missing = [id for id in heads if isinstance(self.peek(id), Missing)]
-            unheard = self._sieve.lacks(op_text(key))
+            unheard = self.unheard(*key)
             if missing or not unheard:
                 batch = await self._loads.find(missing, None if unheard else key)
                 # It may have been begun, and even have ended, while the journal was read.
                 found = batch.operations.get(key) or self._operations.under_way(key)
             if found is None and not self._operations.ended(key):
+                forget()
                 return None
         return replay_of(key, request, found)
 

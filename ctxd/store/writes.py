@@ -1,7 +1,8 @@
 """What goes through the door: a write, what waits for its flush, and the receipt for it."""
 
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -30,6 +31,28 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     knows: tuple[str, ...] = ()
     signatures: dict[str, bytes] = {}
     floor_vt: int = 0
+
+
+class Submitting:
+    """Whether a write ``perhaps`` was submitted on behalf of whoever put this into ``SUBMITTING``: now, or by an
+    earlier call with the same operation id. False is certain."""
+
+    __slots__ = ("perhaps",)
+
+    def __init__(self) -> None:
+        self.perhaps = False
+
+
+SUBMITTING: Final[ContextVar[Submitting | None]] = ContextVar("SUBMITTING", default=None)
+"""What the store notes submitted writes in, null for nothing: it tells what became of the write of a failed call."""
+
+
+def note_submitted(perhaps: bool = True) -> Callable[[], None]:
+    """Note in ``SUBMITTING`` that a write was submitted, ``perhaps``. Returns: what takes the note back."""
+    submitting = SUBMITTING.get() or Submitting()
+    before = submitting.perhaps
+    submitting.perhaps = before or perhaps
+    return lambda: setattr(submitting, "perhaps", before)
 
 
 class Pending:

@@ -5,6 +5,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.lane import Timing
+from ctxd.store.writes import SUBMITTING
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods import WriteResult
 from tests.fakes.loopback import frame, serving
@@ -40,7 +41,8 @@ async def test_a_write_that_is_lost_is_answered_with_the_stores_error(tmp_path, 
         await wire.send(APPEND)
         await server.until(lambda: services.pending)
         services.pending[0].resolve(None, CtxdError("disk_full", "no space", outcome="not_applied"))
-        assert data(await wire.answer()) == {"code": "disk_full", "retryable": True, "outcome": "not_applied"}
+        refusal = data(await wire.answer())
+        assert (refusal["code"], refusal["retryable"], refusal["outcome"]) == ("disk_full", True, "not_applied")
 
 
 async def test_a_call_that_wrote_nothing_is_answered_at_once(tmp_path, services):
@@ -263,3 +265,32 @@ async def test_a_write_that_ends_after_its_client_left_disturbs_nothing(tmp_path
         await ended.wait()
         async with server.connected() as wire:
             assert "result" in await wire.call("context.current")
+
+
+@pytest.mark.parametrize("code", ["store_failed", "draining"])
+@pytest.mark.parametrize("in_line", [True, False])
+async def test_a_write_that_is_refused_before_it_was_submitted_says_that_it_was_not_applied(tmp_path, code, in_line):
+    def refuse(caller, params):
+        raise CtxdError(code, "the database cannot be read")
+
+    async def refuse_later(caller, params):
+        refuse(caller, params)
+
+    handler = refuse if in_line else refuse_later
+    handlers = {"session.append": handler, "context.plan": handler}
+    async with serving(tmp_path, handlers) as server, server.connected() as wire:
+        await wire.send(APPEND)
+        refusal = data(await wire.answer())
+        assert (refusal["code"], refusal["outcome"]) == (code, "not_applied")
+        await wire.send(PLAN)
+        assert "outcome" not in data(await wire.answer())
+
+
+async def test_a_write_that_fails_after_it_was_perhaps_submitted_does_not_say_that_it_was_not_applied(tmp_path):
+    async def fail(caller, params):
+        SUBMITTING.get().perhaps = True
+        raise CtxdError("store_failed", "the database cannot be read")
+
+    async with serving(tmp_path, {"session.append": fail}) as server, server.connected() as wire:
+        await wire.send(APPEND)
+        assert "outcome" not in data(await wire.answer())
