@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from ctxd import failpoints
@@ -51,7 +52,9 @@ async def test_sessions_that_share_files_each_record_what_the_store_shows_as_of_
                     live = await home.create(f"s{n}", budget_tokens=200 if n == 4 else None)
                     group.start_soon(work, home, live, seed * 100 + n, made)
         for one in made:
-            assert (await home.archive.show(one.session, number=one.number)).context == one
+            shown = (await home.archive.show(one.session, number=one.number)).context
+            # A repeat tells the plan of now, which files that are left out may have changed since the record.
+            assert shown == (msgspec.structs.replace(one, plan=shown.plan) if one.session == "s4" else one)
     assert len(made) > 20
 
 
