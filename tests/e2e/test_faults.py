@@ -412,7 +412,7 @@ async def compare(daemon: DaemonProcess, abuse: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("abuse", ABUSES)
-@pytest.mark.requirement("RPC-2")
+@pytest.mark.requirement("RPC-2", "RPC-9")
 async def test_others_do_not_notice_a_bad_client_and_nothing_of_it_stays(daemon: DaemonProcess, abuse: str) -> None:
     await daemon.start()
     async with await Wire.open(daemon.socket) as wire:

@@ -70,6 +70,7 @@ def turns(loop):
     made.close()
 
 
+@pytest.mark.requirement("RPC-9")
 def test_those_with_work_take_turns_a_few_calls_each_one_a_turn_of_the_loop(loop, turns):
     log = []
     turns.want(Taker("flooder", 100, log))
@@ -162,7 +163,7 @@ def append(number):
 
 
 @pytest.mark.anyio
-@pytest.mark.requirement("RPC-2")
+@pytest.mark.requirement("RPC-9")
 async def test_one_call_is_answered_while_floods_of_others_have_hardly_begun(tmp_path):
     services = Services()
     async with serving(tmp_path, services.handlers()) as server:
