@@ -16,6 +16,7 @@ Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswer]
 """What waits for its turn: a request, a refusal to send in its place, or either as a member of a batch."""
 
 _LINE_END: Final = ord("\n")
+_OBJECT: Final = ord("{")
 
 _SHORT_BYTES: Final = 512
 """Bytes that hold no more calls than may be begun at once."""
@@ -57,12 +58,25 @@ class Intake:
     def take_short(self, data: bytes) -> list[Any] | None:
         """The calls of ``data`` if that is a few plain ones and nothing is before them, as almost always; else null,
         and it is to be taken in."""
-        if len(data) > _SHORT_BYTES or data[-1] != _LINE_END or self._items or self._block or self._decoder.pending:
+        if data[-1] != _LINE_END or self._items or self._block or self._decoder.pending:
             return None
+        if len(data) > _SHORT_BYTES:
+            return self._take_one(data)
         items = self._lane.reader.read(data)
         if items is not None:
             self._lane.requests += len(items)
         return cast(list[Any] | None, items)
+
+    def _take_one(self, data: bytes) -> list[Any] | None:
+        """The call of ``data`` if that is one whole line, as most long receives are; else null."""
+        end = len(data) - 1
+        if data[0] != _OBJECT or data.find(b"\n") != end or end > self._lane.limits.frame_bytes:
+            return None
+        frame = read_frame(data[:end], closed=self._lane.capability != "host")
+        if not isinstance(frame, Request):
+            return None
+        self._lane.requests += 1
+        return [frame]
 
     def take(self, data: bytes) -> bool:
         """Take received bytes in. Returns: whether they complete a line."""
