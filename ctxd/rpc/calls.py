@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import anyio
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from ctxd.rpc.answers import Answer, BatchAnswer
 from ctxd.rpc.caller import Caller
@@ -114,7 +114,7 @@ class Calls:
             return None
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
-    def begin_member(self, request: Request, batch: BatchAnswer) -> list[Reply | Failure] | None:
+    def begin_member(self, request: Request, batch: BatchAnswer) -> list[Raw] | None:
         """Carry out a member of ``batch``; the batch's answer if this completes it."""
         if request.id is not UNSET and request.id is not None:
             if request.id in batch.ids:

@@ -138,7 +138,7 @@ class Intake:
         for text in frames:
             frame = read_frame(text, closed=closed)
             if isinstance(frame, Batch):
-                batch = BatchAnswer(len(frame.members))
+                batch = BatchAnswer(len(frame.members), self._lane.log)
                 work.extend([(member, batch) for member in frame.members])
             elif isinstance(frame, Stray):
                 self._lane.strays += 1

@@ -103,8 +103,8 @@ def refuse(request_id: RequestId, error: ErrorObject) -> Failure:
     return Failure("2.0", request_id, error)
 
 
-def encode(message: Reply | Failure | Notification | Sequence[Reply | Failure]) -> bytes:
-    """``message`` as one frame; a list becomes a batch answer."""
+def encode(message: Reply | Failure | Notification | Sequence[Reply | Failure | msgspec.Raw]) -> bytes:
+    """``message`` as one frame; a list becomes a batch answer, its members encoded before or not."""
     return _ENCODER.encode(message) + b"\n"
 
 
