@@ -1,0 +1,33 @@
+"""``ctxd backup``: the state, copied while a daemon may be running."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from ctxd.commands.terminal import config_option, fail, json_option, show, state_dir_option, state_root
+from ctxd.errors import StateDirError
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@json_option
+@state_dir_option
+@config_option
+def backup(directory: Path, as_json: bool, state_dir: Path | None, config: Path | None) -> None:
+    """Copy the state to DIRECTORY, which is made or empty. A daemon may be running.
+
+    \b
+    Examples:
+      ctxd backup /backup/today
+    """
+    from ctxd.store.backup import backup as copy
+
+    root = state_root(state_dir, config)
+    try:
+        manifest = copy(root, directory)
+    except (StateDirError, OSError) as error:
+        fail(str(error), error.exit_code if isinstance(error, StateDirError) else 1)
+    size = sum(file.size for file in manifest.files)
+    summary = f"{directory}: {len(manifest.files)} files, {size:,} bytes, up to journal row {manifest.head_seq}"
+    show(as_json, msgspec.to_builtins(manifest), summary)

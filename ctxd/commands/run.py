@@ -1,0 +1,49 @@
+"""``ctxd run``: the daemon in the foreground."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from ctxd.commands.terminal import EXIT_CONFIG, config_option, fail, state_dir_option
+from ctxd.errors import StateDirError
+
+
+@click.command()
+@click.option("--ephemeral", is_flag=True, help="Keep state in a temporary directory, removed at the end.")
+@click.option("--socket", type=click.Path(path_type=Path), help="Where to listen.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least level to log.")
+@click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="How a record looks.")
+@state_dir_option
+@config_option
+def run(
+    ephemeral: bool,
+    socket: Path | None,
+    log_level: str | None,
+    log_format: str | None,
+    state_dir: Path | None,
+    config: Path | None,
+) -> None:
+    """Serve until SIGTERM.
+
+    \b
+    Examples:
+      ctxd run --ephemeral --socket /tmp/ctxd-demo/ctxd.sock
+      ctxd run --state-dir ~/ctxd-state --log-format json
+    """
+    from ctxd.config import ConfigError
+    from ctxd.config import load as load_config
+    from ctxd.daemon import serve
+
+    if ephemeral and state_dir is not None:
+        raise click.UsageError("--ephemeral and --state-dir exclude each other: an ephemeral state has no directory.")
+    flags = {"socket": socket, "state_dir": state_dir, "log.level": log_level, "log.format": log_format}
+    try:
+        configured = load_config(flags, file=config)
+    except ConfigError as error:
+        fail(str(error), EXIT_CONFIG)
+    try:
+        code = serve(configured, ephemeral=ephemeral)
+    except StateDirError as error:
+        fail(str(error), error.exit_code)
+    sys.exit(code)
