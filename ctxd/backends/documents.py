@@ -16,6 +16,7 @@ FORMAT: Final = 1
 
 _HEX_DIGITS: Final = 64
 _encoder: Final = msgspec.msgpack.Encoder()
+_sorting: Final = msgspec.msgpack.Encoder(order="sorted")
 _decoder: Final = msgspec.msgpack.Decoder(list[Any])
 
 
@@ -35,13 +36,14 @@ def unpack_text(packed: str | bytes) -> str:
     return packed if isinstance(packed, str) else packed.hex()
 
 
-def encode(document: Document) -> bytes:
-    """The stored form of ``document``: everything but its id and its content.
+def encode(document: Document, *, ordered: bool = False) -> bytes:
+    """The stored form of ``document``: everything but its id and its content; with ``ordered`` as if the keys of its
+    payload were in order, at every depth.
 
     Raises: TypeError, ValueError or OverflowError for a payload that is no JSON value.
     """
     source = document.source
-    return _encoder.encode(
+    return (_sorting if ordered else _encoder).encode(
         (
             FORMAT,
             document.type,

@@ -1,0 +1,185 @@
+"""What a node answers, read strictly: an answer that is not exactly what was asked for counts as none."""
+
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.backends.xtdb import transit
+from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, XtdbFailure
+from ctxd.backends.xtdb.operations import Doc, to_doc
+
+TYPE: Final = "application/transit+json"
+"""The media type of every request and of every answer that counts."""
+
+_NO_CONTENT: Final = "0" * 40
+_REFUSING: Final = frozenset(
+    {"illegal-argument", "IllegalArgumentException", "node-out-of-sync", "NodeOutOfSyncException"}
+)
+"""Kinds of error that an equal request meets again. Anything else may pass, or may hide that it was applied."""
+
+_BEHIND: Final = frozenset({"node-out-of-sync", "NodeOutOfSyncException"})
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's own account of itself. It is well only while ``ingester_failed`` is false."""
+
+    version: str | None
+    revision: str | None
+    index_version: int | None
+    kv_store: str | None
+    keys: int | None
+    bytes: int | None
+    ingester_failed: bool
+
+
+class HistoryRow(msgspec.Struct, frozen=True, gc=False):
+    """One row of an entity's history: the node's transaction and its time, valid time (both ms), whether the entity is
+    there, and its document, null if it is not or was not asked for."""
+
+    tx_id: int
+    tx_time: int
+    valid_time: int
+    present: bool
+    doc: Doc | None
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """What an entity is, and the valid time (ms) it has been so since."""
+
+    valid_time: int
+    doc: Doc
+
+
+def parse(status: int, media_type: str, body: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
+    """The value of a successful answer. Raises: Unknown if it is not transit."""
+    if media_type != TYPE:
+        raise Unknown(f"the answer is {media_type or 'of no type'}, not transit", status=status)
+    if not body:
+        raise Unknown("the answer is empty: the node failed while it wrote it", status=status)
+    try:
+        return transit.decode(body)
+    except transit.NotTransit as error:
+        raise Unknown(f"the answer cannot be read: {error}", status=status) from error
+
+
+def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
+    """What an answer that is no success means: ``Refused`` only where the node itself says that the request is at
+    fault. Anything may stand between, and answer in its stead."""
+    try:
+        told = named(parse(status, media_type, body))
+    except (Unknown, ValueError):
+        return Unknown(f"the node answered {status}, without saying why in transit", status=status)
+    kinds = [str(told[key]) for key in ("error-key", "errorKey", "error-type", "errorType", "class") if told.get(key)]
+    simple = {kind.rpartition(".")[2] for kind in kinds}
+    kind = kinds[0] if kinds else None
+    message = str(told.get("message") or told.get("error") or kind or f"the node answered {status}")
+    if 400 <= status < 500 and simple & _BEHIND:
+        return Behind(message, kind=kind, status=status)
+    if 400 <= status < 500 and (simple & _REFUSING):
+        return Refused(message, kind=kind, status=status, op=told.get("op"))
+    return Unknown(message, kind=kind, status=status)
+
+
+def too_early(status: int, media_type: str, body: bytes) -> bool:
+    """Whether an answer says that the time the node was given to wait is over."""
+    if status == 200:
+        return False
+    return (failure(status, media_type, body).kind or "").endswith("TimeoutException")
+
+
+def absent(status: int, media_type: str, body: bytes) -> bool:
+    """Whether an answer says that what was asked for is not there, and not only that there is no such page."""
+    if status != 404:
+        return False
+    try:
+        named(parse(status, media_type, body))
+    except (Unknown, ValueError):
+        return False
+    return True
+
+
+def named(read: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A map by the names of its keys, without namespaces: the two servers differ in them. Raises: ValueError."""
+    if not isinstance(read, dict):
+        raise ValueError("the answer is no map")
+    return {key.name if isinstance(key, transit.Keyword) else str(key): value for key, value in read.items()}
+
+
+def number(read: Any, *names: str) -> int:  # noqa: ANN401
+    """The whole number under one of ``names`` in a map. Raises: ValueError."""
+    told = named(read)
+    for name in names:
+        if type(told.get(name)) is int:
+            return int(told[name])
+    raise ValueError(f"the answer has no number {names[0]}")
+
+
+def to_status(read: Any) -> NodeStatus:  # noqa: ANN401
+    """Raises: ValueError."""
+    told = named(read)
+    failed = told.get("ingester-failed?", told.get("ingesterFailed?"))
+    if type(failed) is not bool:
+        raise ValueError("the status does not say whether the ingester failed")
+
+    def one(kind: type, *names: str) -> Any:  # noqa: ANN401
+        return next((told[name] for name in names if type(told.get(name)) is kind), None)
+
+    return NodeStatus(
+        version=one(str, "version"),
+        revision=one(str, "revision"),
+        index_version=one(int, "index-version", "indexVersion"),
+        kv_store=one(str, "kv-store", "kvStore"),
+        keys=one(int, "estimate-num-keys", "estimateNumKeys"),
+        bytes=one(int, "size"),
+        ingester_failed=failed,
+    )
+
+
+def to_committed(read: Any) -> bool:  # noqa: ANN401
+    """Raises: ValueError."""
+    told = named(read)
+    committed = told.get("tx-committed?", told.get("txCommitted?"))
+    if type(committed) is not bool:
+        raise ValueError("the answer does not say whether the transaction committed")
+    return committed
+
+
+def to_history(read: Any, *, docs: bool) -> list[HistoryRow]:  # noqa: ANN401
+    """Raises: ValueError."""
+    if not isinstance(read, list):
+        raise ValueError("a history is no list")
+    rows = []
+    for item in read:
+        told = named(item)
+        content = told["content-hash"] if "content-hash" in told else told["contentHash"]
+        present = content not in (None, _NO_CONTENT)
+        doc = to_doc(told.get("doc")) if docs else None
+        if docs and present and doc is None:
+            raise ValueError("a version is there, but its document is not")
+        times = number(item, "tx-id"), number(item, "tx-time"), number(item, "valid-time")
+        rows.append(HistoryRow(*times, present, doc))
+    return rows
+
+
+def to_held(read: Any) -> dict[str, Held]:  # noqa: ANN401
+    """The rows of a query for id, valid time and document. Raises: ValueError."""
+    if not isinstance(read, list):
+        raise ValueError("the answer to a query is no list")
+    held = {}
+    for item in read:
+        id, valid_time, doc = item
+        known = to_doc(doc)
+        if type(valid_time) is not int or known is None or known["xt/id"] != id:
+            raise ValueError("a row of the query is none of an entity")
+        held[id] = Held(valid_time, known)
+    return held
+
+
+def to_ids(read: Any) -> list[str]:  # noqa: ANN401
+    """The rows of a query for ids, each once. Raises: ValueError."""
+    if not isinstance(read, list):
+        raise ValueError("the answer to a query is no list")
+    ids = dict.fromkeys(id for (id,) in read)
+    if not all(isinstance(id, str) for id in ids):
+        raise ValueError("an id is no text")
+    return list(ids)

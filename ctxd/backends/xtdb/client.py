@@ -1,0 +1,274 @@
+"""A client of one XTDB 1.x node: transactions in, documents and histories out.
+
+Speaks what our own node and an official XTDB HTTP server both understand. Every call is bounded in time, every answer
+is read strictly, and what fails says whether it may have been applied (``errors``). Knows nothing of versions.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import anyio
+
+from ctxd.backends.xtdb import answers, transit
+from ctxd.backends.xtdb.answers import Held, HistoryRow, NodeStatus
+from ctxd.backends.xtdb.awaiter import Awaiter
+from ctxd.backends.xtdb.breaker import Breaker
+from ctxd.backends.xtdb.errors import Unknown
+from ctxd.backends.xtdb.exchange import Answer, Exchange
+from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction, to_doc
+from ctxd.clock import Clock, SystemClock
+
+__all__ = ["Delete", "Doc", "Evict", "Held", "HistoryRow", "Match", "NodeStatus", "Op", "Put", "XtdbClient"]
+
+T = TypeVar("T")
+
+VALID_TIME_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: as far as a date in a request goes. No version is later."""
+
+BULK_IDS: Final = 2_000
+"""Ids of one query of a bulk read: enough that its own cost vanishes, few enough that several share the cores."""
+
+BULK_AT_ONCE: Final = 4
+"""Queries of one bulk read in flight, so that other requests find a connection."""
+
+_READ_S: Final = 30.0
+_SUBMIT_S: Final = 30.0
+_STATUS_S: Final = 10.0
+_GRACE_S: Final = 5.0
+"""How much longer than the node is asked to wait its answer is waited for."""
+
+_HELD: Final = (
+    "{:find [e t (pull e [*])] :in [[e ...]] :where [[e :xt/id] [(get-start-valid-time e) t]] :timeout 30000}"
+)
+_RANGE: Final = "{:find [e] :in [low high] :where [[e :xt/id] [(>= e low)] [(< e high)]] :timeout 30000}"
+_FROM: Final = "{:find [e] :in [low] :where [[e :xt/id] [(>= e low)]] :timeout 30000}"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class XtdbClient:
+    """The node at ``url`` (``unix:/path`` or ``http://host:port``). An async context manager.
+
+    Every call raises ``Refused``, ``Unreachable`` or ``Unknown``; every call may be cancelled, of ``submit`` the
+    outcome is then unknown. ``valid_time`` and times in answers are ms since 1970; ``tx_id`` is the node's own number
+    of a transaction, null for the newest the node has completed.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self.url = url
+        self.breaker = Breaker(clock or SystemClock())
+        self._exchange = Exchange(url)
+        self._awaiter = Awaiter(self._await)
+
+    async def __aenter__(self) -> "XtdbClient":
+        await self._exchange.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exchange.__aexit__(kind, error, trace)
+
+    # --- the node ---
+
+    async def status(self) -> NodeStatus:
+        """The node's account of itself. Asks even while the circuit is open, and says nothing to it."""
+        answer = await self._exchange.get("status", {}, timeout_s=_STATUS_S)
+        return _read(answer, answers.to_status)
+
+    async def latest_completed(self) -> int | None:
+        """The newest transaction that reads can see; null before the first."""
+        completed = await self._ask_if_any("latest-completed-tx", {}, _tx_id)
+        if completed is not None and completed < self._awaiter.completed:
+            # Another node, or an older copy of it: what was known of the other does not hold.
+            self._awaiter.forget()
+        return completed
+
+    async def latest_submitted(self) -> int | None:
+        """The newest transaction in the log; null before the first."""
+        return await self._ask_if_any("latest-submitted-tx", {}, _tx_id)
+
+    async def lag(self) -> int:
+        """How far reads are behind the log, in transaction ids: 0 is level. A measure, not a count: ids have gaps."""
+        submitted = await self.latest_submitted()
+        completed = await self.latest_completed()
+        return max(0, (-1 if submitted is None else submitted) - (-1 if completed is None else completed))
+
+    async def sync(self, timeout_s: float) -> None:
+        """Return when reads see everything that was in the log. Raises: Unknown if that takes longer."""
+        parameters = {"timeout": int(timeout_s * 1000)}
+        await self._ask_if_any("sync", parameters, answers.named, timeout_s=timeout_s + _GRACE_S)
+
+    # --- transactions ---
+
+    async def submit(self, ops: Sequence[Op]) -> int:
+        """Append ``ops`` to the log as one transaction. Returns: its id. Whether it commits is for ``committed``."""
+        body = encode_transaction(ops)
+        with self.breaker.request():
+            answer = await self._exchange.post("submit-tx", {}, body, timeout_s=_SUBMIT_S)
+            return _read(answer, _tx_id, success=202)
+
+    async def committed(self, tx_id: int, *, timeout_s: float) -> bool:
+        """Whether transaction ``tx_id`` took place, once the node has got to it; false if a match failed.
+
+        Raises: Unknown if the node does not get there within ``timeout_s``.
+        """
+        if not await self._awaiter.reach(tx_id, timeout_s=timeout_s):
+            raise Unknown(f"transaction {tx_id} is not indexed after {timeout_s:g} s", kind="timeout")
+        return await self._ask("tx-committed", {"tx-id": tx_id}, answers.to_committed)
+
+    async def _await(self, tx_id: int, timeout_s: float) -> int | None:
+        parameters = {"tx-id": tx_id, "timeout": max(1, int(timeout_s * 1000))}
+        with self.breaker.request():
+            answer = await self._exchange.get("await-tx", parameters, timeout_s=timeout_s + _GRACE_S)
+            if not answers.too_early(answer.status, answer.media_type, answer.body):
+                return _read(answer, _tx_id)
+        return await self.latest_completed()
+
+    # --- documents ---
+
+    async def entity(self, id: str, *, valid_time: int, tx_id: int | None = None) -> Doc | None:
+        """What ``id`` is; null if it is not there."""
+        parameters = {"eid": id, "valid-time": _date(valid_time), "tx-id": tx_id}
+        return await self._ask_if_any("entity", parameters, to_doc)
+
+    async def held(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Held]:
+        """What each of ``ids`` is and since when; those that are not there are left out."""
+        wanted = list(dict.fromkeys(ids))
+        held: dict[str, Held] = {}
+        slots = anyio.Semaphore(BULK_AT_ONCE)
+
+        async def read(chunk: list[str]) -> None:
+            async with slots:
+                held.update(await self._query(_HELD, [chunk], answers.to_held, valid_time, tx_id))
+
+        if len(wanted) <= BULK_IDS:
+            return await self._query(_HELD, [wanted], answers.to_held, valid_time, tx_id) if wanted else {}
+        try:
+            async with anyio.create_task_group() as group:
+                for first in range(0, len(wanted), BULK_IDS):
+                    group.start_soon(read, wanted[first : first + BULK_IDS])
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return held
+
+    async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
+        """What each of ``ids`` is; those that are not there are left out."""
+        held = await self.held(ids, valid_time=valid_time, tx_id=tx_id)
+        return {id: one.doc for id, one in held.items()}
+
+    async def history(
+        self,
+        id: str,
+        *,
+        ascending: bool = True,
+        corrections: bool = False,
+        docs: bool = True,
+        valid_time: int = VALID_TIME_MAX,
+        tx_id: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> list[HistoryRow]:
+        """The rows of ``id`` at or below ``valid_time`` and ``tx_id``, by (valid time, transaction), deletions
+        included, from valid time ``first`` to ``last``, both inclusive.
+
+        Without ``corrections`` only the newest row of each valid time. Without ``docs`` no documents: for counting and
+        choosing.
+        """
+        if first is not None and last is not None and first > last:
+            return []
+        # The node counts its end out, and from above in descending order.
+        start, end = (first, None if last is None else last + 1) if ascending else (last, _before(first))
+        parameters = {
+            "eid": id,
+            "history": "true",
+            "sort-order": "asc" if ascending else "desc",
+            "with-docs": "true" if docs else "false",
+            "with-corrections": "true" if corrections else "false",
+            "valid-time": _date(valid_time),
+            "tx-id": tx_id,
+            "start-valid-time": None if start is None else _date(start),
+            "end-valid-time": None if end is None else _date(end),
+        }
+        return await self._ask("entity", parameters, lambda read: answers.to_history(read, docs=docs))
+
+    async def ids(
+        self,
+        prefix: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        ascending: bool = True,
+        valid_time: int,
+        tx_id: int | None = None,
+    ) -> list[str]:
+        """The ids that start with ``prefix`` of what is there, in order, from beyond ``after`` in that order.
+
+        The order is that of code points. The node's own is another, so all are fetched and the rest is done here.
+        """
+        high = beyond(prefix)
+        query, arguments = (_FROM, [prefix]) if high is None else (_RANGE, [prefix, high])
+        found = await self._query(query, arguments, answers.to_ids, valid_time, tx_id)
+        if after is not None:
+            found = [id for id in found if (id > after if ascending else id < after)]
+        return sorted(found, reverse=not ascending)[:limit]
+
+    # --- requests ---
+
+    async def _query(
+        self, query: str, arguments: list[Any], read: Callable[[Any], T], valid_time: int, tx_id: int | None
+    ) -> T:
+        body = b'{"~:query":%s,"~:in-args":%s}' % (transit.encode(query), transit.encode(arguments))
+        parameters = {"valid-time": _date(valid_time), "tx-id": tx_id}
+        with self.breaker.request():
+            return _read(await self._exchange.post("query", parameters, body, timeout_s=_READ_S + _GRACE_S), read)
+
+    async def _ask(
+        self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, timeout_s: float = _READ_S
+    ) -> T:
+        with self.breaker.request():
+            return _read(await self._exchange.get(path, parameters, timeout_s=timeout_s), read)
+
+    async def _ask_if_any(
+        self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, timeout_s: float = _READ_S
+    ) -> T | None:
+        with self.breaker.request():
+            answer = await self._exchange.get(path, parameters, timeout_s=timeout_s)
+            if answers.absent(answer.status, answer.media_type, answer.body):
+                return None
+            return _read(answer, read)
+
+
+def _read(answer: Answer, read: Callable[[Any], T], *, success: int = 200) -> T:
+    if answer.status != success:
+        raise answers.failure(answer.status, answer.media_type, answer.body)
+    value = answers.parse(answer.status, answer.media_type, answer.body)
+    try:
+        return read(value)
+    except (ValueError, TypeError, KeyError) as error:
+        raise Unknown(f"the answer is not what was asked for: {error}", status=answer.status) from error
+
+
+def _tx_id(read: Any) -> int:  # noqa: ANN401
+    return answers.number(read, "tx-id")
+
+
+def _before(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None else milliseconds - 1
+
+
+def _date(milliseconds: int) -> str:
+    clamped = min(milliseconds, VALID_TIME_MAX)
+    seconds, rest = divmod(clamped, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+
+
+def beyond(prefix: str) -> str | None:
+    """The least text above every text that starts with ``prefix``; null if there is none."""
+    for at in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[at])
+        if code < 0x10FFFF:
+            # Surrogates are not text: the next character after U+D7FF is U+E000.
+            return prefix[:at] + chr(0xE000 if code == 0xD7FF else code + 1)
+    return None

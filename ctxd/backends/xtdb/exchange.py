@@ -1,0 +1,115 @@
+"""One request to a node and its whole answer, over a few kept-alive connections.
+
+The only place that knows aiohttp, and which of its errors say for certain that a request was never sent. Every wait is
+bounded.
+"""
+
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import anyio
+
+from ctxd.backends.xtdb import answers
+from ctxd.backends.xtdb.errors import Unknown, Unreachable
+
+CONNECTIONS_MAX: Final = 16
+"""Connections at a time: a node has some fifty threads, and a request holds one."""
+
+CONNECT_S: Final = 5.0
+ANSWER_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of one answer. A chunk of a bulk read is a few megabytes."""
+
+_IDLE_S: Final = 60.0
+"""Seconds that a connection is kept unused: less than the 200 after which a node closes it, so that a request seldom
+meets a closed one."""
+
+_UNIX: Final = "unix:"
+
+
+class Answer:
+    """A complete answer: HTTP status, media type without parameters, body."""
+
+    __slots__ = ("body", "media_type", "status")
+
+    def __init__(self, status: int, media_type: str, body: bytes) -> None:
+        self.status = status
+        self.media_type = media_type
+        self.body = body
+
+
+class Exchange:
+    """Connections to the node at ``url``: ``unix:/path`` or ``http://host:port``. An async context manager.
+
+    Raises: ValueError for another kind of address.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._socket: str | None = None
+        if url.startswith(_UNIX):
+            self._socket = url.removeprefix(_UNIX)
+            self._prefix = "http://xtdb/_xtdb/"
+        elif url.startswith(("http://", "https://")):
+            self._prefix = f"{url.rstrip('/')}/_xtdb/"
+        else:
+            raise ValueError(f"{url} is neither unix:/path nor http://host:port")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Exchange":
+        connector: aiohttp.BaseConnector
+        if self._socket is not None:
+            connector = aiohttp.UnixConnector(self._socket, limit=CONNECTIONS_MAX, keepalive_timeout=_IDLE_S)
+        else:
+            connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=_IDLE_S)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            headers={"Accept": answers.TYPE},
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, parameters: dict[str, Any], *, timeout_s: float) -> Answer:
+        """The answer to a GET. Raises: Unreachable, Unknown. Cancel: safe."""
+        return await self._send("GET", path, parameters, None, timeout_s)
+
+    async def post(self, path: str, parameters: dict[str, Any], body: bytes, *, timeout_s: float) -> Answer:
+        """The answer to a POST of transit. Raises: Unreachable, Unknown. Cancel: the node may have got it."""
+        return await self._send("POST", path, parameters, body, timeout_s)
+
+    async def _send(
+        self, method: str, path: str, parameters: dict[str, Any], body: bytes | None, timeout_s: float
+    ) -> Answer:
+        assert self._session is not None, "the client is used inside its context"
+        given = {name: value for name, value in parameters.items() if value is not None}
+        url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
+        headers = {} if body is None else {"Content-Type": answers.TYPE}
+        try:
+            with anyio.fail_after(timeout_s):
+                request = self._session.request(method, url, data=body, headers=headers, allow_redirects=False)
+                async with request as response:
+                    return Answer(response.status, response.content_type, await _whole(response))
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unreachable(f"the XTDB node cannot be reached: {error}") from error
+        except TimeoutError as error:
+            raise Unknown(f"the XTDB node did not answer within {timeout_s:g} s", kind="timeout") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise Unknown(f"the XTDB node's answer broke off: {error or type(error).__name__}") from error
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > ANSWER_BYTES_MAX:
+            raise Unknown(f"the answer is longer than {ANSWER_BYTES_MAX} bytes", status=response.status)
+    return b"".join(chunks)

@@ -1,0 +1,220 @@
+"""Where a version becomes an XTDB document and a document a version, byte for byte.
+
+Top-level keys are a closed set; everything a client named nests in ``payload``, its keys as text. XTDB keeps no order
+of keys, so ``order`` says it where it is not the sorted one. A body that would not come back as it was, because it
+holds a number that XTDB changes or is no document of ours, is kept whole as ``body``.
+"""
+
+import re
+from base64 import b64decode, b64encode
+from typing import Any, Final
+
+from blake3 import blake3
+
+from ctxd.backends import documents
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb.operations import Doc
+from ctxd.objects.document import Document
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
+from ctxd_protocol.objects import FilesystemSource
+
+FIXED_VALID_TIME: Final = 946_684_800_000
+"""2000-01-01T00:00:00Z in ms: when everything holds that has no time of its own, content and cursors among them."""
+
+RESERVED: Final = "ctxd/"
+"""What ids of ctxd's own entities start with."""
+
+_OPAQUE: Final = "opaque"
+_UNSAFE: Final = re.compile(rb"\xcb(?:\x80\x00\x00\x00\x00\x00\x00\x00|[\x7f\xff][\xf0-\xff])")
+"""-0.0, infinities and NaNs in MessagePack, or bytes that look like one."""
+
+
+def content_id(ref: bytes) -> str:
+    """The entity that holds the text whose BLAKE3 is ``ref``."""
+    return f"{RESERVED}content/{ref.hex()}"
+
+
+def cursor_id(writer: str) -> str:
+    """The entity that says how far the journal of ``writer`` is projected."""
+    return f"{RESERVED}cursor/{writer}"
+
+
+def to_doc(version: Version, writer: str) -> Doc:
+    """The document of ``version``, which ``writer``'s journal holds.
+
+    Raises: ValueError for a deletion, which has no document.
+    """
+    body = version.body
+    if body is None:
+        raise ValueError("a deletion has no document")
+    payload: dict[str, Any] = {"writer": writer, "tx": version.tx, "tx_time": version.tx_time}
+    if version.content is not None:
+        payload["content"] = version.content.hex()
+    read = _readable(version.id, body)
+    if read is None:
+        payload["body"] = b64encode(body).decode()
+        return {"xt/id": version.id, "type": _OPAQUE, "payload": payload}
+    document, order = read
+    payload["fields"] = document.payload
+    if order is not None:
+        payload["order"] = order
+    doc: Doc = {"xt/id": version.id, "type": document.type}
+    if document.source is not None:
+        doc["source"] = {"filesystem_id": document.source.filesystem_id, "path": document.source.path}
+    doc["identity_hash"] = document.identity_hash
+    if document.source_hash is not None:
+        doc["source_hash"] = document.source_hash
+    doc["content_hash"] = document.content_hash
+    doc["payload"] = payload
+    return doc
+
+
+def from_doc(doc: Doc, valid_time: int) -> tuple[Version, str]:
+    """The version that ``to_doc`` was given, and its writer.
+
+    Raises: ValueError if ``to_doc`` makes no such document.
+    """
+    try:
+        payload = doc["payload"]
+        content = payload.get("content")
+        version = Version(
+            id=doc["xt/id"],
+            valid_time=valid_time,
+            tx=_whole(payload["tx"]),
+            tx_time=_whole(payload["tx_time"]),
+            body=_body(doc, payload),
+            content=None if content is None else bytes.fromhex(content),
+        )
+        return version, payload["writer"]
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise ValueError(f"the document of {doc.get('xt/id')} is none of ctxd's: {error!r}") from error
+
+
+def _whole(value: Any) -> int:  # noqa: ANN401
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
+def _readable(id: str, body: bytes) -> tuple[Document, list[Any] | None] | None:
+    """The document in ``body`` and its order, null if it would not come back as these bytes."""
+    if _UNSAFE.search(body):
+        return None
+    try:
+        document = documents.decode(id, body)
+        if documents.encode(document, ordered=True) == body:
+            return document, None
+        if not isinstance(document.payload, dict) or documents.encode(document) != body:
+            return None
+        return document, _order(document.payload)
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError):
+        return None
+
+
+def _order(payload: dict[str, Any]) -> list[Any]:
+    orders: list[Any] = []
+    _note_order(payload, orders)
+    while orders and orders[-1] is None:
+        orders.pop()
+    return orders
+
+
+def _note_order(value: Any, orders: list[Any]) -> None:  # noqa: ANN401
+    """Add to ``orders`` one entry a map, outer ones first: the places its sorted keys have, null if it is sorted."""
+    if type(value) is dict:
+        keys = list(value)
+        ordered = sorted(keys)
+        if keys == ordered:
+            orders.append(None)
+        else:
+            places = {key: place for place, key in enumerate(keys)}
+            orders.append([places[key] for key in ordered])
+        for key in ordered:
+            item = value[key]
+            if type(item) is dict or type(item) is list:
+                _note_order(item, orders)
+    elif type(value) is list:
+        for item in value:
+            if type(item) is dict or type(item) is list:
+                _note_order(item, orders)
+
+
+def _put_in_order(value: Any, orders: Any) -> Any:  # noqa: ANN401
+    """``value`` with each map's keys as ``_note_order`` found them; ``orders`` iterates over its entries."""
+    if type(value) is dict:
+        ordered = sorted(value)
+        places = next(orders, None)
+        made = {key: _put_in_order(value[key], orders) for key in ordered}
+        if places is None:
+            return made
+        by_place = dict(zip(places, ordered, strict=True))
+        return {by_place[place]: made[by_place[place]] for place in range(len(ordered))}
+    if type(value) is list:
+        return [_put_in_order(item, orders) if type(item) in (dict, list) else item for item in value]
+    return value
+
+
+def _body(doc: Doc, payload: dict[str, Any]) -> bytes:
+    if "body" in payload:
+        return b64decode(payload["body"], validate=True)
+    source, order = doc.get("source"), payload.get("order")
+    fields = payload["fields"]
+    document = Document(
+        id=doc["xt/id"],
+        type=doc["type"],
+        source=None if source is None else FilesystemSource(source["filesystem_id"], source["path"]),
+        identity_hash=doc["identity_hash"],
+        source_hash=doc.get("source_hash"),
+        content_hash=doc["content_hash"],
+        payload=fields if order is None else _put_in_order(fields, iter(order)),
+    )
+    return documents.encode(document, ordered=order is None)
+
+
+# --- text ---
+
+
+def content_docs(ref: bytes, text: str) -> list[Doc]:
+    """The documents that hold ``text``, whose BLAKE3 is ``ref``: its parts before what names them."""
+    data = text.encode()
+    if len(data) <= CONTENT_INLINE_BYTES_MAX:
+        return [_content_doc(ref, {"text": text})]
+    docs, parts = [], []
+    first = 0
+    while first < len(data):
+        last = _boundary(data, first + CONTENT_INLINE_BYTES_MAX)
+        part = data[first:last]
+        digest = blake3(part).digest()
+        docs.append(_content_doc(digest, {"text": part.decode()}))
+        parts.append(content_id(digest))
+        first = last
+    by_id = {doc["xt/id"]: doc for doc in docs}
+    return [*by_id.values(), _content_doc(ref, {"parts": parts})]
+
+
+def _content_doc(ref: bytes, payload: dict[str, Any]) -> Doc:
+    return {"xt/id": content_id(ref), "type": "content", "payload": payload}
+
+
+def _boundary(data: bytes, place: int) -> int:
+    """The last place at or before ``place`` where no character of ``data`` is cut."""
+    while place < len(data) and data[place] & 0xC0 == 0x80:
+        place -= 1
+    return min(place, len(data))
+
+
+def parts_of(doc: Doc) -> list[str] | None:
+    """The ids of the parts that a content document names, null if it holds its text itself. Raises: ValueError."""
+    parts = doc["payload"].get("parts") if isinstance(doc.get("payload"), dict) else None
+    if parts is not None and not (isinstance(parts, list) and all(isinstance(part, str) for part in parts)):
+        raise ValueError(f"{doc.get('xt/id')} names parts that are none")
+    return parts
+
+
+def text_of(doc: Doc) -> str:
+    """The text that a content document without parts holds. Raises: ValueError."""
+    payload = doc.get("payload")
+    text = payload.get("text") if isinstance(payload, dict) else None
+    if not isinstance(text, str):
+        raise ValueError(f"{doc.get('xt/id')} holds no text")
+    return text

@@ -1,0 +1,270 @@
+"""The transit that an XTDB node reads and writes, as far as ctxd uses it.
+
+Writing is JSON with two differences: text that starts with ``~``, ``^`` or a backtick has a ``~`` in front, and
+integers that JSON numbers cannot carry are text. It goes through msgspec and one substitution over the bytes; only a
+value with such an integer, or with a null that may be a float msgspec has no other word for, is walked.
+
+Reading is complete for what a node answers, with the cache of repeated keys, and strict: what is not understood is
+``NotTransit``, never a guess.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from math import inf, isfinite, nan
+from typing import Any, Final
+
+import msgspec
+
+from ctxd_protocol.limits import SAFE_INTEGER_MAX
+
+
+class NotTransit(ValueError):
+    """Bytes that are not transit, or hold what no XTDB node answers."""
+
+
+class Keyword(str):
+    """A Clojure keyword, without its colon: equal to the text that it is spelled with."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """What stands after the namespace."""
+        return self.rpartition("/")[2] or str(self)
+
+
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+_json: Final = msgspec.json.Encoder().encode
+_parse: Final = msgspec.json.Decoder(strict=True).decode
+
+_ESCAPED: Final = re.compile(rb'((?:^|[\[,:{])")(?=[~^`])')
+"""Where a text starts that has to be escaped. Inside a text a quote has a backslash before it, and the quote that ends
+one is followed by punctuation, so nothing else matches."""
+
+_DOUBTFUL: Final = re.compile(rb"(?:^|[\[,:])(?:null|-?[0-9]{16,})")
+"""What msgspec may have written for an infinity, and integers that may be beyond 2^53."""
+
+
+def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
+    """``value`` as transit, its keys as text.
+
+    Raises: TypeError, ValueError or OverflowError for what is no JSON value: a float that is not finite, a key that is
+    no text, a lone surrogate, nesting that exhausts the stack.
+    """
+    try:
+        try:
+            data = _json(value)
+        except OverflowError:
+            data = None
+        if data is None or _DOUBTFUL.search(data):
+            return _json(_spelled(value))
+    except RecursionError as error:
+        raise ValueError("nested too deeply to be encoded") from error
+    return _ESCAPED.sub(rb"\1~", data)
+
+
+def _spelled(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, str):
+        return f"~{value}" if value[:1] in ("~", "^", "`") and value else value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX:
+            return value
+        return f"~i{value}" if _INT64_MIN <= value <= _INT64_MAX else f"~n{value}"
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise ValueError(f"{value} is no JSON number")
+        return value
+    if isinstance(value, list | tuple):
+        return [_spelled(item) for item in value]
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("a key is no text")
+        return {_spelled(key): _spelled(item) for key, item in value.items()}
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def encode_date(milliseconds: int) -> bytes:
+    """A moment, in ms since 1970, as transit."""
+    return b'"~m%d"' % milliseconds
+
+
+# --- reading ---
+
+_MARKED: Final = frozenset("~^`")
+_CACHE_SIZE: Final = 44 * 44
+_CODE_BASE: Final = 44
+_CODE_FIRST: Final = 48
+_CACHED_LENGTH_MIN: Final = 4
+_CACHED_VALUES: Final = ("~:", "~$", "~#")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Tag(str):
+    __slots__ = ()
+
+
+def milliseconds(text: str) -> int:
+    """The moment ``text`` names in ISO 8601, in ms since 1970. Raises: ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} names no time zone")
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _boolean(text: str) -> bool:
+    return {"t": True, "f": False}[text]
+
+
+def _nothing(text: str) -> None:
+    if text:
+        raise ValueError("null has no text")
+
+
+_SCALARS: Final[dict[str, Callable[[str], Any]]] = {
+    ":": Keyword,
+    "$": str,
+    "#": _Tag,
+    "~": "~{}".format,
+    "^": "^{}".format,
+    "`": "`{}".format,
+    "i": int,
+    "n": int,
+    "m": int,
+    "t": milliseconds,
+    "d": float,
+    "f": float,
+    "u": str,
+    "r": str,
+    "b": str,
+    "c": str,
+    "?": _boolean,
+    "_": _nothing,
+    "z": {"NaN": nan, "INF": inf, "-INF": -inf}.__getitem__,
+}
+"""What a text that starts with ``~`` is, by the sign after it. Moments are ms since 1970; UUIDs, URIs and the like stay
+text: ctxd writes none."""
+
+_TAGS: Final[dict[str, Callable[[Any], Any]]] = {
+    "'": lambda quoted: quoted,
+    "set": list,
+    "list": list,
+    "cmap": lambda flat: dict(zip(flat[::2], flat[1::2], strict=True)),
+    "m": int,
+    "t": milliseconds,
+    "u": str,
+    "r": str,
+    "xtdb/oid": str,
+    "xtdb/entity-ref": lambda reference: reference,
+    "xtdb/base64": str,
+}
+"""What a tagged value is, by its tag."""
+
+
+def decode(data: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
+    """The one value that ``data`` spells: keywords as ``Keyword``, dates as ms since 1970, sets and lists as lists.
+
+    Raises: NotTransit.
+    """
+    try:
+        return _Reading().value(_parse(data))
+    except NotTransit:
+        raise
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise NotTransit(f"not transit: {error}") from error
+
+
+class _Reading:
+    """One text's worth of reading: its cache of repeated keys."""
+
+    def __init__(self) -> None:
+        self._cache: list[Any] = []
+
+    def value(self, read: Any) -> Any:  # noqa: ANN401
+        kind = type(read)
+        if kind is str:
+            return self._text(read) if read and read[0] in _MARKED else read
+        if kind is list:
+            return self._array(read)
+        if kind is dict:
+            return {self._key(key): self.value(item) for key, item in read.items()}
+        return read
+
+    def _array(self, read: list[Any]) -> Any:  # noqa: ANN401
+        if not read:
+            return read
+        first = read[0]
+        if type(first) is str and first and first[0] in _MARKED:
+            if first == "^ ":
+                return self._map(read)
+            head = self._text(first)
+            if type(head) is _Tag:
+                return self._tagged(head, read)
+            return [head, *map(self.value, read[1:])]
+        return [item if type(item) is int else self.value(item) for item in read]
+
+    def _map(self, read: list[Any]) -> dict[Any, Any]:
+        if not len(read) % 2:
+            raise NotTransit("a map has a key without a value")
+        key, value = self._key, self.value
+        # A dict display would do the same, but evaluates keys and values in an order of its own.
+        made: dict[Any, Any] = {}
+        for place in range(1, len(read), 2):
+            name = key(read[place])
+            made[name] = value(read[place + 1])
+        if len(made) != len(read) // 2:
+            raise NotTransit("a map has a key twice")
+        return made
+
+    def _tagged(self, tag: _Tag, read: list[Any]) -> Any:  # noqa: ANN401
+        if len(read) != 2:
+            raise NotTransit(f"{tag} tags {len(read) - 1} values")
+        make = _TAGS.get(str(tag))
+        if make is None:
+            raise NotTransit(f"the tag {tag} is unknown")
+        return make(self.value(read[1]))
+
+    def _key(self, read: Any) -> Any:  # noqa: ANN401
+        if type(read) is not str:
+            return self.value(read)
+        if not read:
+            return read
+        if read[0] in _MARKED:
+            return self._text(read, key=True)
+        if len(read) >= _CACHED_LENGTH_MIN:
+            self._remember(read)
+        return read
+
+    def _text(self, read: str, *, key: bool = False) -> Any:  # noqa: ANN401
+        sign = read[0]
+        if sign == "^":
+            if read == "^ ":
+                raise NotTransit("a map's sign stands alone")
+            return self._cache[_place(read)]
+        if sign == "`":
+            raise NotTransit("a text starts with a reserved sign")
+        if len(read) == 1:
+            raise NotTransit("a text is an escape of nothing")
+        make = _SCALARS.get(read[1])
+        if make is None:
+            raise NotTransit(f"values of the kind {read[1]} are unknown")
+        made = make(read[2:])
+        if len(read) >= _CACHED_LENGTH_MIN and (key or read.startswith(_CACHED_VALUES)):
+            self._remember(made)
+        return made
+
+    def _remember(self, value: Any) -> None:  # noqa: ANN401
+        if len(self._cache) == _CACHE_SIZE:
+            self._cache.clear()
+        self._cache.append(value)
+
+
+def _place(code: str) -> int:
+    """Which entry of the cache ``code`` names. Raises: IndexError for none."""
+    digits = [ord(character) - _CODE_FIRST for character in code[1:]]
+    if not 1 <= len(digits) <= 2 or not all(0 <= digit < _CODE_BASE for digit in digits):
+        raise NotTransit(f"{code} is no code of the cache")
+    return digits[0] if len(digits) == 1 else digits[0] * _CODE_BASE + digits[1]
