@@ -15,6 +15,7 @@ class Heads:
         self._limit = limit
         self._durable = 0
         self._heads: OrderedDict[str, Stored | None] = OrderedDict()
+        self._deleted: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -44,6 +45,12 @@ class Heads:
         if len(self._heads) > self._limit:
             self.trim(self._durable)
 
+    def delete(self, ids: Iterable[str], seq: int) -> None:
+        """Keep that write ``seq`` deleted ``ids``, at least until that is durable."""
+        for id in ids:
+            self._deleted[id] = seq
+            self.put(id, None)
+
     def add(self, heads: Mapping[str, Stored | None]) -> None:
         """Keep ``heads``, which were not kept here before."""
         self._heads.update(heads)
@@ -53,9 +60,11 @@ class Heads:
     def trim(self, durable: int) -> None:
         """Drop the longest unused over the limit, but none above ``durable``: only this cache knows those."""
         self._durable = durable
+        if self._deleted:
+            self._deleted = {id: seq for id, seq in self._deleted.items() if seq > durable}
         while len(self._heads) > self._limit:
             id, head = next(iter(self._heads.items()))
-            if head is not None and head.tx > durable:
+            if (self._deleted.get(id, 0) if head is None else head.tx) > durable:
                 return
             del self._heads[id]
 
@@ -63,6 +72,7 @@ class Heads:
         """Drop ``ids``."""
         for id in ids:
             self._heads.pop(id, None)
+            self._deleted.pop(id, None)
 
 
 class Texts:

@@ -49,6 +49,6 @@ def fold(row: journal.Row) -> list[Version]:
     Raises: ValueError if its body is damaged.
     """
     return [
-        Version(put.id, row.vt, row.seq, row.tx_time, put.document, put.content)
+        Version(put.id, row.vt, row.seq, row.tx_time, put.document or None, put.content)
         for put in journal.decode_body(row.body).puts
     ]

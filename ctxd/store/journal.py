@@ -42,7 +42,10 @@ _decoder: Final = msgspec.msgpack.Decoder(list[Any])
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """One version in a body: the entity, its encoded document, and the BLAKE3 of its text (null without)."""
+    """One version in a body: the entity, its encoded document, and the BLAKE3 of its text (null without).
+
+    A document of no bytes says that the entity is no more.
+    """
 
     id: str
     document: bytes

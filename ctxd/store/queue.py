@@ -32,7 +32,8 @@ class Prepared:
         self.write = write
         self.texts: dict[bytes, bytes] = {}
         self.puts = [self._put(document) for document in write.puts]
-        self.ids = tuple(by_id)
+        self.puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
+        self.ids = tuple(put.id for put in self.puts)
         self.body = journal.encode_body(write, self.puts)
         self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(map(len, self.texts.values()))
 
@@ -62,18 +63,19 @@ class Entry:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The entities that it puts."""
+        """The entities that it puts or deletes."""
         return self.prepared.ids
 
     def versions(self) -> list[Version]:
         """What it puts, as rows of a backend."""
         seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
-        return [Version(put.id, vt, seq, tx_time, put.document, put.content) for put in self.prepared.puts]
+        return [Version(put.id, vt, seq, tx_time, put.document or None, put.content) for put in self.prepared.puts]
 
     def heads(self) -> list[Stored]:
         """What it puts, as the newest versions, without content."""
         seq, vt, heads = self.pending.seq, self.pending.vt, []
-        for document, put in zip(self.write.puts, self.prepared.puts, strict=True):
+        # What is deleted comes last, and has no head.
+        for document, put in zip(self.write.puts, self.prepared.puts, strict=False):
             bare = document if document.content is None else msgspec.structs.replace(document, content=None)
             ref = None if put.content is None else put.content.hex()
             heads.append(Stored(document=bare, content_ref=ref, valid_time=vt, tx=seq, tx_time=self.tx_time))

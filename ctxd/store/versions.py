@@ -181,6 +181,7 @@ class VersionStore:
             if document.content is not None and head.content_ref is not None:
                 self._texts.put(head.content_ref, document.content)
             self._heads.put(document.id, head)
+        self._heads.delete(entry.write.deletes, entry.pending.seq)
         self._loads.note_written(entry.ids)
 
     def unheard(self, principal: str, op_id: str) -> bool:

@@ -16,8 +16,8 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
 
     ``kind`` is the method's name. ``request`` is a digest of the parameters, compared when an ``op_id`` comes again.
     ``result`` is the encoded result without receipt, answered to a resend. ``knows`` names objects that enter the index
-    of ``session``. ``floor_vt`` is the least valid time, in ms: one above the newest of every entity that is written
-    again.
+    of ``session``. ``deletes`` names entities that are no more from then on; none of them is in ``puts``. ``floor_vt``
+    is the least valid time, in ms: one above the newest of every entity that is written again or deleted.
     ``signatures`` keeps a file's stat signature beside its version, as a cache that decides whether to read it again.
     """
 
@@ -28,6 +28,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     request: bytes = b""
     result: bytes = b""
     puts: tuple[Document, ...] = ()
+    deletes: tuple[str, ...] = ()
     knows: tuple[str, ...] = ()
     signatures: dict[str, bytes] = {}
     floor_vt: int = 0
