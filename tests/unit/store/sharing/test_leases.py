@@ -1,0 +1,52 @@
+"""A lease runs out by the observer's own clock alone: no two clocks are ever compared."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctxd.backends.xtdb.operations import Match
+from ctxd.store.sharing import leases
+from ctxd.store.sharing.leases import Lease, Observer
+
+LEASE_S = 15.0
+
+
+def lease(beat: int, incarnation: int = 1) -> Lease:
+    return Lease(host="h", filesystem="f", incarnation=incarnation, beat=beat)
+
+
+def test_a_lease_runs_out_when_it_was_seen_unchanged_for_its_length():
+    observer = Observer(LEASE_S)
+    observer.see([("a", lease(7))], 100.0)
+    observer.see([("a", lease(7))], 114.0)
+    assert observer.left_s("a", 114.0) == 1.0
+    assert observer.left_s("a", 115.0) == 0
+
+
+def test_a_renewed_or_restarted_lease_begins_anew():
+    observer = Observer(LEASE_S)
+    observer.see([("a", lease(7))], 100.0)
+    observer.see([("a", lease(8))], 110.0)
+    assert observer.left_s("a", 115.0) == 10
+    observer.see([("a", lease(8, incarnation=2))], 120.0)
+    assert observer.left_s("a", 120.0) == LEASE_S
+
+
+def test_a_lease_never_seen_has_not_run_out():
+    assert Observer(LEASE_S).left_s("a", 1e9) > 0
+
+
+@given(start=st.floats(0, 1e6), steps=st.lists(st.floats(0.01, LEASE_S - 0.01), max_size=30))
+def test_a_holder_that_renews_in_time_is_never_taken_for_dead(start, steps):
+    observer, now = Observer(LEASE_S), start
+    for beat, step in enumerate(steps):
+        observer.see([("a", lease(beat))], now)
+        now += step
+        assert observer.left_s("a", now) > 0
+
+
+def test_a_renewal_matches_what_it_renews():
+    match, put = leases.renewal("a", lease(1), lease(2))
+    assert isinstance(match, Match)
+    assert leases.from_doc(match.doc) == lease(1)
+    assert leases.from_doc(put.doc) == lease(2)
+    assert leases.renewal("a", None, lease(0))[0].doc is None

@@ -1,0 +1,124 @@
+"""A session never is two hosts': every step is matched, so whatever is late, doubled or decided on old news fails."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctxd.backends.xtdb.operations import Match, Op, Put
+from ctxd.store.sharing import owners
+from ctxd.store.sharing.owners import Owner
+
+SESSION = "s1"
+HOSTS = ("a", "b", "c")
+
+
+class Log:
+    """What a node does with matched transactions on one entity."""
+
+    def __init__(self) -> None:
+        self.doc = None
+        self.projected: list[tuple[str, int]] = []
+
+    def take(self, ops: list[Op], rows_of: str | None) -> bool:
+        for op in ops:
+            if isinstance(op, Match) and op.doc != self.doc:
+                return False
+        for op in ops:
+            if isinstance(op, Put):
+                self.doc = op.doc
+        if rows_of is not None:
+            self.projected.append((rows_of, owners.from_doc(self.doc).token))
+        return True
+
+
+def project(view: Owner | None, host: str, *, rest: bool) -> list[Op] | None:
+    """The owner's part of a batch that has rows of the session."""
+    match owners.standing(view, host):
+        case "free":
+            after = owners.first(host)
+        case "mine":
+            after = owners.adopted(view)
+        case "resting":
+            after = owners.resumed(view)
+        case _:
+            return None
+    return owners.change(SESSION, view, owners.released(after) if rest else after)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["look", "project", "rest", "claim", "deliver", "deliver late"]), st.sampled_from(HOSTS)),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_two_hosts_never_both_write_a_session_whatever_they_believe(steps):
+    log = Log()
+    views: dict[str, Owner | None] = dict.fromkeys(HOSTS)
+    sent: dict[str, list[tuple[list[Op], str | None]]] = {host: [] for host in HOSTS}
+    for step, host in steps:
+        view = views[host]
+        if step == "look":
+            views[host] = owners.from_doc(log.doc)
+        elif step in ("project", "rest"):
+            ops = project(view, host, rest=step == "rest")
+            if ops is not None:
+                sent[host].append((ops, host))
+        elif step == "claim" and view is not None:
+            # A host may take any owner for dead: that its clock is wrong must not matter either.
+            sent[host].append((owners.change(SESSION, view, owners.claimed(view, host)), None))
+        elif sent[host]:
+            ops, rows_of = sent[host].pop(0 if step == "deliver" else -1)
+            log.take(ops, rows_of)
+    tokens = [token for _, token in log.projected]
+    assert tokens == sorted(tokens)
+    holders: dict[int, set[str]] = {}
+    for writer, token in log.projected:
+        holders.setdefault(token, set()).add(writer)
+    assert all(len(writers) == 1 for writers in holders.values())
+
+
+def test_of_two_that_claim_the_same_only_one_has_it():
+    log = Log()
+    resting = owners.released(owners.first("a"))
+    log.take(owners.change(SESSION, None, owners.first("a")), "a")
+    log.take(owners.change(SESSION, owners.first("a"), resting), "a")
+    assert log.take(owners.change(SESSION, resting, owners.claimed(resting, "b")), None)
+    assert not log.take(owners.change(SESSION, resting, owners.claimed(resting, "c")), None)
+    assert not log.take(owners.change(SESSION, resting, owners.resumed(resting)), "a")
+
+
+def test_an_owner_s_late_rows_fail_even_if_it_comes_to_own_the_session_again():
+    old = owners.first("a")
+    late = owners.change(SESSION, old, old)
+    log = Log()
+    log.take(owners.change(SESSION, None, old), "a")
+    by_b = owners.claimed(old, "b")
+    again = owners.claimed(by_b, "a")
+    log.take(owners.change(SESSION, old, by_b), None)
+    log.take(owners.change(SESSION, by_b, again), None)
+    assert not log.take(late, "a")
+
+
+def test_who_dies_while_taking_a_session_in_is_not_taken_for_its_source():
+    old = owners.first("a")
+    half = owners.claimed(old, "b")
+    assert owners.claimed(half, "c").whole == "a"
+    assert owners.claimed(owners.adopted(half), "c").whole == "b"
+
+
+def test_only_a_released_an_own_or_an_expired_session_may_be_claimed():
+    mine = owners.first("a")
+    assert not owners.may_claim(mine, "b", expired=False)
+    assert owners.may_claim(mine, "b", expired=True)
+    assert owners.may_claim(mine, "a", expired=False)
+    assert owners.may_claim(owners.released(mine), "b", expired=False)
+
+
+@given(
+    st.builds(
+        Owner, writer=st.text(), token=st.integers(1, 2**40), released=st.booleans(), source=st.none() | st.text()
+    )
+)
+def test_an_owner_comes_back_from_its_document(owner):
+    assert owners.from_doc(owners.to_doc(SESSION, owner)) == owner
