@@ -18,7 +18,10 @@ INFRASTRUCTURE_PREFIXES: Final = ("chat:", "session:", "system_prompt:")
 INNER_PREFIXES: Final = ("segment:", "assembly:")
 """How ids of entities begin that are no objects: no client is shown one."""
 
-RESERVED_PREFIXES: Final = (*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES, "toolcall:")
+STORE_PREFIX: Final = "ctxd/"
+"""How ids begin of what ctxd keeps for itself in a store that others can use as well."""
+
+RESERVED_PREFIXES: Final = (*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES, "toolcall:", STORE_PREFIX)
 """How ids begin that ctxd makes. A harness's id that begins so is aliased."""
 
 NUMBER_DIGITS: Final = 10

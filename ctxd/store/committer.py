@@ -48,6 +48,7 @@ class Committer:
         self.head_vt = 0
         self.incarnation = 0
         self.journal_id = ""
+        self.writer = ""
         self.commits = 0
         self._flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
         self.low_space = False
@@ -89,6 +90,9 @@ class Committer:
         try:
             with dbfile.faults(), self._transaction():
                 self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
+                if not self.writer:
+                    journal.become_writer(self._connection)
+            self.writer = journal.writer_id(self._connection)
         except dbfile.DiskFull:
             self.low_space = True
 
@@ -106,6 +110,7 @@ class Committer:
         self._set_meta("genesis", os.urandom(32))
         self._set_meta("incarnation", bytes(8))
         journal.become_another(self._connection)
+        journal.become_writer(self._connection)
         self._connection.execute(f"PRAGMA user_version={journal.SCHEMA_VERSION}")
         self._connection.execute("COMMIT")
 
@@ -119,6 +124,7 @@ class Committer:
         counted = self._connection.execute("SELECT value FROM meta WHERE name='incarnation'").fetchone()
         self.incarnation = int.from_bytes(counted[0], "big") if counted else 0
         self.journal_id = journal.journal_id(self._connection)
+        self.writer = journal.writer_id(self._connection)
         first = self._tail_start(seq)
         before = journal.chain_at(self._connection, first)
         if before is None:

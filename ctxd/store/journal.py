@@ -147,6 +147,17 @@ def journal_id(connection: dbfile.Connection) -> str:
     return "" if found is None else bytes(found[0]).hex()
 
 
+def writer_id(connection: dbfile.Connection) -> str:
+    """Under which name what this journal says is projected, in hex. A restored copy goes on under the same."""
+    found = connection.execute("SELECT value FROM meta WHERE name='writer'").fetchone()
+    return "" if found is None else bytes(found[0]).hex()
+
+
+def become_writer(connection: dbfile.Connection) -> None:
+    """Give the journal a new name to project under: nothing that another one has is taken for its own."""
+    connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('writer',?)", (os.urandom(16),))
+
+
 def become_another(connection: dbfile.Connection) -> None:
     """Give the journal a new id: receipts of rows that it does not hold are no loss of its own."""
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('journal',?)", (os.urandom(16),))

@@ -9,10 +9,9 @@ nothing of them remains. Reads of anything but a head wait until what was accept
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final
 
 import anyio
-import msgspec
 from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
@@ -20,52 +19,44 @@ from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.objects.document import Stored
 from ctxd.store import statedir
-from ctxd.store.answers import MISSING, Change, Missing, Replay, StoreFailed
-from ctxd.store.cache import Heads, Texts
+from ctxd.store.answering import Answering
+from ctxd.store.answers import Missing, Replay, StoreFailed
 from ctxd.store.committer import Committer
 from ctxd.store.group_commit import GroupCommit
 from ctxd.store.journal import Body
-from ctxd.store.loads import Loads, fill
+from ctxd.store.loads import fill
 from ctxd.store.observers import Observers
 from ctxd.store.operations import Operations, op_text, operation, replay_of
 from ctxd.store.queue import Entry, Prepared
-from ctxd.store.reads import Reader, answered, basis, to_stored
-from ctxd.store.sieve import Sieve
-from ctxd.store.state import Health
+from ctxd.store.reads import Reader
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.witness import WitnessFile
 from ctxd.store.writes import Pending, Write, note_submitted
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import StoreStatus
 
-T = TypeVar("T")
 _EXIT_IO: Final = 74
 
 
-class VersionStore:
+class VersionStore(Answering):
     """Versions of entities in a state directory. ``run`` has to run while anything else is called."""
 
     def __init__(self, root: Path | None, clock: Clock) -> None:
         """``root`` is the state directory; null keeps everything in a fresh one that is removed at the end."""
+        super().__init__()
         self._root = root
         self.root = root or Path()
         self._clock = clock
-        self._health = Health()
         self._observers = Observers()
         self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._observers.fault)
-        self._heads = Heads(limits.HEADS_CACHED_MAX)
-        self._texts = Texts(limits.CONTENT_CACHE_BYTES)
-        self._loads = Loads(self._heads)
-        self._sieve = Sieve()
         self._times = ValidTimes()
         self._operations = Operations(limits.OPS_CACHED_MAX)
         self._next_seq = 1
         self._durable: Receipt | None = None
-        self._reading = anyio.CapacityLimiter(1)
         self.incarnation = 0
         self.journal_id = ""
+        self.writer = ""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hold the state directory and commit what is submitted, until cancelled; ``started`` once it may be used.
@@ -92,7 +83,7 @@ class VersionStore:
             message = f"{directory.database} cannot be opened: {error}"
             raise StateDirError(message, exit_code=_EXIT_IO) from error
         self._begin(damage)
-        self._reader = Reader(directory.database, artifacts)
+        self._answer_from(Reader(directory.database, artifacts))
         loader, sifter = Reader(directory.database, artifacts), Reader(directory.database, artifacts)
         failure: Exception | None = None
         try:
@@ -111,6 +102,7 @@ class VersionStore:
         head = self._committer.head
         self.incarnation = self._committer.incarnation
         self.journal_id = self._committer.journal_id
+        self.writer = self._committer.writer
         self._next_seq = head.seq + 1
         self._times = ValidTimes(self._committer.head_vt)
         self._heads.trim(head.seq)
@@ -132,6 +124,9 @@ class VersionStore:
         # What does not fit into the database stays in its write-ahead log: the next start reads it from there.
         with suppress(dbfile.DiskFull, dbfile.DiskFailed):
             self._committer.close(tidy=failure is None and not self._health.lost)
+
+    async def _settle(self) -> None:
+        await self._commits.settle()
 
     async def drain(self) -> None:
         """Refuse further writes, and return once every accepted one is durable or has failed. Cancel: safe."""
@@ -221,155 +216,9 @@ class VersionStore:
         """Have ``callback`` told what a callback of the store or of a ``Pending`` raised: the store goes on."""
         self._observers.on_fault.append(callback)
 
-    # --- read ---
-
-    async def settled(self) -> None:
-        """Return once everything accepted before is durable or has failed.
-
-        Raises: CtxdError ``store_failed``, ``draining``. Cancel: safe.
-        """
-        self._health.require_readable()
-        await self._commits.settle()
-        self._health.require_readable()
-
-    async def _read(self, function: Callable[[], T]) -> T:
-        """Call ``function`` on the reader's thread, over everything accepted so far."""
-        await self.settled()
-        return await run_sync(answered, function, limiter=self._reading)
-
-    def peek(self, id: str) -> Stored | None | Missing:
-        """The newest accepted version of ``id`` without waiting; ``MISSING`` when only a reading would tell."""
-        head = self._heads.get(id)
-        return None if head is MISSING and self._sieve.lacks(id) else head
-
-    async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
-        """The newest accepted versions of ``ids``, in their order, without content; null for what does not exist.
-
-        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
-        """
-        self._health.require_readable()
-        return await self._loads.newest(dict.fromkeys(ids), self._sieve.lacks)
-
-    async def get(
-        self, id: str, *, valid_time: int | None = None, tx: int | None = None, content: bool = False
-    ) -> Stored | None:
-        """The version of ``id`` as of both times, null meaning the newest; null if there is none.
-
-        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
-        """
-        return (await self.bulk((id,), valid_time=valid_time, tx=tx, content=content)).get(id)
-
-    async def bulk(
-        self, ids: Sequence[str], *, valid_time: int | None = None, tx: int | None = None, content: bool = False
-    ) -> dict[str, Stored]:
-        """The versions of ``ids`` as of both times, in order; an id that has none is left out. Otherwise as ``get``."""
-        if valid_time is None and tx is None:
-            found = [head for head in (await self.heads(ids)).values() if head is not None]
-        else:
-            at = basis(valid_time, tx)
-            versions = await self._read(lambda: self._reader.versions.as_of(list(ids), valid_time=at[0], tx=at[1]))
-            by_id = {version.id: to_stored(version) for version in versions}
-            found = [stored for id in dict.fromkeys(ids) if (stored := by_id.get(id)) is not None]
-        if content:
-            found = await self._with_content(found)
-        return {stored.document.id: stored for stored in found}
-
-    async def _with_content(self, found: Sequence[Stored]) -> list[Stored]:
-        texts = await self.contents(stored.content_ref for stored in found if stored.content_ref is not None)
-        replace = msgspec.structs.replace
-        return [
-            stored
-            if stored.content_ref is None
-            else replace(stored, document=replace(stored.document, content=texts[stored.content_ref]))
-            for stored in found
-        ]
-
-    async def history(
-        self,
-        id: str,
-        *,
-        order: Literal["asc", "desc"] = "asc",
-        corrections: bool = False,
-        valid_time: int | None = None,
-        tx: int | None = None,
-        after: tuple[int, int] | None = None,
-        limit: int = 100,
-    ) -> list[Stored]:
-        """The versions of ``id`` at or below both times by ``(valid_time, tx)``, from beyond ``after`` on.
-
-        With ``corrections`` also those that a later write replaced at the same valid time. Otherwise as ``get``.
-        """
-        at = basis(valid_time, tx)
-        versions = await self._read(
-            lambda: self._reader.versions.history(
-                id,
-                ascending=order == "asc",
-                corrections=corrections,
-                valid_time=at[0],
-                tx=at[1],
-                after=after,
-                limit=limit,
-            )
-        )
-        return [stored for version in versions if (stored := to_stored(version)) is not None]
-
-    async def scan(
-        self,
-        prefix: str,
-        *,
-        after: str = "",
-        limit: int | None = None,
-        valid_time: int | None = None,
-        tx: int | None = None,
-    ) -> list[Stored]:
-        """The versions of every entity with ``prefix``, by id, from beyond ``after`` on. Otherwise as ``get``."""
-        at = basis(valid_time, tx)
-        versions = await self._read(
-            lambda: self._reader.versions.scan(prefix, after=after or None, limit=limit, valid_time=at[0], tx=at[1])
-        )
-        return [stored for version in versions if (stored := to_stored(version)) is not None]
-
-    async def scan_newest(self, prefix: str, *, before_id: str | None, limit: int) -> list[Stored]:
-        """As ``scan``, from the greatest id below ``before_id`` downwards."""
-        versions = await self._read(
-            lambda: self._reader.versions.scan(prefix, ascending=False, after=before_id, limit=limit)
-        )
-        return [stored for version in versions if (stored := to_stored(version)) is not None]
-
-    async def contents(self, refs: Iterable[str]) -> dict[str, str]:
-        """Text by its ``content_ref``.
-
-        Raises: CtxdError ``corrupt`` if text is missing or does not match its hash; ``store_failed``. Cancel: safe.
-        """
-        wanted = list(dict.fromkeys(refs))
-        texts = {ref: text for ref in wanted if (text := self._texts.get(ref)) is not None}
-        if missing := [ref for ref in wanted if ref not in texts]:
-            found = await self._read(lambda: self._reader.contents(missing))
-            for ref, text in found.items():
-                self._texts.put(ref, text)
-            texts |= found
-        return {ref: texts[ref] for ref in wanted}
-
-    async def knowing(self, object_id: str) -> list[str]:
-        """The ids of the sessions in whose index ``object_id`` is, in order. Raises and cancel: as ``get``."""
-        return await self._read(lambda: self._reader.knowing(object_id))
-
-    async def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """The stat signatures last kept for ``ids``, where there are any. Raises and cancel: as ``get``."""
-        return await self._read(lambda: self._reader.signatures(ids))
-
-    async def changes(self, *, after: int, limit: int) -> list[Change]:
-        """At most ``limit`` journal rows beyond sequence ``after``, in order. Raises and cancel: as ``get``."""
-        return await self._read(lambda: self._reader.changes(after, limit))
-
     def head(self) -> Receipt | None:
         """The receipt of the newest durable write; null if there is none."""
         return self._durable
-
-    @property
-    def cached(self) -> int:
-        """How many heads are in memory."""
-        return len(self._heads)
 
     def check_witness(self, receipt: Receipt) -> None:
         """Compare the journal with a receipt of it that somebody kept.
