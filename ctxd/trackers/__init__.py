@@ -1,0 +1,1 @@
+"""Trackers: which files are followed for whom, and the watchers of directories that tell of changes."""

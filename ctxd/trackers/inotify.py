@@ -1,0 +1,197 @@
+"""Watching by inotify: one watch a directory, and everything that can be lost is told.
+
+A directory is opened first and watched through that, so nothing can be swapped in between. Two paths that lead to one
+directory share its watch.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+from asyncinotify import Inotify, Mask, Watch
+
+from ctxd.trackers.events import Changed, Event, Hint, Lost, Overflowed, Refused
+from ctxd.trackers.places import Filesystems, Identity, identity_at, never, refusal
+from ctxd.trackers.port import Deliver, Escapes, WatcherKind
+
+EVENTS_MAX: Final = 500
+"""Events read before other tasks get their turn: some 5 ms."""
+
+_GONE: Final = int(Mask.MOVED_FROM | Mask.DELETE)
+_WHOLE: Final = int(Mask.MOVED_TO | Mask.CLOSE_WRITE)
+_PARTIAL: Final = int(Mask.MODIFY | Mask.CREATE | Mask.ATTRIB)
+_OVERFLOW: Final = int(Mask.Q_OVERFLOW)
+_IGNORED: Final = int(Mask.IGNORED)
+_MOVED: Final = int(Mask.MOVE_SELF)
+_UNMOUNTED: Final = int(Mask.UNMOUNT)
+_DIRECTORY: Final = int(Mask.ISDIR)
+_MASK: Final = Mask(
+    _GONE | _WHOLE | _PARTIAL | _MOVED | int(Mask.DELETE_SELF) | int(Mask.ONLYDIR) | int(Mask.EXCL_UNLINK)
+)
+
+
+class _Kept:
+    """One watch of the kernel, and the paths that lead to its directory."""
+
+    __slots__ = ("directories", "identity", "watch")
+
+    def __init__(self, watch: Watch, identity: Identity) -> None:
+        self.watch = watch
+        self.identity = identity
+        self.directories: dict[str, None] = {}
+
+
+class InotifyWatcher:
+    """See ``Watcher``. One inotify instance, opened with the first watch: a host has few of them."""
+
+    kind: WatcherKind = "inotify"
+
+    def __init__(self, *, escapes: Escapes = never, filesystems: Filesystems | None = None) -> None:
+        self._escapes = escapes
+        self._filesystems = filesystems or Filesystems()
+        self._inotify: Inotify | None = None
+        self._opened = anyio.Event()
+        self._kept: dict[int, _Kept] = {}
+        self._numbers: dict[str, int] = {}
+        # One thread at a time changes what is kept; the loop only looks things up there.
+        self._limiter = anyio.CapacityLimiter(1)
+        self._verifying = anyio.CapacityLimiter(1)
+
+    async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """See ``Watcher.run``."""
+        task_status.started()
+        try:
+            await self._opened.wait()
+            inotify = self._inotify
+            assert inotify is not None, "it is opened"
+            while True:
+                await anyio.wait_readable(inotify.fd)
+                if events := self._drained(inotify):
+                    deliver(events)
+        finally:
+            if self._inotify is not None:
+                self._inotify.close()
+                self._inotify = None
+            self._kept.clear()
+            self._numbers.clear()
+
+    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+        """See ``Watcher.watch``."""
+        if self._inotify is None:
+            try:
+                self._inotify = Inotify(sync_timeout=0, cache_size=32)
+            except OSError as error:
+                return [refusal(error)] * len(directories)
+            self._opened.set()
+        watched = list(directories)
+        return await anyio.to_thread.run_sync(lambda: [self._watch(each) for each in watched], limiter=self._limiter)
+
+    async def unwatch(self, directories: Sequence[str]) -> None:
+        """See ``Watcher.unwatch``."""
+        unwatched = list(directories)
+
+        def unwatch() -> None:
+            for directory in unwatched:
+                self._unwatch(directory)
+
+        await anyio.to_thread.run_sync(unwatch, limiter=self._limiter)
+
+    async def verify(self) -> list[str]:
+        """See ``Watcher.verify``."""
+        known = [(directory, kept.identity) for kept in list(self._kept.values()) for directory in kept.directories]
+
+        def verify() -> list[str]:
+            return [directory for directory, identity in known if identity_at(directory) != identity]
+
+        # A mount that hangs must not hold up a daemon that ends.
+        moved = await anyio.to_thread.run_sync(verify, limiter=self._verifying, abandon_on_cancel=True)
+        return [directory for directory in moved if directory in self._numbers]
+
+    @property
+    def watches(self) -> int:
+        """See ``Watcher.watches``."""
+        return len(self._kept)
+
+    def _watch(self, directory: str) -> Refused | None:
+        inotify = self._inotify
+        if inotify is None:
+            return Refused("unsupported", "the watcher has ended")
+        try:
+            place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (OSError, ValueError) as error:
+            return refusal(error)
+        try:
+            if self._escapes(directory, os.readlink(f"/proc/self/fd/{place}")):
+                return Refused("escapes", "a symlink leads out of the mount")
+            found = os.fstat(place)
+            if remote := self._filesystems.remote(found.st_dev):
+                return Refused("remote", f"changes that other hosts make on {remote} are not told here")
+            watch = inotify.add_watch(f"/proc/self/fd/{place}", _MASK)
+        except OSError as error:
+            return refusal(error)
+        finally:
+            os.close(place)
+        if self._numbers.get(directory, watch.wd) != watch.wd:
+            self._unwatch(directory)
+        kept = self._kept.get(watch.wd)
+        if kept is None:
+            kept = self._kept[watch.wd] = _Kept(watch, (found.st_dev, found.st_ino))
+        kept.directories[directory] = None
+        self._numbers[directory] = watch.wd
+        return None
+
+    def _unwatch(self, directory: str) -> None:
+        number = self._numbers.pop(directory, None)
+        kept = None if number is None else self._kept.get(number)
+        if kept is None:
+            return
+        kept.directories.pop(directory, None)
+        if not kept.directories:
+            del self._kept[kept.watch.wd]
+            self._remove(kept)
+
+    def _remove(self, kept: _Kept) -> None:
+        try:
+            if self._inotify is not None:
+                self._inotify.rm_watch(kept.watch)
+        except OSError:
+            # The kernel was faster: the directory is gone.
+            return
+
+    def _drained(self, inotify: Inotify) -> list[Event]:
+        events: list[Event] = []
+        for _ in range(EVENTS_MAX):
+            found = inotify.sync_get()
+            if found is None:
+                break
+            mask = int(found.mask)
+            if mask & _OVERFLOW:
+                events.append(Overflowed())
+            elif (watch := found.watch) is not None and (kept := self._kept.get(watch.wd)) is not None:
+                self._told(events, kept, mask, None if found.name is None else str(found.name))
+        return events
+
+    def _told(self, events: list[Event], kept: _Kept, mask: int, name: str | None) -> None:
+        if mask & (_IGNORED | _MOVED | _UNMOUNTED):
+            reason = "it was unmounted" if mask & _UNMOUNTED else "it was moved" if mask & _MOVED else "it was deleted"
+            del self._kept[kept.watch.wd]
+            for directory in list(kept.directories):
+                if self._numbers.get(directory) == kept.watch.wd:
+                    del self._numbers[directory]
+                    events.append(Lost(directory, reason))
+            if mask & _MOVED:
+                self._remove(kept)
+        elif name is not None:
+            hint = _hint(mask)
+            events.extend([Changed(directory, name, hint) for directory in kept.directories])
+
+
+def _hint(mask: int) -> Hint:
+    if mask & _DIRECTORY:
+        return "directory"
+    if mask & _GONE:
+        return "gone"
+    return "written" if mask & _WHOLE else "touched"

@@ -1,0 +1,106 @@
+"""Where things really are: what a directory's path leads to, what a file's name leads to, what lies on another host.
+
+Everything here blocks and belongs in a thread. Nothing here changes anything.
+"""
+
+import errno
+import os
+import stat
+from typing import Final
+
+import msgspec
+
+from ctxd.trackers.events import Refused
+from ctxd.trackers.port import Escapes
+
+Identity = tuple[int, int]
+"""Device and inode of a directory."""
+
+_REMOTE: Final = frozenset(
+    "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph afs ncpfs glusterfs vboxsf prl_fs fuse.sshfs fuse.rclone fuse.s3fs "
+    "fuse.gcsfuse fuse.goofys fuse.glusterfs fuse.vmhgfs-fuse fuse.osxfs fuse.grpcfuse".split()
+)
+"""Filesystems on which others make changes that this kernel never hears of."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A file's name: the places, as directory and name, at which changes of it show.
+
+    ``linked``: the file has other names too, and what is written through those shows at none of its places.
+    """
+
+    places: tuple[tuple[str, str], ...]
+    linked: bool = False
+
+
+def never(path: str, led_to: str) -> bool:
+    """Confine nothing."""
+    return False
+
+
+def entry_of(path: str, escapes: Escapes = never) -> Entry:
+    """The entry at ``path``. A symlink shows changes at its own place and at its target's, unless that ``escapes``."""
+    own = (os.path.dirname(path), os.path.basename(path))
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISLNK(found.st_mode):
+            return Entry((own,), found.st_nlink > 1 and stat.S_ISREG(found.st_mode))
+        target = os.path.realpath(path, strict=True)
+        linked = os.stat(target).st_nlink > 1
+    except (OSError, ValueError):
+        return Entry((own,))
+    if escapes(path, target):
+        return Entry((own,))
+    return Entry((own, (os.path.dirname(target), os.path.basename(target))), linked)
+
+
+def identity_at(directory: str) -> Identity | None:
+    """The identity of the directory that the path leads to; null if there is none that can be reached."""
+    try:
+        found = os.stat(directory)
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+
+
+def refusal(error: OSError | ValueError) -> Refused:
+    """What an error of looking at a directory, or of watching it, says."""
+    number = error.errno if isinstance(error, OSError) else None
+    match number:
+        case errno.ENOENT | errno.ENOTDIR:
+            return Refused("missing", "the directory is not there")
+        case errno.ENOSPC | errno.ENOMEM | errno.EMFILE | errno.ENFILE:
+            return Refused("limit", f"the system has no watch left ({os.strerror(number)})")
+        case errno.EACCES | errno.EPERM:
+            return Refused("denied", "the directory may not be read")
+        case _:
+            return Refused("unsupported", str(error))
+
+
+class Filesystems:
+    """Tells remote filesystems by device number. Reads the mounts anew whenever it meets a device it does not know."""
+
+    def __init__(self, mountinfo: str = "/proc/self/mountinfo") -> None:
+        self._mountinfo = mountinfo
+        self._kinds: dict[int, str] = {}
+
+    def remote(self, device: int) -> str | None:
+        """The kind of filesystem on ``device`` if changes made elsewhere are not told here; null otherwise."""
+        if device not in self._kinds:
+            read = self._read()
+            self._kinds = {device: "", **self._kinds, **read}
+        kind = self._kinds[device]
+        return kind if kind in _REMOTE else None
+
+    def _read(self) -> dict[int, str]:
+        kinds: dict[int, str] = {}
+        try:
+            with open(self._mountinfo, encoding="utf-8", errors="surrogateescape") as file:
+                lines = file.readlines()
+        except OSError:
+            return {}
+        for line in lines:
+            mount, _, filesystem = line.partition(" - ")
+            major, _, minor = mount.split(" ")[2].partition(":")
+            kinds[os.makedev(int(major), int(minor))] = filesystem.split(" ")[0]
+        return kinds

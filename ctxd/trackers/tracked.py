@@ -1,0 +1,212 @@
+"""What is tracked: files by key, the sessions that lease them, and the directories in which their changes show. Pure.
+
+Owns the states of the specification (§5.9). One directory has one watch, however many files and sessions it is for.
+Taking up a file or giving one up costs nothing but that file.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal
+
+State = Literal["attached", "orphaned", "resumed"]
+"""``attached``: changes are told. ``orphaned``: nothing tells of them now; the newest version stands.
+``resumed``: attached again after it was orphaned."""
+
+Mode = Literal["new", "watched", "polled", "away"]
+"""How a directory is followed: not yet; by the system; by looking at intervals; not at all, it is not there."""
+
+Place = tuple[str, str]
+"""A directory and a name in it."""
+
+NOT_YET: Final = "not attached yet"
+DELETED: Final = "the file is deleted"
+
+
+class File:
+    """One tracked file. ``since``: when its state began, in ms since 1970. ``present`` false: it was deleted."""
+
+    __slots__ = ("active", "known", "linked", "path", "places", "present", "reason", "sessions", "since")
+
+    def __init__(self, path: str, *, known: bool, since: int) -> None:
+        self.path = path
+        self.sessions: dict[str, None] = {}
+        self.places: tuple[Place, ...] = ()
+        self.present = True
+        self.linked = False
+        self.active = False
+        self.known = known
+        self.reason = NOT_YET
+        self.since = since
+
+    @property
+    def state(self) -> State:
+        """See ``State``."""
+        if not self.active:
+            return "orphaned"
+        return "resumed" if self.known else "attached"
+
+
+class Directory:
+    """One directory. ``names``: its entries of interest, and the keys of the files that show there."""
+
+    __slots__ = ("mode", "names", "reason")
+
+    def __init__(self) -> None:
+        self.names: dict[str, dict[str, None]] = {}
+        self.mode: Mode = "new"
+        self.reason = NOT_YET
+
+    @property
+    def keys(self) -> Iterator[str]:
+        """The keys of its files."""
+        for keys in self.names.values():
+            yield from keys
+
+
+class Tracked:
+    """All of it. Read ``files`` and ``directories`` freely."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, File] = {}
+        self.directories: dict[str, Directory] = {}
+        self.astray: dict[str, None] = {}
+        """Directories that are not watched by the system."""
+        self.indirect: dict[str, None] = {}
+        """Files whose name is a symlink."""
+        self._leases: dict[str, float] = {}
+        self._held: dict[str, dict[str, None]] = {}
+
+    # --- leases ---
+
+    def lease(self, session: str, key: str, path: str, *, known: bool, now_ms: int) -> bool:
+        """Track the file at ``path`` for ``session``. ``known``: it was tracked before. Returns: whether it is new."""
+        self._held.setdefault(session, {})[key] = None
+        file = self.files.get(key)
+        is_new = file is None
+        if file is None:
+            file = self.files[key] = File(path, known=known, since=now_ms)
+        file.sessions[session] = None
+        return is_new
+
+    def renew(self, session: str, until: float) -> None:
+        """The leases of ``session`` end at ``until``, in seconds."""
+        self._leases[session] = until
+
+    def leases(self, session: str) -> bool:
+        """Whether ``session`` has leases."""
+        return session in self._leases
+
+    def expired(self, now: float) -> list[str]:
+        """The sessions whose leases have ended."""
+        return [session for session, until in self._leases.items() if until <= now]
+
+    def release(self, session: str) -> list[str]:
+        """End the leases of ``session``. Returns: the keys that nobody leases any more; ``forget`` them."""
+        self._leases.pop(session, None)
+        dropped: list[str] = []
+        for key in self._held.pop(session, ()):
+            file = self.files[key]
+            file.sessions.pop(session, None)
+            if not file.sessions:
+                dropped.append(key)
+        return dropped
+
+    def forget(self, key: str) -> list[str]:
+        """Track ``key`` no more. Returns: the directories that no file needs any more."""
+        emptied = self.place(key, ())[1]
+        file = self.files.pop(key)
+        for session in file.sessions:
+            self._held[session].pop(key, None)
+        return emptied
+
+    # --- places ---
+
+    def place(
+        self, key: str, places: Iterable[Place], *, linked: bool = False, now_ms: int = 0
+    ) -> tuple[list[str], list[str]]:
+        """Changes of ``key`` show at ``places``, the first of which is its own name.
+
+        Returns: the directories that are new, and those that no file needs any more; both are taken in, and left out.
+        """
+        file = self.files[key]
+        before, file.places, file.linked = file.places, tuple(dict.fromkeys(places)), linked
+        if len(file.places) > 1:
+            self.indirect[key] = None
+        else:
+            self.indirect.pop(key, None)
+        added: list[str] = []
+        for directory, name in file.places:
+            kept = self.directories.get(directory)
+            if kept is None:
+                kept = self.directories[directory] = Directory()
+                self.astray[directory] = None
+                added.append(directory)
+            kept.names.setdefault(name, {})[key] = None
+        emptied = [directory for place in before if place not in file.places for directory in self._leave(key, place)]
+        self._settle(file, now_ms)
+        return added, emptied
+
+    def _leave(self, key: str, place: Place) -> list[str]:
+        directory, name = place
+        kept = self.directories[directory]
+        keys = kept.names[name]
+        del keys[key]
+        if not keys:
+            del kept.names[name]
+        if kept.names:
+            return []
+        del self.directories[directory]
+        self.astray.pop(directory, None)
+        return [directory]
+
+    def keys_at(self, directory: str, name: str) -> Iterable[str]:
+        """The files whose changes show at the entry ``name`` of ``directory``."""
+        kept = self.directories.get(directory)
+        return () if kept is None else tuple(kept.names.get(name, ()))
+
+    def looked_at(self, directory: str) -> list[str]:
+        """The names of ``directory`` that have to be looked at: what the system does not tell of."""
+        kept = self.directories.get(directory)
+        if kept is None:
+            return []
+        if kept.mode != "watched":
+            return list(kept.names)
+        return [name for name, keys in kept.names.items() if any(self.files[key].linked for key in keys)]
+
+    # --- states ---
+
+    def follow(self, directory: str, mode: Mode, reason: str, now_ms: int) -> bool:
+        """``directory`` is followed by ``mode`` now, and why not by a better one. Returns: whether that is another."""
+        kept = self.directories.get(directory)
+        if kept is None or (kept.mode, kept.reason) == (mode, reason):
+            return False
+        changed = kept.mode != mode
+        kept.mode, kept.reason = mode, reason
+        if mode == "watched":
+            self.astray.pop(directory, None)
+        else:
+            self.astray[directory] = None
+        for key in kept.keys:
+            self._settle(self.files[key], now_ms)
+        return changed
+
+    def found(self, key: str, present: bool, now_ms: int) -> None:
+        """The file was looked at: it is there, or it was deleted."""
+        file = self.files.get(key)
+        if file is not None and file.present != present:
+            file.present = present
+            self._settle(file, now_ms)
+
+    def _settle(self, file: File, now_ms: int) -> None:
+        """Find the state of ``file`` out anew."""
+        own = self.directories.get(file.places[0][0]) if file.places else None
+        reason = NOT_YET if own is None else own.reason
+        active = own is not None and own.mode in ("watched", "polled") and file.present
+        if not file.present and own is not None and own.mode in ("watched", "polled"):
+            reason = DELETED
+        if active != file.active:
+            file.since = now_ms
+            if not active:
+                # When it is attached again, that is a return.
+                file.known = True
+            file.active = active
+        file.reason = reason

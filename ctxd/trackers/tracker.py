@@ -1,0 +1,347 @@
+"""The file trackers of a daemon: what is leased is watched, and what changed is handed on, however watching went.
+
+Owns every watch. Knows neither what a file's key means nor what is done about a change: ``run`` is given that. The
+promise: of a file that is attached, the last change is handed on; if the system's watches fail it, for a directory or
+for all, that directory is looked at instead, this is told with its reason, and it is tried again until it is mended.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from ctxd.clock import Clock
+from ctxd.trackers.coalescing import Coalescer
+from ctxd.trackers.events import Changed, Event, Lost, Overflowed, Refused
+from ctxd.trackers.places import Entry, entry_of, never
+from ctxd.trackers.port import Escapes, Watcher
+from ctxd.trackers.tracked import Mode, Tracked
+
+LEASE_S: Final = 3_600.0
+"""Seconds after which a session that does nothing is not tracked for any more."""
+
+SWEEP_S: Final = 2.0
+"""Seconds between two rounds over all directories: is each still the one that is watched, can each be watched now?"""
+
+SWEEP_SHARE: Final = 0.05
+"""Share of the time that such rounds may take."""
+
+BATCH: Final = 1_000
+"""Files attached, or handed on, at a time."""
+
+RETRY_S: Final = 1.0
+"""Seconds after which a change is handed on again that could not be dealt with."""
+
+FILES_MAX: Final = 200_000
+"""Files tracked at most, about 1 KiB each. Further ones are not tracked, and still never shown stale."""
+
+Handle = Callable[[Sequence[str]], Awaitable[Mapping[str, bool | None]]]
+"""Deals with changes of the files with these keys. Answers for each whether it is there, null if that cannot be told; a
+key that is left out is handed on again. It does not raise."""
+
+Tell = Callable[[str, str, str], None]
+"""Takes what is to be logged: what happened, to which directory, and why."""
+
+
+def _silently(event: str, directory: str, reason: str) -> None:
+    """Log nothing."""
+
+
+class FileTrackers:
+    """Tracks files for sessions. All methods are called on the loop that ``run`` runs on."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        tracked: Tracked,
+        watcher: Watcher,
+        polling: Watcher,
+        *,
+        escapes: Escapes = never,
+        tell: Tell = _silently,
+        lease_s: float = LEASE_S,
+        sweep_s: float = SWEEP_S,
+        keeps: Callable[[str], bool] = lambda session: False,
+    ) -> None:
+        """``tracked`` is empty. ``polling`` looks at ``tracked.looked_at``. ``keeps``: whether a session's leases go on
+        though it has done nothing."""
+        self.tracked = tracked
+        self.watcher = watcher
+        self.overflows = 0
+        self.refused = 0
+        self._polling = polling
+        self._polled: set[str] = set()
+        self._clock = clock
+        self._escapes = escapes
+        self._tell = tell
+        self._lease_s = lease_s
+        self._sweep_s = sweep_s
+        self._keeps = keeps
+        self._coalescer = Coalescer()
+        self._fresh: dict[str, None] = {}
+        self._emptied: dict[str, None] = {}
+        self._stirred = anyio.Event()
+        self._asked = anyio.Event()
+        self._settled = anyio.Event()
+        self._sweep_due = anyio.Event()
+        self._looking = anyio.CapacityLimiter(1)
+        self._watching = anyio.Lock()
+
+    # --- what sessions ask for ---
+
+    def lease(self, session: str, files: Mapping[str, str], *, known: bool = False) -> None:
+        """Track ``files``, path by key, for ``session`` from soon on; each is looked at once then.
+
+        ``known``: they were tracked before, in an earlier life of the session.
+        """
+        now_ms = self._clock.wall_ms()
+        for key, path in files.items():
+            if key not in self.tracked.files and len(self.tracked.files) >= FILES_MAX:
+                self.refused += 1
+            elif self.tracked.lease(session, key, path, known=known, now_ms=now_ms):
+                self._fresh[key] = None
+        self.renew(session)
+        if self._fresh:
+            self._asked.set()
+
+    def renew(self, session: str) -> None:
+        """``session`` does something: its leases are extended."""
+        self.tracked.renew(session, self._clock.monotonic() + self._lease_s)
+
+    def release(self, session: str) -> None:
+        """Track nothing for ``session`` any more."""
+        for key in self.tracked.release(session):
+            self._forget(key)
+        self._asked.set()
+
+    def _forget(self, key: str) -> None:
+        self._fresh.pop(key, None)
+        self._coalescer.forget(key)
+        self._emptied |= dict.fromkeys(self.tracked.forget(key))
+
+    @property
+    def watches(self) -> int:
+        """How many watches of the operating system are held."""
+        return self.watcher.watches
+
+    async def settled(self) -> None:
+        """Return once everything leased so far is attached, as far as it can be. Cancel: safe."""
+        while self._fresh or self._emptied:
+            await self._settled.wait()
+
+    # --- running ---
+
+    async def run(self, handle: Handle, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Track until cancelled, handing changes to ``handle``."""
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self.watcher.run, self._take)
+            await tasks.start(self._polling.run, self._take)
+            tasks.start_soon(self._attach)
+            tasks.start_soon(self._hand_on, handle)
+            tasks.start_soon(self._sweep)
+            task_status.started()
+
+    def _take(self, events: Sequence[Event]) -> None:
+        """Note ``events`` of either watcher."""
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        for event in events:
+            match event:
+                case Changed(directory, name, hint):
+                    if hint == "directory":
+                        self._sweep_due.set()
+                    for key in self.tracked.keys_at(directory, name):
+                        self._coalescer.note(key, hint, now)
+                case Lost(directory, reason):
+                    self._lose(directory, reason, now, now_ms)
+                case Overflowed():
+                    self.overflows += 1
+                    self._tell("tracker.overflow", "", "events were dropped; every tracked file is looked at")
+                    self._coalescer.again(self.tracked.files, now)
+                    self._sweep_due.set()
+        if events:
+            self._stirred.set()
+
+    def _lose(self, directory: str, reason: str, now: float, now_ms: int) -> None:
+        self._polled.discard(directory)
+        kept = self.tracked.directories.get(directory)
+        if kept is None:
+            return
+        if self.tracked.follow(directory, "away", reason, now_ms):
+            self._tell("tracker.lost", directory, reason)
+        for key in kept.keys:
+            self._coalescer.note(key, "gone", now)
+        self._sweep_due.set()
+
+    async def _attach(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked = anyio.Event()
+            while self._fresh or self._emptied:
+                async with self._watching:
+                    await self._give_up()
+                    keys = list(self._fresh)[:BATCH]
+                    await self._find_places(keys)
+                    now = self._clock.monotonic()
+                    for key in keys:
+                        if key in self._fresh:
+                            del self._fresh[key]
+                            # It may have changed between its indexing and its watch.
+                            self._coalescer.note(key, "written", now)
+                    self._stirred.set()
+            self._settled.set()
+            self._settled = anyio.Event()
+
+    async def _give_up(self) -> None:
+        emptied = [directory for directory in self._emptied if directory not in self.tracked.directories]
+        self._emptied.clear()
+        if emptied:
+            await self.watcher.unwatch(emptied)
+            await self._stop_polling(emptied)
+
+    async def _find_places(self, keys: Iterable[str]) -> None:
+        """Find out where the changes of ``keys`` show, and watch there."""
+        files = {key: self.tracked.files[key] for key in keys if key in self.tracked.files}
+        entries = await self._look([file.path for file in files.values()])
+        added: list[str] = []
+        linked: list[str] = []
+        for (key, file), entry in zip(files.items(), entries, strict=True):
+            if self.tracked.files.get(key) is file and (entry.places, entry.linked) != (file.places, file.linked):
+                new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
+                added += new
+                self._emptied |= dict.fromkeys(emptied)
+                if entry.linked:
+                    linked += [directory for directory, _ in entry.places]
+        if added:
+            await self._watch(added)
+        if linked:
+            await self._poll(linked)
+        if self._emptied:
+            self._asked.set()
+
+    async def _look(self, paths: Sequence[str]) -> list[Entry]:
+        def look() -> list[Entry]:
+            return [entry_of(path, self._escapes) for path in paths]
+
+        return await anyio.to_thread.run_sync(look, limiter=self._looking, abandon_on_cancel=True)
+
+    async def _watch(self, directories: Sequence[str]) -> list[str]:
+        """Have ``directories`` watched, or else looked at. Returns: those that are followed now and were not before."""
+        returned: list[str] = []
+        degraded: dict[str, Refused] = {}
+        answers = await self.watcher.watch(directories)
+        for directory, refused in zip(directories, answers, strict=True):
+            if refused is None:
+                if self._follow(directory, None):
+                    returned.append(directory)
+            elif refused.cause in ("missing", "escapes"):
+                self._follow(directory, refused, polled=False)
+            else:
+                degraded[directory] = refused
+        found = await self._poll(list(degraded)) if degraded else {}
+        for directory, refused in degraded.items():
+            if self._follow(directory, found.get(directory, refused), polled=directory not in found):
+                returned.append(directory)
+        mended = [directory for directory in returned if directory not in degraded]
+        needed = {directory: bool(self.tracked.looked_at(directory)) for directory in mended}
+        await self._stop_polling([directory for directory in mended if not needed[directory]])
+        await self._poll([directory for directory in mended if needed[directory]])
+        return returned
+
+    def _follow(self, directory: str, refused: Refused | None, *, polled: bool = True) -> bool:
+        kept = self.tracked.directories.get(directory)
+        if kept is None:
+            self._emptied[directory] = None
+            return False
+        before, now_ms = kept.mode, self._clock.wall_ms()
+        mode: Mode = "watched" if refused is None else "polled" if polled else "away"
+        reason = "" if refused is None else refused.why
+        if not self.tracked.follow(directory, mode, reason, now_ms):
+            return False
+        if mode != "watched":
+            self._tell(f"tracker.{mode}", directory, reason)
+        elif before != "new":
+            self._tell("tracker.watched", directory, "it can be watched again")
+        return mode != "away"
+
+    async def _poll(self, directories: Sequence[str]) -> dict[str, Refused]:
+        """Have ``directories`` looked at. Returns: those that cannot be."""
+        wanted = [directory for directory in directories if directory not in self._polled]
+        if not wanted:
+            return {}
+        answers = await self._polling.watch(wanted)
+        refused = {each: answer for each, answer in zip(wanted, answers, strict=True) if answer is not None}
+        self._polled |= set(wanted) - refused.keys()
+        return refused
+
+    async def _stop_polling(self, directories: Sequence[str]) -> None:
+        if polled := [directory for directory in directories if directory in self._polled]:
+            self._polled -= set(polled)
+            await self._polling.unwatch(polled)
+
+    # --- handing on ---
+
+    async def _hand_on(self, handle: Handle) -> None:
+        while True:
+            await self._until_due()
+            keys = [key for key in self._coalescer.take(self._clock.monotonic(), BATCH) if key in self.tracked.files]
+            if not keys:
+                continue
+            present = await handle(keys)
+            now_ms = self._clock.wall_ms()
+            for key, is_there in present.items():
+                if is_there is not None:
+                    self.tracked.found(key, is_there, now_ms)
+            self._coalescer.again(
+                [key for key in keys if key not in present and key in self.tracked.files],
+                self._clock.monotonic() + RETRY_S,
+            )
+            # A file may have been replaced by a symlink, or the other way round.
+            async with self._watching:
+                await self._find_places([key for key in keys if key not in self._fresh])
+
+    async def _until_due(self) -> None:
+        while True:
+            at = self._coalescer.next_at()
+            wait_s = None if at is None else at - self._clock.monotonic()
+            if wait_s is not None and wait_s <= 0:
+                return
+            self._stirred = anyio.Event()
+            with anyio.move_on_after(wait_s):
+                await self._stirred.wait()
+
+    # --- making sure ---
+
+    async def _sweep(self) -> None:
+        while True:
+            with anyio.move_on_after(self._sweep_s):
+                await self._sweep_due.wait()
+            self._sweep_due = anyio.Event()
+            began = self._clock.monotonic()
+            await self._sweep_once()
+            await self._clock.sleep((self._clock.monotonic() - began) / SWEEP_SHARE)
+
+    async def _sweep_once(self) -> None:
+        now = self._clock.monotonic()
+        for session in self.tracked.expired(now):
+            if self._keeps(session):
+                self.renew(session)
+            else:
+                self.release(session)
+        async with self._watching:
+            moved = await self.watcher.verify()
+            if moved:
+                await self.watcher.unwatch(moved)
+            self._take([Lost(directory, "it was moved or replaced") for directory in moved])
+            if astray := list(self.tracked.astray):
+                returned = await self._watch(astray)
+                now = self._clock.monotonic()
+                for directory in returned:
+                    if (kept := self.tracked.directories.get(directory)) is not None:
+                        for key in kept.keys:
+                            self._coalescer.note(key, "written", now)
+                self._stirred.set()
+            if self.tracked.indirect:
+                # A link on the way may lead elsewhere now.
+                await self._find_places(list(self.tracked.indirect))

@@ -1,0 +1,47 @@
+"""Every watcher keeps the promises of one."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.trackers.native import NativeWatcher
+from ctxd.trackers.polling import PollingWatcher
+from tests.suites.watcher import WatcherSuite
+from tests.unit.trackers.yards import DiskYard, MemoryYard
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+
+
+@on_linux
+class TestInotify(WatcherSuite):
+    @pytest.fixture
+    def yard(self, tmp_path: Path) -> DiskYard:
+        from ctxd.trackers.inotify import InotifyWatcher
+
+        yard = DiskYard(tmp_path)
+        yard.watcher = InotifyWatcher()
+        return yard
+
+
+class TestNative(WatcherSuite):
+    @pytest.fixture
+    def yard(self, tmp_path: Path) -> DiskYard:
+        yard = DiskYard(tmp_path)
+        yard.watcher = NativeWatcher(SystemClock(), yard.names_of, look_s=0.2)
+        return yard
+
+
+class TestPolling(WatcherSuite):
+    @pytest.fixture
+    def yard(self, tmp_path: Path) -> DiskYard:
+        yard = DiskYard(tmp_path)
+        yard.watcher = PollingWatcher(SystemClock(), yard.names_of, interval_s=0.02)
+        return yard
+
+
+class TestFake(WatcherSuite):
+    @pytest.fixture
+    def yard(self) -> MemoryYard:
+        return MemoryYard()
