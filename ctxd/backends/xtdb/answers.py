@@ -17,6 +17,9 @@ _REFUSING: Final = frozenset(
 )
 """Kinds of error that an equal request meets again. Anything else may pass, or may hide that it was applied."""
 
+_MALFORMED: Final = "Malformed "
+"""How an official server's message begins where it could not read a request; it says no kind then."""
+
 _BEHIND: Final = frozenset({"node-out-of-sync", "NodeOutOfSyncException"})
 
 
@@ -73,9 +76,9 @@ def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
     simple = {kind.rpartition(".")[2] for kind in kinds}
     kind = kinds[0] if kinds else None
     message = str(told.get("message") or told.get("error") or kind or f"the node answered {status}")
-    if 400 <= status < 500 and simple & _BEHIND:
+    if simple & _BEHIND:
         return Behind(message, kind=kind, status=status)
-    if 400 <= status < 500 and (simple & _REFUSING):
+    if 400 <= status < 500 and (simple & _REFUSING or (not kinds and message.startswith(_MALFORMED))):
         return Refused(message, kind=kind, status=status, op=told.get("op"))
     return Unknown(message, kind=kind, status=status)
 

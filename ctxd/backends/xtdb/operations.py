@@ -91,8 +91,8 @@ def encode_document(doc: Doc) -> bytes:
     """
     if not isinstance(doc.get("xt/id"), str):
         raise ValueError("a document's id is text")
-    fields = [_SPELLED[key] + transit.encode(value) for key, value in doc.items()]
-    return b"{%s}" % b",".join(fields)
+    values = transit.encode_all(doc.values())
+    return b"{%s}" % b",".join([_SPELLED[key] + value for key, value in zip(doc, values, strict=True)])
 
 
 def to_doc(read: Any) -> Doc | None:  # noqa: ANN401 - whatever the node answers
