@@ -1,0 +1,136 @@
+"""How a node is started: the JVM's arguments and environment, its directories, and the wait until it serves."""
+
+import os
+import select
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ctxd.backends.xtdb.node.failures import EXIT_CONFIG, NodeFailure
+from ctxd.backends.xtdb.node.installation import CONFIGURATIONS, PROGRAM, Installation, Record
+from ctxd.backends.xtdb.node.java import java_path
+
+HEAP: Final = "2g"
+"""The JVM's heap, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is started. ``tcp`` (``host:port``) is served instead of ``socket`` if given; ``limits`` is EDN, and
+    ``java_options`` come after the node's own."""
+
+    config: Path
+    data: Path
+    socket: Path
+    tcp: str | None = None
+    heap: str = HEAP
+    limits: str | None = None
+    java_options: Sequence[str] = ()
+
+    @property
+    def url(self) -> str:
+        """Where it answers once it serves."""
+        return f"http://{self.tcp}" if self.tcp else f"unix:{self.socket}"
+
+
+def find_config(name: str) -> Path:
+    """The configuration that ships by that name, or the file. Raises: NodeFailure if it is neither."""
+    if name in CONFIGURATIONS:
+        return PROGRAM / f"{name}.edn"
+    if (path := Path(name)).is_file():
+        return path.absolute()
+    raise NodeFailure(
+        f"there is no configuration {name}",
+        remedy=f"Give one of {', '.join(CONFIGURATIONS)}, or a file of EDN.",
+        exit_code=EXIT_CONFIG,
+    )
+
+
+def command(installation: Installation, launch: Launch, environ: Mapping[str, str]) -> list[str]:
+    """The command that runs the node. Makes its directories, which nobody else may enter.
+
+    Raises: NodeFailure if it is not installed, or cannot have its directories.
+    """
+    record = installation.whole()
+    java = java_path(environ)
+    try:
+        scratch = _private(launch.data, "tmp")
+        if launch.tcp is None:
+            launch.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NodeFailure(
+            f"the node cannot have its directory: {error}", remedy="Choose another with --data.", exit_code=73
+        ) from error
+    served = ["--tcp", launch.tcp] if launch.tcp else ["--socket", str(launch.socket.absolute())]
+    limits = ["--limits", launch.limits] if launch.limits else []
+    return [
+        str(java),
+        *java_flags(installation, launch.heap, scratch, archive=_fits(record, java)),
+        *launch.java_options,
+        *("-cp", installation.class_path(), "ctxd_node"),
+        *("--config", str(launch.config), "--data", str(launch.data.absolute()), *served, *limits),
+    ]
+
+
+def java_flags(installation: Installation, heap: str, scratch: Path, *, archive: bool) -> list[str]:
+    """The JVM's own flags. It ends when memory runs out: a node that lives on without some of its threads answers
+    anything, and a supervisor starts it again."""
+    shared = [f"-XX:SharedArchiveFile={installation.archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return [
+        f"-Xmx{heap}",
+        "-XX:MaxDirectMemorySize=1g",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:-UsePerfData",
+        f"-Djava.io.tmpdir={scratch}",
+        "-Duser.timezone=UTC",
+        "-Dfile.encoding=UTF-8",
+        *(shared if archive and installation.archive.exists() else []),
+    ]
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The node's environment: ours, with few arenas, or the memory that its native parts free is never given back."""
+    return {"MALLOC_ARENA_MAX": "2", **environ}
+
+
+def start(
+    arguments: Sequence[str], environ: Mapping[str, str], *, log: Path, ready_s: float
+) -> subprocess.Popen[bytes]:
+    """Start a node as a process of ours, and return it once it serves; what it logs goes to ``log``.
+
+    Raises: NodeFailure with the end of its log if it ends, or does not serve within ``ready_s``.
+    """
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment(environ),
+            umask=0o077,
+        )
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], ready_s)
+    if readable and process.stdout.readline().startswith(b"ready "):
+        return process
+    with suppress(ProcessLookupError):
+        process.kill()
+    process.wait()
+    process.stdout.close()
+    told = log.read_text(errors="replace").strip().splitlines()
+    why = "\n".join(told[-5:]) or f"it did not serve within {ready_s:.0f} s"
+    raise NodeFailure(f"the node did not start:\n{why}", remedy=f"Its log is {log}.", exit_code=EXIT_CONFIG)
+
+
+def _fits(record: Record, java: Path) -> bool:
+    return record.java == str(java)
+
+
+def _private(*parts: str | Path) -> Path:
+    path = Path(*parts).absolute()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chmod(path, 0o700)
+    return path
