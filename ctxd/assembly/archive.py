@@ -5,6 +5,7 @@ Reads only. The promise: a text given out has the hash that was recorded, or the
 
 from ctxd.assembly.answer import Assembled, context_of
 from ctxd.assembly.composition import Composition, Rendering, View, sha256
+from ctxd.assembly.pieces import named
 from ctxd.assembly.record import Recorded, read_record
 from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError
@@ -75,7 +76,7 @@ class Archive:
         return View(
             state=state,
             prompt=prompt,
-            head=heads.get,
+            head=named(heads.get, live.settings.renamed),
             content=texts.__getitem__,
             display=live.mounts.display,
             budget_tokens=live.settings.budget_tokens,

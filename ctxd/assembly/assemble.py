@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from ctxd.assembly.answer import Assembled, Written, context_of
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.composition import Composition, Rendering, View, sha256
+from ctxd.assembly.pieces import named
 from ctxd.assembly.prefix import stable_prefix
 from ctxd.assembly.record import Recorded, document_of, new_context_id, read_record, shown_versions
 from ctxd.clock import Clock
@@ -315,7 +316,7 @@ class Assembler:
         return View(
             state=live.state,
             prompt=system_prompt_id(live.session),
-            head=loaded.head,
+            head=named(loaded.head, live.settings.renamed),
             content=loaded.content,
             display=live.mounts.display,
             budget_tokens=budget_tokens,

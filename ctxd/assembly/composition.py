@@ -152,18 +152,19 @@ class Rendering:
         characters = 0
         for id in list(view.state.active):
             stored = view.head(id)
-            if stored is None or stored.content_ref is None or not self.lacks_content(stored):
+            if stored is None or stored.content_ref is None or not self.lacks_content(stored, id):
                 continue
             content = view.content(stored.content_ref)
-            self._active[id] = active_piece(stored, content, why_active(view.state, id))
+            self._active[id] = active_piece(id, stored, content, why_active(view.state, id))
             characters += _PIECE_CHARACTERS + len(content)
             if characters >= WARM_CHARACTERS:
                 characters = 0
                 yield
 
-    def lacks_content(self, stored: Stored) -> bool:
-        """Whether the text of the active ``stored`` has to be at hand for the next ``compose``."""
-        kept = self._active.get(stored.document.id)
+    def lacks_content(self, stored: Stored, id: str | None = None) -> bool:
+        """Whether the text of the active object ``id``, null for that of the document, has to be at hand for the next
+        ``compose``."""
+        kept = self._active.get(id or stored.document.id)
         return stored.content_ref is not None and (kept is None or kept.tx != stored.tx)
 
     def lacks_prompt(self, stored: Stored) -> bool:
@@ -195,7 +196,7 @@ class Rendering:
             reason = why_active(view.state, id)
             piece = self._active.get(id)
             if piece is None or piece.tx != stored.tx:
-                piece = active_piece(stored, view.content(stored.content_ref), reason)
+                piece = active_piece(id, stored, view.content(stored.content_ref), reason)
             elif piece.reason != reason:
                 piece = msgspec.structs.replace(piece, reason=reason)
             active[id] = piece

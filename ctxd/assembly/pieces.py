@@ -1,9 +1,10 @@
 """From versions to rendered pieces: which values a stored version shows, as what, and why it is there.
 
-Pure. Owns the closed set of reasons; how values become text is ``render``'s.
+Pure. Owns the closed set of reasons; how values become text is ``render``'s. A version is shown under the id in its
+document, which is another than its entity's where an object had to be renamed: see ``named``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -38,6 +39,21 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tx: int | None = None
 
 
+def named(head: Callable[[str], Stored | None], renamed: Mapping[str, str]) -> Callable[[str], Stored | None]:
+    """``head``, with the documents of the objects in ``renamed`` under the ids that they are shown by."""
+    if not renamed:
+        return head
+    replace = msgspec.structs.replace
+
+    def shown(id: str) -> Stored | None:
+        stored = head(id)
+        if stored is None or id not in renamed:
+            return stored
+        return replace(stored, document=replace(stored.document, id=renamed[id]))
+
+    return shown
+
+
 def pool_line(id: str, stored: Stored | None, display: Display) -> PoolLine:
     """The values of an object's metadata line.
 
@@ -46,7 +62,7 @@ def pool_line(id: str, stored: Stored | None, display: Display) -> PoolLine:
     document = _present(id, stored).document
     payload = document.payload
     if document.type == "toolcall":
-        return ToolcallLine(id=id, tool=payload["tool"], status=payload["status"])
+        return ToolcallLine(id=document.id, tool=payload["tool"], status=payload["status"])
     if document.source is None:
         raise CtxdError("corrupt", f"the file {id} has no source")
     state = state_of(document)
@@ -74,15 +90,15 @@ def chat_piece(message: Message, stored: Stored | None) -> Piece:
         text = render.render_chat_entry(ChatText(role=message.role, text=message.content))
         return _piece("chat", text, "chat", None)
     assert message.toolcall is not None, "a tool result names its tool call"
-    payload = _present(message.toolcall, stored).document.payload
-    ref = ToolcallRef(id=message.toolcall, tool=payload["tool"], status=payload["status"])
-    return _piece("chat", render.render_chat_entry(ref), "chat", stored)
+    document = _present(message.toolcall, stored).document
+    ref = ToolcallRef(id=document.id, tool=document.payload["tool"], status=document.payload["status"])
+    return _piece("chat", render.render_chat_entry(ref), "chat", stored, message.toolcall)
 
 
-def active_piece(stored: Stored, content: str, reason: Reason) -> Piece:
-    """The block of an active object."""
+def active_piece(id: str, stored: Stored, content: str, reason: Reason) -> Piece:
+    """The block of the active object ``id``."""
     text = render.render_active(ActiveContent(id=stored.document.id, content=content))
-    return _piece("active_content", text, reason, stored)
+    return _piece("active_content", text, reason, stored, id)
 
 
 def why_active(state: SessionState, id: str) -> Reason:
@@ -101,7 +117,7 @@ def _present(id: str, stored: Stored | None) -> Stored:
     return stored
 
 
-def _piece(section: Section, text: str, reason: Reason, stored: Stored | None) -> Piece:
+def _piece(section: Section, text: str, reason: Reason, stored: Stored | None, id: str | None = None) -> Piece:
     if stored is None:
         return Piece(section=section, text=text, size=size_bytes(text), reason=reason)
     return Piece(
@@ -109,7 +125,7 @@ def _piece(section: Section, text: str, reason: Reason, stored: Stored | None) -
         text=text,
         size=size_bytes(text),
         reason=reason,
-        object=stored.document.id,
+        object=id or stored.document.id,
         valid_time=stored.valid_time,
         tx=stored.tx,
     )

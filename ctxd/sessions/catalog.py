@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.head import Head
+from ctxd.sessions.head import Head, Settings
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.sessions import SessionState, SessionSummary
 
@@ -28,11 +28,6 @@ class Catalog:
     def __len__(self) -> int:
         return len(self._heads)
 
-    @property
-    def newest_ordinal(self) -> int:
-        """The ordinal of the session created last; 0 without one."""
-        return self._order[-1][0] if self._order else 0
-
     def put(self, session: str, head: Head, valid_time: int) -> None:
         """Take ``head``, written at ``valid_time``, for the newest of ``session``."""
         if session not in self._heads:
@@ -42,6 +37,19 @@ class Catalog:
             self._open.pop(session, None)
         else:
             self._open[session] = None
+
+    def discard(self, session: str) -> None:
+        """Know nothing of ``session`` any more. One that is not known: no effect."""
+        known = self._heads.pop(session, None)
+        if known is not None:
+            self._order.remove((known[0].settings.ordinal, session))
+            self._open.pop(session, None)
+
+    def settings(self, session: str) -> Settings:
+        """What ``session`` is set to. Raises: CtxdError session_not_found."""
+        if session not in self._heads:
+            raise no_session(session)
+        return self._heads[session][0].settings
 
     def summary(self, session: str) -> SessionSummary:
         """One row of a listing."""

@@ -26,7 +26,9 @@ _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a session is set to. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
 
-    ``detect_filesystems``: what no mount covers lies where its device says, not on ``filesystem_id``.
+    ``detect_filesystems``: what no mount covers lies where its device says, not on ``filesystem_id``. ``renamed``: tool
+    calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
+    they are shown by all the same.
     """
 
     agent: str
@@ -41,10 +43,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     collapse: Collapse = Collapse()
     budget_tokens: int | None = None
     labels: dict[str, str] = {}
+    renamed: dict[str, str] = {}
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings, and figures as of the version. ``assembly`` counts the session's assemblies, 0 before the first."""
+    """The settings, and figures as of the version. ``assembly`` counts the session's assemblies, 0 before the first.
+
+    ``entering``: the session is being taken in from elsewhere and not whole yet, so that as of now there is none.
+    """
 
     settings: Settings
     turn_count: int = 0
@@ -53,6 +59,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     preview: str = ""
     assembly: int = 0
     context_id: str | None = None
+    entering: bool = False
 
 
 def head_document(session: str, head: Head) -> Document:

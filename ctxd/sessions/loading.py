@@ -49,7 +49,7 @@ async def load(
     One of an earlier time is for reading only. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     stored = await store.get(session_object_id(session), tx=tx, valid_time=valid_time)
-    if stored is None:
+    if stored is None or (tx is None and valid_time is None and read_head(stored).entering):
         return None
     if tx is None and valid_time is None:
         segments = await _newest(store, session, limiter)

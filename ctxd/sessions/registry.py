@@ -5,7 +5,7 @@ time, and unloaded only while nothing of it is under way.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import anyio
@@ -53,6 +53,7 @@ class Sessions:
         self._creating = SessionLock()
         self._ordinal = 0
         self._folding = anyio.CapacityLimiter(1)
+        self._on_live: list[Callable[[LiveSession], None]] = []
         store.on_lost(self._drop)
         store.on_durable(self._note)
 
@@ -64,16 +65,22 @@ class Sessions:
         sandboxed: list[MountTable] = []
         for stored in await self.store.scan(_HEADS):
             head = read_head(stored)
+            self._ordinal = max(self._ordinal, head.settings.ordinal)
+            if head.entering:
+                continue
             self.catalog.put(stored.document.id.removeprefix(_HEADS), head, stored.valid_time)
             if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
                 sandboxed.append(self._mount_table(head.settings))
-        self._ordinal = self.catalog.newest_ordinal
         return sandboxed
 
     @property
     def live_count(self) -> int:
         """How many sessions are in memory."""
         return len(self._live)
+
+    def on_live(self, callback: Callable[[LiveSession], None]) -> None:
+        """Have ``callback`` told each session that comes into memory, made or loaded. It does not raise."""
+        self._on_live.append(callback)
 
     def peek(self, session: str) -> LiveSession | None:
         """``session`` if it is live."""
@@ -152,8 +159,8 @@ class Sessions:
     def _create(
         self, call: Call, session: str, settings: Settings, prompt: str, result: bytes
     ) -> tuple[LiveSession, Pending]:
-        self._ordinal += 1
-        stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=self._ordinal)
+        ordinal = self.next_ordinal()
+        stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=ordinal)
         head = Head(settings=self.normalised(stamped))
         write = Write(
             kind=call.kind,
@@ -179,6 +186,15 @@ class Sessions:
         live.last_pending = pending
         self._admit(live)
         return live, pending
+
+    def next_ordinal(self) -> int:
+        """The place in the order of creation of a session that is about to be made here."""
+        self._ordinal += 1
+        return self._ordinal
+
+    def unload(self, session: str) -> None:
+        """Have ``session`` read anew at its next use; who holds what is in memory is told that it is out of date."""
+        self._drop(frozenset((session,)))
 
     def normalised(self, settings: Settings) -> Settings:
         """``settings`` with a plain working directory.
@@ -233,6 +249,8 @@ class Sessions:
 
     def _admit(self, live: LiveSession) -> None:
         self._live[live.session] = live
+        for callback in self._on_live:
+            callback(live)
         if len(self._live) <= self._live_max:
             return
         for session, other in list(self._live.items()):
@@ -255,7 +273,11 @@ class Sessions:
                 continue
             for document in write.puts:
                 if document.type == "session":
-                    self.catalog.put(write.session, msgspec.convert(document.payload, Head), _vt(pending.receipt))
+                    head = msgspec.convert(document.payload, Head)
+                    if head.entering:
+                        self.catalog.discard(write.session)
+                    else:
+                        self.catalog.put(write.session, head, _vt(pending.receipt))
 
 
 def _vt(receipt: Receipt | None) -> int:

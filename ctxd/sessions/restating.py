@@ -1,0 +1,317 @@
+"""A session written again: what one journal holds of it becomes writes of another, in the order in which it came to be.
+
+Pure. Owns what has to change on the way: sequences and valid times in bundles and records, ids of tool calls that mean
+something else here, mounts that meant the other host. The promise: the session folds to the same sets and chat, and
+each of its recorded assemblies renders to the same bytes as of its own write. Until the last write it is marked as
+entering, so that nobody takes a part for the whole; starting anew after a break gives the same.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import assembly_id, is_file_id, number_of, segment_id
+from ctxd.sessions.bundles import RUN, carries_bundle, to_text
+from ctxd.sessions.delta import Delta, from_payload
+from ctxd.sessions.head import head_document, read_head, segment_document
+from ctxd.store.writes import Write
+from ctxd_protocol.ids import system_prompt_id, toolcall_alias
+from ctxd_protocol.sessions import Message, Mount
+
+_MEMBERS: Final = (
+    "called", "collapsed", "read", "discovered", "activated", "shown", "pinned", "unpinned", "deactivated", "hidden",
+)  # fmt: skip
+
+DELETES_MAX: Final = 1_000
+"""Entities that one write deletes, so that it does not hold up its neighbours' commit."""
+
+Place = tuple[int, int]
+"""Valid time and sequence of a version."""
+
+
+class Past(msgspec.Struct, frozen=True):
+    """All that one writer's journal says of a session, text left out.
+
+    ``heads`` and ``prompts``: every version, oldest first. ``segments``, ``assemblies``: the newest of each, by number.
+    ``objects``: the versions of each object of its index, oldest first, that matter since it entered.
+    """
+
+    session: str
+    heads: tuple[Stored, ...]
+    prompts: tuple[Stored, ...]
+    segments: tuple[Stored, ...]
+    assemblies: tuple[Stored, ...]
+    objects: Mapping[str, tuple[Stored, ...]]
+
+
+class Here(msgspec.Struct, frozen=True, kw_only=True):
+    """What the journal that is written to has already, and what the session is to be in it.
+
+    ``objects``: the newest versions of the objects of ``past``; ``aliases``: those of what its tool calls may be called
+    instead. ``stale``: segments and records of an earlier life of the session, none of which is to show through.
+    ``filesystem``: the id of the filesystem of the host that the session comes from.
+    """
+
+    session: str
+    ordinal: int
+    objects: Mapping[str, Stored | None] = {}
+    aliases: Mapping[str, Stored | None] = {}
+    stale: tuple[str, ...] = ()
+    filesystem: str = ""
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """One write to be: its documents, each with the hash of the text that it takes, null for none or its own."""
+
+    documents: tuple[tuple[Document, str | None], ...]
+    knows: tuple[str, ...] = ()
+    deletes: tuple[str, ...] = ()
+    floor_vt: int = 0
+
+    def write(self, kind: str, principal: str, session: str, texts: Mapping[str, str]) -> Write:
+        """The write, its text from ``texts``."""
+        replace = msgspec.structs.replace
+        return Write(
+            kind=kind,
+            principal=principal,
+            session=session,
+            puts=tuple(
+                document if ref is None else replace(document, content=texts[ref]) for document, ref in self.documents
+            ),
+            deletes=self.deletes,
+            knows=self.knows,
+            floor_vt=self.floor_vt,
+        )
+
+
+def entered(segments: Sequence[Stored]) -> dict[str, int]:
+    """The objects of the index that ``segments`` make, in their order, and by which of its journal's sequences."""
+    index: dict[str, int] = {}
+    for stored in segments:
+        delta = from_payload(stored.document.payload)
+        for id in (*delta.called, *delta.read, *delta.discovered):
+            index.setdefault(id, stored.tx)
+    return index
+
+
+def relevant(versions: Sequence[Stored], since: int) -> tuple[Stored, ...]:
+    """Those of ``versions``, oldest first, that an object had at sequence ``since`` or later."""
+    before = [stored for stored in versions if stored.tx <= since]
+    return (*before[-1:], *(stored for stored in versions if stored.tx > since))
+
+
+class Restating:
+    """``drafts`` in turn; ``landed`` says after each what place it got, before the next is asked for."""
+
+    def __init__(self, past: Past, here: Here) -> None:
+        """Raises: CtxdError corrupt if ``past`` is no whole session."""
+        self._past = past
+        self._here = here
+        if not past.heads:
+            raise CtxdError("corrupt", f"session {past.session} has no head")
+        for number, stored in enumerate(past.segments):
+            if stored.document.id != segment_id(past.session, number):
+                raise CtxdError("corrupt", f"segment {number} of session {past.session} is missing")
+        self._entered = entered(past.segments)
+        self._renamed = self._renamings()
+        self._is_now = {
+            id: None if stored is None else stored.document.content_hash for id, stored in here.objects.items()
+        }
+        self._places: dict[tuple[str, int], Place] = {}
+        self._newest: dict[str, Place] = {
+            id: (stored.valid_time, stored.tx) for id, stored in here.objects.items() if stored is not None
+        }
+        self._index: set[str] = set()
+        self._seqs: list[int] = []
+        self._run: list[Delta] = []
+        self._landing: list[tuple[str, int, str]] = []
+        self._has_segment = False
+
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """Tool calls that get another id here, by the one they had."""
+        return self._renamed
+
+    def drafts(self) -> Iterator[Draft]:
+        """The writes, the last of which makes the session whole."""
+        past, here = self._past, self._here
+        groups = self._groups()
+        newest = max(stored.valid_time for group in groups.values() for stored in group)
+        yield Draft(documents=((self._head(past.heads[0], entering=True), None),), floor_vt=newest + 1)
+        for start in range(0, len(here.stale), DELETES_MAX):
+            yield Draft(documents=(), deletes=here.stale[start : start + DELETES_MAX])
+        for _, group in sorted(groups.items()):
+            self._landing, self._has_segment = [], False
+            draft = self._draft(group)
+            if draft.documents:
+                yield draft
+        yield Draft(documents=((self._head(past.heads[-1], entering=False), None),))
+
+    def landed(self, seq: int, valid_time: int) -> None:
+        """The draft given out last was accepted as ``seq``."""
+        for id, tx, now in self._landing:
+            self._places[id, tx] = self._newest[now] = (valid_time, seq)
+        self._landing = []
+        if self._has_segment:
+            self._seqs.append(seq)
+            self._has_segment = False
+
+    # --- which version goes where ---
+
+    def _groups(self) -> dict[int, list[Stored]]:
+        """All versions by the write that they were of, objects first; one that is older than its object's entry goes
+        with that."""
+        past = self._past
+        groups: dict[int, list[Stored]] = {}
+        for id, versions in past.objects.items():
+            since = self._entered[id]
+            for stored in relevant(versions, since):
+                groups.setdefault(max(stored.tx, since), []).append(stored)
+        first = min((stored.tx for stored in (*past.segments, *past.assemblies)), default=past.heads[-1].tx)
+        for versions in (past.prompts, past.heads):
+            for stored in relevant(versions, first):
+                groups.setdefault(stored.tx, []).append(stored)
+        for stored in (*past.segments, *past.assemblies):
+            groups.setdefault(stored.tx, []).append(stored)
+        return groups
+
+    def _draft(self, group: Sequence[Stored]) -> Draft:
+        documents: list[tuple[Document, str | None]] = []
+        knows: tuple[str, ...] = ()
+        for stored in group:
+            document = stored.document
+            match document.type:
+                case "session":
+                    documents.append((self._head(stored, entering=True), None))
+                case "system_prompt":
+                    id = system_prompt_id(self._here.session)
+                    documents.append((_under(document, id), stored.content_ref))
+                case "segment":
+                    made, knows = self._segment(stored)
+                    documents.append((made, None))
+                case "assembly":
+                    documents.append((self._assembly(document), None))
+                case _:
+                    object = self._object(stored)
+                    if object is not None:
+                        documents.append((object, stored.content_ref))
+        return Draft(tuple(documents), knows=knows)
+
+    # --- what each becomes ---
+
+    def _head(self, stored: Stored, *, entering: bool) -> Document:
+        head, here = read_head(stored), self._here
+        settings, names = head.settings, {**head.settings.renamed}
+        for id, alias in self._renamed.items():
+            names[alias] = names.pop(id, id)
+        settings = msgspec.structs.replace(
+            settings, ordinal=here.ordinal, mounts=_pinned(settings.mounts, here.filesystem), renamed=names
+        )
+        return head_document(here.session, msgspec.structs.replace(head, settings=settings, entering=entering))
+
+    def _segment(self, stored: Stored) -> tuple[Document, tuple[str, ...]]:
+        delta = self._delta(from_payload(stored.document.payload))
+        number = number_of(stored.document.id)
+        bundle = to_text(self._seqs[-len(self._run) :], self._run) if carries_bundle(number) else None
+        document = segment_document(segment_id(self._here.session, number), delta, bundle)
+        self._run.append(delta)
+        if len(self._run) == RUN:
+            self._run.clear()
+        self._has_segment = True
+        new = [id for id in dict.fromkeys((*delta.called, *delta.read, *delta.discovered)) if id not in self._index]
+        self._index.update(new)
+        return document, tuple(new)
+
+    def _delta(self, delta: Delta) -> Delta:
+        if not self._renamed:
+            return delta
+        changed: dict[str, Any] = {name: self._ids(getattr(delta, name)) for name in _MEMBERS}
+        if delta.snapshot is not None:
+            changed["snapshot"] = msgspec.structs.replace(delta.snapshot, index=self._ids(delta.snapshot.index))
+        changed["messages"] = tuple(map(self._message, delta.messages))
+        return msgspec.structs.replace(delta, **changed)
+
+    def _message(self, message: Message) -> Message:
+        call = message.toolcall
+        return message if call is None else msgspec.structs.replace(message, toolcall=self._renamed.get(call, call))
+
+    def _ids(self, ids: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple([self._renamed.get(id, id) for id in ids])
+
+    def _assembly(self, document: Document) -> Document:
+        """The record, its versions those of here. Fields that only the assembly knows stay as they are."""
+        payload = dict(document.payload)
+        if "active" in payload:
+            payload["active"] = [self._shown(*shown) for shown in payload["active"]]
+        if "dropped" in payload:
+            payload["dropped"] = [[self._renamed.get(id, id), reason] for id, reason in payload["dropped"]]
+        id = assembly_id(self._here.session, number_of(document.id))
+        return Document(
+            id=id,
+            type="assembly",
+            identity_hash=identity_hash("assembly", None, id),
+            content_hash=content_hash(payload, None),
+            payload=payload,
+        )
+
+    def _shown(self, id: str, valid_time: int, tx: int) -> list[str | int]:
+        return [self._renamed.get(id, id), *self._places.get((id, tx), (valid_time, tx))]
+
+    def _object(self, stored: Stored) -> Document | None:
+        """The version of an object, null if the newest one here says the same."""
+        id = stored.document.id
+        document = _under(stored.document, self._renamed.get(id, id))
+        if self._is_now.get(document.id) == document.content_hash:
+            if (place := self._newest.get(document.id)) is not None:
+                self._places[id, stored.tx] = place
+            return None
+        self._is_now[document.id] = document.content_hash
+        self._landing.append((id, stored.tx, document.id))
+        return document
+
+    def _renamings(self) -> dict[str, str]:
+        """The tool calls whose ids are here other objects' of other content, and what they are called instead."""
+        renamed: dict[str, str] = {}
+        for id, versions in self._past.objects.items():
+            is_here = self._here.objects.get(id)
+            if is_here is None or is_file_id(id) or is_here.document.content_hash == versions[-1].document.content_hash:
+                continue
+            renamed[id] = free_alias(self._here.session, versions[-1], self._here.aliases)
+        return renamed
+
+
+ALIASES_TRIED: Final = 4
+"""Aliases of one tool call that are looked at: the second is only needed where two sessions of one id met before."""
+
+
+def aliases_of(session: str, id: str) -> list[str]:
+    """What the tool call ``id`` of ``session`` may be called where that id is taken, in the order of preference."""
+    return [str(toolcall_alias(session, id + "~" * extra)) for extra in range(ALIASES_TRIED)]
+
+
+def free_alias(session: str, stored: Stored, taken: Mapping[str, Stored | None]) -> str:
+    """The alias for the tool call ``stored``. Raises: CtxdError toolcall_conflict if all are taken by others."""
+    hashed = stored.document.content_hash
+    for alias in aliases_of(session, stored.document.id):
+        other = taken.get(alias)
+        if other is None or other.document.content_hash == hashed:
+            return alias
+    raise CtxdError("toolcall_conflict", f"every other id of tool call {stored.document.id} is taken")
+
+
+def _under(document: Document, id: str) -> Document:
+    if id == document.id:
+        return document
+    return msgspec.structs.replace(document, id=id, identity_hash=identity_hash(document.type, document.source, id))
+
+
+def _pinned(mounts: tuple[Mount, ...], filesystem: str) -> tuple[Mount, ...]:
+    """``mounts``, those of "the host" on the one that was meant."""
+    if not filesystem:
+        return mounts
+    replace = msgspec.structs.replace
+    return tuple(mount if mount.filesystem_id else replace(mount, filesystem_id=filesystem) for mount in mounts)

@@ -1,0 +1,263 @@
+"""A session of one journal becomes one of another, or of the same under another name: the same sets, chat and bytes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ctxd.assembly.archive import Archive
+from ctxd.assembly.assemble import Assembler
+from ctxd.clock import SystemClock
+from ctxd.errors import CtxdError
+from ctxd.sessions.entering import OwnJournal, enter, here_of, past_of
+from ctxd.store.verify import verify
+from tests.unit.sessions.test_sessions import code_of, filled, record, say
+from tests.unit.sessions.world import World, world
+from tests.unit.store.running import SteppingClock
+
+pytestmark = pytest.mark.anyio
+
+
+class Host:
+    """A world that also assembles."""
+
+    def __init__(self, w: World) -> None:
+        self.w = w
+        self.origin = OwnJournal(w.store)
+        self.archive = Archive(w.store, w.sessions)
+        self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, SystemClock())
+
+    async def assemble(self, session: str = "s1") -> str:
+        live = await self.w.sessions.live(session)
+        return (await self.assembler.assemble(live, "host")).context.text
+
+    async def shown(self, session: str = "s1") -> list[str]:
+        """Every recorded assembly, rendered again."""
+        records = await self.archive.records(session)
+        return [(await self.archive.show(session, number=each.number)).context.text for each in records]
+
+    async def take(self, other: "Host", session: str = "s1", name: str | None = None, kind: str = "session.adopt"):
+        past = await past_of(other.origin, session)
+        ordinal = self.w.sessions.next_ordinal()
+        here = await here_of(self.w.store, past, name or session, ordinal=ordinal, filesystem="a" * 64)
+        pending = await enter(self.w.store, other.origin, past, here, kind=kind, principal="host")
+        await pending.wait()
+        self.w.sessions.unload(name or session)
+        return past, here
+
+
+@asynccontextmanager
+async def host(root: Path) -> AsyncIterator[Host]:
+    async with world(root) as w:
+        yield Host(w)
+
+
+@asynccontextmanager
+async def two(tmp_path: Path) -> AsyncIterator[tuple[Host, Host]]:
+    async with host(tmp_path / "a") as a, host(tmp_path / "b") as b:
+        yield a, b
+
+
+async def lived(a: Host, folder: Path) -> list[str]:
+    """A session whose files changed between its assemblies; the texts of those."""
+    folder.mkdir()
+    await filled(a.w, "s1", folder)
+    texts = [await a.assemble()]
+    for change in range(3):
+        (folder / "1.txt").write_text(f"changed {change}")
+        await say(a.w, "s1", ("user", f"again {change}"), ("assistant", "yes"))
+        texts.append(await a.assemble())
+    await a.w.call("session.configure", session="s1", budget_tokens=200)
+    await say(a.w, "s1", ("user", "tight"))
+    texts.append(await a.assemble())
+    return texts
+
+
+def state_of(view):
+    return {name: getattr(view, name) for name in view.__struct_fields__ if name not in ("updated_at",)}
+
+
+def clean(root: Path) -> None:
+    *_, report = verify(root)
+    assert report.problems == []
+
+
+async def test_a_session_taken_in_has_the_same_sets_chat_and_bytes(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        texts = await lived(a, tmp_path / "files")
+        await b.w.call("session.create", agent="other", session="other")
+        await b.take(a)
+        before, after = [(await each.w.call("session.get", session="s1")).session for each in (a, b)]
+        assert state_of(after) == state_of(before)
+        assert (await b.w.call("session.chat", session="s1")) == (await a.w.call("session.chat", session="s1"))
+        assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
+        assert await b.shown() == await a.shown() == texts
+        assert len(set(texts)) > 2
+        assert [row.session for row in (await b.w.call("session.list")).sessions] == ["s1", "other"]
+        file = next(id for id in after.session_index if len(id) == 64)
+        rows = [await each.w.call("object.history", object=file) for each in (a, b)]
+        assert [r.content_hash for r in rows[1].versions] == [r.content_hash for r in rows[0].versions]
+    clean(tmp_path / "a")
+    clean(tmp_path / "b")
+
+
+async def test_a_long_session_keeps_its_bundles_and_goes_on(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        for n in range(600):
+            await a.w.begin("toolcall.record", session="s1", id=f"t{n}", tool="bash", content=f"out {n % 7}")
+            if n % 150 == 0:
+                await a.assemble()
+        text = await a.assemble()
+        await b.take(a)
+        assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
+        assert (await b.shown())[-1] == text
+        await record(b.w, "s1", "next")
+        b.w.sessions.unload("s1")
+        live = await b.w.sessions.live("s1")
+        assert live.state.segments == 601
+        assert live.seqs == sorted(set(live.seqs))
+    clean(tmp_path / "b")
+
+
+async def test_a_session_goes_on_elsewhere_and_comes_back(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        texts = await lived(a, tmp_path / "files")
+        await b.take(a)
+        await say(b.w, "s1", ("user", "on b"))
+        await record(b.w, "s1", "b-call", "made on b")
+        texts.append(await b.assemble())
+        await a.take(b)
+        assert (await a.w.sessions.live("s1")).state == (await b.w.sessions.live("s1")).state
+        assert await a.shown() == texts
+        await record(a.w, "s1", "a-call")
+        again = await a.assemble()
+        assert "a-call" in again
+        assert "id=b-call " in again
+    clean(tmp_path / "a")
+
+
+async def test_what_was_written_here_meanwhile_does_not_survive_a_return(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await lived(a, tmp_path / "files")
+        await b.take(a)
+        for n in range(20):
+            await record(a.w, "s1", f"late-{n}")
+            await a.assemble()
+        await record(b.w, "s1", "b-call")
+        await a.take(b)
+        assert (await a.w.sessions.live("s1")).state == (await b.w.sessions.live("s1")).state
+        assert await a.shown() == await b.shown()
+        assert "late-3" not in (await a.w.sessions.live("s1")).state.index
+    clean(tmp_path / "a")
+
+
+async def test_a_branch_has_all_that_its_session_had(tmp_path: Path) -> None:
+    async with host(tmp_path / "a") as a:
+        texts = await lived(a, tmp_path / "files")
+        await a.take(a, name="s1@branch", kind="session.branch")
+        one, other = [(await a.w.sessions.live(name)).state for name in ("s1", "s1@branch")]
+        assert one == other
+        assert await a.shown("s1@branch") == texts
+        await say(a.w, "s1@branch", ("user", "on the branch"))
+        assert "on the branch" not in await a.assemble("s1")
+    clean(tmp_path / "a")
+
+
+async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        await say(a.w, "s1", ("user", "go"))
+        await record(a.w, "s1", "call-1", "of a")
+        await a.w.call("session.append", session="s1", messages=[{"role": "toolcall", "toolcall": "call-1"}])
+        await a.w.call("session.pin", session="s1", object="call-1")
+        text = await a.assemble()
+        await b.w.call("session.create", agent="b", session="mine")
+        await record(b.w, "mine", "call-1", "of b")
+        mine = await b.assemble("mine")
+        await b.take(a)
+        assert await b.shown() == [text]
+        assert await b.assemble() == text
+        assert await b.assemble("mine") == mine
+        live = await b.w.sessions.live("s1")
+        assert list(live.state.index) == ["toolcall:s1:call-1"]
+        got = await b.w.call("object.get", session="s1", object="call-1")
+        assert got.object.payload["content"] == "of a"
+        again = await record(b.w, "s1", "call-1", "of a")
+        assert again.outcome == "unchanged"
+        await a.take(b)
+        assert await a.assemble() == text
+    clean(tmp_path / "b")
+
+
+async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("ctxd.sessions.entering.DRAFTS_HELD", 1)
+    async with two(tmp_path) as (a, b):
+        texts = await lived(a, tmp_path / "files")
+        past = await past_of(a.origin, "s1")
+        for stop in (1, 5, 9):
+            here = await here_of(b.w.store, past, "s1", ordinal=b.w.sessions.next_ordinal(), filesystem="a" * 64)
+            with pytest.raises(InterruptedError):
+                await enter(b.w.store, _Breaking(a.origin, stop), past, here, kind="session.adopt", principal="host")
+            await b.w.store.settled()
+            assert await code_of(b.w.call("session.get", session="s1")) == "session_not_found"
+            assert (await b.w.call("session.list")).sessions == ()
+    async with host(tmp_path / "a") as a, host(tmp_path / "b") as b:
+        assert (await b.w.call("session.list")).sessions == ()
+        await b.take(a)
+        assert await b.shown() == texts
+        assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
+    clean(tmp_path / "b")
+
+
+class _Breaking:
+    """An origin that fails at its n-th text."""
+
+    def __init__(self, origin: OwnJournal, after: int) -> None:
+        self._origin = origin
+        self._left = after
+
+    def __getattr__(self, name):
+        return getattr(self._origin, name)
+
+    async def contents(self, refs):
+        self._left -= 1
+        if self._left < 0:
+            raise InterruptedError
+        return await self._origin.contents(refs)
+
+
+async def test_valid_times_here_are_above_those_of_a_clock_that_is_ahead(tmp_path: Path, monkeypatch) -> None:
+    ahead = SystemClock().wall_ms() + 600_000
+    async with two(tmp_path) as (a, b):
+        a.w.store._clock = SteppingClock(ahead)
+        await lived(a, tmp_path / "files")
+        await b.take(a)
+        newest = max(stored.valid_time for stored in await a.origin.scan(""))
+        oldest = min(stored.valid_time for stored in await b.origin.scan(""))
+        assert newest >= ahead
+        assert oldest > newest
+        assert await b.shown() == await a.shown()
+
+
+async def test_a_session_with_a_segment_missing_is_refused_whole(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await lived(a, tmp_path / "files")
+        origin = _Lacking(a.origin)
+        past = await past_of(origin, "s1")
+        here = await here_of(b.w.store, past, "s1", ordinal=1)
+        with pytest.raises(CtxdError, match="segment 3 of session s1 is missing"):
+            await enter(b.w.store, origin, past, here, kind="session.adopt", principal="host")
+        assert await b.origin.scan("") == []
+
+
+class _Lacking:
+    def __init__(self, origin: OwnJournal) -> None:
+        self._origin = origin
+
+    def __getattr__(self, name):
+        return getattr(self._origin, name)
+
+    async def scan(self, prefix):
+        return [stored for stored in await self._origin.scan(prefix) if not stored.document.id.endswith("#0000000003")]
