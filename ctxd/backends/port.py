@@ -2,10 +2,11 @@
 
 A backend knows two times. ``valid_time`` is when a version holds; ``tx`` is the write that said so. It keeps encoded
 documents and does not look inside. Its promises are the algebra of ``VersionBackend``; ``tests/suites/backend.py``
-holds every implementation to it. Calls block; the caller runs them on a thread, one at a time.
+holds every implementation to it. Calls to a ``VersionBackend`` block; the caller runs them on a thread, one at a time.
+An ``AwaitedBackend`` is elsewhere and makes the same promises.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -57,22 +58,7 @@ class VersionBackend(Protocol):
     - a change with end writes a row at its start and at every valid time between, and at its end restores what was
       visible there, under that row's own ``tx``;
     - a row with equal entity, valid time and tx is replaced.
-
-    The store's own tables lie in the same file and refer to an entity by its number in the table ``entity(n, id)``,
-    which a backend fills: see ``number``.
     """
-
-    def create(self) -> None:
-        """Make what is missing to keep versions in."""
-        ...
-
-    def number(self, ids: Iterable[str]) -> None:
-        """See to it that each of ``ids`` has a number. What ``append`` and ``apply`` write has one without this."""
-        ...
-
-    def append(self, versions: Sequence[Version]) -> None:
-        """Add rows whose valid time is above everything their entity has: the fast way of a change without end."""
-        ...
 
     def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
         """Do ``changes`` in order as write ``tx``, which is above every earlier one."""
@@ -116,4 +102,64 @@ class VersionBackend(Protocol):
 
     def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
         """Every row there is, in no order; ``damaged`` is told of those that cannot be read."""
+        ...
+
+
+class EmbeddedBackend(VersionBackend, Protocol):
+    """A backend whose tables lie in the store's own file, beside others that refer to an entity by its number in the
+    table ``entity(n, id)``, which the backend fills: see ``number``."""
+
+    def create(self) -> None:
+        """Make what is missing to keep versions in."""
+        ...
+
+    def number(self, ids: Iterable[str]) -> None:
+        """See to it that each of ``ids`` has a number. What ``append`` and ``apply`` write has one without this."""
+        ...
+
+    def append(self, versions: Sequence[Version]) -> None:
+        """Add rows whose valid time is above everything their entity has: the fast way of a change without end."""
+        ...
+
+
+class AwaitedBackend(Protocol):
+    """The calls of ``VersionBackend`` of a backend that is reached over a wire. Several may be under way at once."""
+
+    async def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
+        """See ``VersionBackend.apply``. Returns once reads see it."""
+        ...
+
+    async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
+        """See ``VersionBackend.as_of``."""
+        ...
+
+    async def history(
+        self,
+        id: str,
+        *,
+        ascending: bool = True,
+        corrections: bool = False,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[Version]:
+        """See ``VersionBackend.history``."""
+        ...
+
+    async def scan(
+        self,
+        prefix: str,
+        *,
+        ascending: bool = True,
+        after: str | None = None,
+        limit: int | None = None,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+    ) -> list[Version]:
+        """See ``VersionBackend.scan``."""
+        ...
+
+    def everything(self, damaged: Callable[[DamagedVersion], None]) -> AsyncIterator[Version]:
+        """See ``VersionBackend.everything``."""
         ...

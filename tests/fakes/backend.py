@@ -9,19 +9,19 @@ _order = attrgetter("valid_time", "tx")
 
 
 class MemoryBackend:
-    """See ``VersionBackend``."""
+    """See ``EmbeddedBackend``."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[tuple[int, int], Version]] = {}
 
     def create(self) -> None:
-        """See ``VersionBackend.create``."""
+        """See ``EmbeddedBackend.create``."""
 
     def number(self, ids: Iterable[str]) -> None:
-        """See ``VersionBackend.number``. Nothing refers to what is here."""
+        """See ``EmbeddedBackend.number``. Nothing refers to what is here."""
 
     def append(self, versions: Sequence[Version]) -> None:
-        """See ``VersionBackend.append``."""
+        """See ``EmbeddedBackend.append``."""
         for version in versions:
             self._write(version)
 

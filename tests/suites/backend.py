@@ -1,14 +1,17 @@
-"""What every backend of versions must do: subclass ``BackendSuite`` and give it a ``backend`` fixture."""
+"""What every backend of versions must do: subclass ``BackendSuite`` and give it a ``fresh`` fixture.
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+A backend that blocks subclasses ``EmbeddedSuite`` and gives it a ``fresh_embedded`` fixture.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.port import LATEST, Change, Version, VersionBackend
+from ctxd.backends.port import LATEST, AwaitedBackend, Change, EmbeddedBackend, Version, VersionBackend
 from tests.fakes.backend import MemoryBackend
 
 ENTITIES = ("a", "ab", "b\u00e9", "session:\U0001f600")
@@ -37,142 +40,187 @@ def bodies(versions: list[Version]) -> list[bytes | None]:
     return [version.body for version in versions]
 
 
+class Awaited:
+    """A backend that blocks, as one that is awaited."""
+
+    def __init__(self, backend: VersionBackend) -> None:
+        self._backend = backend
+
+    async def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
+        self._backend.apply(tx, tx_time, changes)
+
+    async def as_of(self, ids: Sequence[str], **options: Any) -> list[Version]:
+        return self._backend.as_of(ids, **options)
+
+    async def history(self, id: str, **options: Any) -> list[Version]:
+        return self._backend.history(id, **options)
+
+    async def scan(self, prefix: str, **options: Any) -> list[Version]:
+        return self._backend.scan(prefix, **options)
+
+    async def everything(self, damaged: Callable[..., None]) -> AsyncIterator[Version]:
+        for version in self._backend.everything(damaged):
+            yield version
+
+
+async def everything(backend: AwaitedBackend) -> list[Version]:
+    return [version async for version in backend.everything(pytest.fail)]
+
+
+async def differences(backend: AwaitedBackend, reference: VersionBackend, *, txs: range, times: range) -> list[str]:
+    """Where the two answer differently: every history and every state at the given times."""
+    found = []
+
+    def compare(what: str, said: Any, expected: Any) -> None:
+        if said != expected:
+            found.append(f"{what}: {said} instead of {expected}")
+
+    for id in ENTITIES:
+        for corrections in (False, True):
+            for ascending in (False, True):
+                for basis in ((LATEST, LATEST), (4, LATEST), (LATEST, 3), (5, 2)):
+                    options: dict[str, Any] = {"corrections": corrections, "ascending": ascending}
+                    options |= {"valid_time": basis[0], "tx": basis[1]}
+                    said, expected = await backend.history(id, **options), reference.history(id, **options)
+                    compare(f"history of {id} with {options}", said, expected)
+    for valid_time in times:
+        for tx in txs:
+            at = {"valid_time": valid_time, "tx": tx}
+            compare(f"scan at {at}", await backend.scan("", **at), reference.scan("", **at))
+            said = sorted(await backend.as_of(ENTITIES, **at), key=lambda version: version.id)
+            expected = sorted(reference.as_of(ENTITIES, **at), key=lambda version: version.id)
+            compare(f"as of {at}", said, expected)
+    return found
+
+
+@pytest.mark.anyio
 class BackendSuite:
     @pytest.fixture
-    def fresh(self) -> Callable[[], AbstractContextManager[VersionBackend]]:
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def fresh(self) -> Callable[[], AbstractAsyncContextManager[AwaitedBackend]]:
         raise NotImplementedError
 
     @pytest.fixture
-    def backend(self, fresh: Any) -> Any:
-        with fresh() as backend:
+    async def backend(self, fresh: Any) -> Any:
+        async with fresh() as backend:
             yield backend
 
-    def test_a_version_holds_from_its_start_on(self, backend: VersionBackend) -> None:
-        backend.apply(1, 100, [put("a", 10, b"x")])
-        assert backend.as_of(["a"], valid_time=9) == []
-        assert backend.as_of(["a"], valid_time=10) == [Version("a", 10, 1, 100, b"x")]
-        assert backend.as_of(["a"]) == [Version("a", 10, 1, 100, b"x")]
+    async def test_a_version_holds_from_its_start_on(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 100, [put("a", 10, b"x")])
+        assert await backend.as_of(["a"], valid_time=9) == []
+        assert await backend.as_of(["a"], valid_time=10) == [Version("a", 10, 1, 100, b"x")]
+        assert await backend.as_of(["a"]) == [Version("a", 10, 1, 100, b"x")]
 
-    def test_a_read_as_of_a_transaction_does_not_see_a_later_one(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 10, b"x")])
-        backend.apply(2, 0, [put("a", 10, b"y")])
-        assert bodies(backend.as_of(["a"], tx=1)) == [b"x"]
-        assert bodies(backend.as_of(["a"], tx=2)) == [b"y"]
-        assert backend.as_of(["a"], tx=0) == []
+    async def test_a_read_as_of_a_transaction_does_not_see_a_later_one(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 10, b"x")])
+        await backend.apply(2, 0, [put("a", 10, b"y")])
+        assert bodies(await backend.as_of(["a"], tx=1)) == [b"x"]
+        assert bodies(await backend.as_of(["a"], tx=2)) == [b"y"]
+        assert await backend.as_of(["a"], tx=0) == []
 
-    def test_a_put_in_the_past_shows_until_the_next_version(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 10, b"x"), put("a", 20, b"y")])
-        backend.apply(2, 0, [put("a", 5, b"w")])
-        assert [bodies(backend.as_of(["a"], valid_time=at)) for at in (5, 9, 10, 20)] == [
+    async def test_a_put_in_the_past_shows_until_the_next_version(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 10, b"x"), put("a", 20, b"y")])
+        await backend.apply(2, 0, [put("a", 5, b"w")])
+        assert [bodies(await backend.as_of(["a"], valid_time=at)) for at in (5, 9, 10, 20)] == [
             [b"w"],
             [b"w"],
             [b"x"],
             [b"y"],
         ]
 
-    def test_a_bounded_put_ends_and_what_was_there_comes_back(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 0, b"x")])
-        backend.apply(2, 0, [put("a", 10, b"y", 20)])
-        assert [bodies(backend.as_of(["a"], valid_time=at)) for at in (9, 10, 19, 20)] == [
+    async def test_a_bounded_put_ends_and_what_was_there_comes_back(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 0, b"x")])
+        await backend.apply(2, 0, [put("a", 10, b"y", 20)])
+        assert [bodies(await backend.as_of(["a"], valid_time=at)) for at in (9, 10, 19, 20)] == [
             [b"x"],
             [b"y"],
             [b"y"],
             [b"x"],
         ]
-        assert times(backend.history("a")) == [(0, 1), (10, 2), (20, 1)]
+        assert times(await backend.history("a")) == [(0, 1), (10, 2), (20, 1)]
 
-    def test_a_bounded_put_of_a_new_entity_ends_in_a_deletion(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 10, b"y", 20)])
-        assert backend.as_of(["a"], valid_time=20) == []
-        assert bodies(backend.history("a")) == [b"y", None]
+    async def test_a_bounded_put_of_a_new_entity_ends_in_a_deletion(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 10, b"y", 20)])
+        assert await backend.as_of(["a"], valid_time=20) == []
+        assert bodies(await backend.history("a")) == [b"y", None]
 
-    def test_a_put_after_a_bounded_put_replaces_its_later_rows(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 0, b"x")])
-        backend.apply(2, 0, [put("a", 10, b"y", 20)])
-        backend.apply(3, 0, [put("a", 5, b"z")])
-        assert [bodies(backend.as_of(["a"], valid_time=at)) for at in (0, 5, 10, 20)] == [
+    async def test_a_put_after_a_bounded_put_replaces_its_later_rows(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 0, b"x")])
+        await backend.apply(2, 0, [put("a", 10, b"y", 20)])
+        await backend.apply(3, 0, [put("a", 5, b"z")])
+        assert [bodies(await backend.as_of(["a"], valid_time=at)) for at in (0, 5, 10, 20)] == [
             [b"x"],
             [b"z"],
             [b"y"],
             [b"x"],
         ]
 
-    def test_empty_bounds_change_nothing(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 10, b"y", 10)])
-        assert backend.history("a") == []
+    async def test_empty_bounds_change_nothing(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 10, b"y", 10)])
+        assert await backend.history("a") == []
 
-    def test_a_deleted_entity_is_not_there_but_has_a_history(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 10, b"x")])
-        backend.apply(2, 0, [put("a", 20, None)])
-        assert backend.as_of(["a"]) == []
-        assert backend.scan("") == []
-        assert bodies(backend.history("a")) == [b"x", None]
+    async def test_a_deleted_entity_is_not_there_but_has_a_history(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 10, b"x")])
+        await backend.apply(2, 0, [put("a", 20, None)])
+        assert await backend.as_of(["a"]) == []
+        assert await backend.scan("") == []
+        assert bodies(await backend.history("a")) == [b"x", None]
 
     @pytest.mark.requirement("VER-3")
-    def test_corrections_are_listed_only_when_asked_for(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 10, b"x")])
-        backend.apply(2, 0, [put("a", 10, b"y")])
-        assert times(backend.history("a")) == [(10, 2)]
-        assert times(backend.history("a", corrections=True)) == [(10, 1), (10, 2)]
-        assert times(backend.history("a", ascending=False, corrections=True)) == [(10, 2), (10, 1)]
+    async def test_corrections_are_listed_only_when_asked_for(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 10, b"x")])
+        await backend.apply(2, 0, [put("a", 10, b"y")])
+        assert times(await backend.history("a")) == [(10, 2)]
+        assert times(await backend.history("a", corrections=True)) == [(10, 1), (10, 2)]
+        assert times(await backend.history("a", ascending=False, corrections=True)) == [(10, 2), (10, 1)]
 
-    def test_history_goes_on_after_the_last_row_seen_in_either_order(self, backend: VersionBackend) -> None:
+    async def test_history_goes_on_after_the_last_row_seen_in_either_order(self, backend: AwaitedBackend) -> None:
         for tx in range(1, 6):
-            backend.apply(tx, 0, [put("a", tx * 10, b"%d" % tx)])
-        assert times(backend.history("a", limit=2)) == [(10, 1), (20, 2)]
-        assert times(backend.history("a", after=(20, 2), limit=2)) == [(30, 3), (40, 4)]
-        assert times(backend.history("a", ascending=False, after=(30, 3))) == [(20, 2), (10, 1)]
+            await backend.apply(tx, 0, [put("a", tx * 10, b"%d" % tx)])
+        assert times(await backend.history("a", limit=2)) == [(10, 1), (20, 2)]
+        assert times(await backend.history("a", after=(20, 2), limit=2)) == [(30, 3), (40, 4)]
+        assert times(await backend.history("a", ascending=False, after=(30, 3))) == [(20, 2), (10, 1)]
 
-    def test_history_ends_at_both_times_inclusive(self, backend: VersionBackend) -> None:
+    async def test_history_ends_at_both_times_inclusive(self, backend: AwaitedBackend) -> None:
         for tx in range(1, 6):
-            backend.apply(tx, 0, [put("a", tx * 10, b"x")])
-        assert times(backend.history("a", valid_time=30)) == [(10, 1), (20, 2), (30, 3)]
-        assert times(backend.history("a", tx=2)) == [(10, 1), (20, 2)]
+            await backend.apply(tx, 0, [put("a", tx * 10, b"x")])
+        assert times(await backend.history("a", valid_time=30)) == [(10, 1), (20, 2), (30, 3)]
+        assert times(await backend.history("a", tx=2)) == [(10, 1), (20, 2)]
 
-    def test_scan_lists_ids_of_a_prefix_in_order_both_ways(self, backend: VersionBackend) -> None:
+    async def test_scan_lists_ids_of_a_prefix_in_order_both_ways(self, backend: AwaitedBackend) -> None:
         ids = ["segment:s#1", "segment:s#2", "segment:s#3", "segment:s!", "segment:t#1", "z", "s\ud7ff"]
-        backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
-        found = [version.id for version in backend.scan("segment:s#")]
+        await backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
+        found = [version.id for version in await backend.scan("segment:s#")]
         assert found == ["segment:s#1", "segment:s#2", "segment:s#3"]
-        assert [version.id for version in backend.scan("segment:s#", after="segment:s#1", limit=1)] == ["segment:s#2"]
-        down = backend.scan("segment:s#", ascending=False, after="segment:s#3")
+        assert [version.id for version in await backend.scan("segment:s#", after="segment:s#1", limit=1)] == [
+            "segment:s#2"
+        ]
+        down = await backend.scan("segment:s#", ascending=False, after="segment:s#3")
         assert [version.id for version in down] == ["segment:s#2", "segment:s#1"]
-        assert [version.id for version in backend.scan("s\ud7ff")] == ["s\ud7ff"]
-        assert len(backend.scan("")) == len(ids)
+        assert [version.id for version in await backend.scan("s\ud7ff")] == ["s\ud7ff"]
+        assert len(await backend.scan("")) == len(ids)
 
-    def test_scan_from_beside_the_prefix_lists_all_of_it_or_nothing(self, backend: VersionBackend) -> None:
+    async def test_scan_from_beside_the_prefix_lists_all_of_it_or_nothing(self, backend: AwaitedBackend) -> None:
         ids = ["segment:r#1", "segment:s#1", "segment:s#2", "segment:t#1"]
-        backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
+        await backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
         both = ["segment:s#1", "segment:s#2"]
         for after, up, down in (("segment:r#1", both, []), ("segment:t#1", [], both[::-1]), ("segment:s#", both, [])):
-            assert [version.id for version in backend.scan("segment:s#", after=after)] == up
-            assert [version.id for version in backend.scan("segment:s#", ascending=False, after=after)] == down
+            assert [version.id for version in await backend.scan("segment:s#", after=after)] == up
+            assert [version.id for version in await backend.scan("segment:s#", ascending=False, after=after)] == down
 
-    def test_a_number_makes_no_version(self, backend: VersionBackend) -> None:
-        backend.number(["a", "a"])
-        assert (backend.as_of(["a"]), backend.history("a"), backend.scan("")) == ([], [], [])
-        backend.apply(1, 0, [put("a", 10, b"x")])
-        assert bodies(backend.scan("")) == [b"x"]
-
-    def test_everything_is_every_row_deletions_and_corrections_too(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put("a", 10, b"x"), put("b", 10, b"x")])
-        backend.apply(2, 0, [put("a", 10, b"y"), put("b", 20, None)])
-        rows = sorted((row.id, row.valid_time, row.tx, row.body) for row in backend.everything(pytest.fail))
+    async def test_everything_is_every_row_deletions_and_corrections_too(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put("a", 10, b"x"), put("b", 10, b"x")])
+        await backend.apply(2, 0, [put("a", 10, b"y"), put("b", 20, None)])
+        rows = sorted((row.id, row.valid_time, row.tx, row.body) for row in await everything(backend))
         assert rows == [("a", 10, 1, b"x"), ("a", 10, 2, b"y"), ("b", 10, 1, b"x"), ("b", 20, 2, None)]
 
-    def test_bulk_answers_each_known_entity_once(self, backend: VersionBackend) -> None:
-        backend.apply(1, 0, [put(f"e{n}", 1, b"x") for n in range(1_000)])
+    async def test_bulk_answers_each_known_entity_once(self, backend: AwaitedBackend) -> None:
+        await backend.apply(1, 0, [put(f"e{n}", 1, b"x") for n in range(1_000)])
         wanted = [f"e{n}" for n in range(1_200)] + ["e5", "e5"]
-        assert sorted(version.id for version in backend.as_of(wanted)) == sorted(f"e{n}" for n in range(1_000))
-
-    def test_an_appended_version_is_as_one_put_after_all_others(self, backend: VersionBackend) -> None:
-        backend.append([Version("a", 10, 1, 7, b"x", b"c" * 32), Version("b", 10, 1, 7, b"y")])
-        backend.append([Version("a", 11, 2, 8, b"z")])
-        reference = MemoryBackend()
-        reference.apply(1, 7, [Change("a", 10, b"x", b"c" * 32), Change("b", 10, b"y")])
-        reference.apply(2, 8, [Change("a", 11, b"z")])
-        for id in ("a", "b"):
-            assert backend.history(id, corrections=True) == reference.history(id, corrections=True)
+        assert sorted(version.id for version in await backend.as_of(wanted)) == sorted(f"e{n}" for n in range(1_000))
 
     @given(writes=transactions)
     @settings(
@@ -182,22 +230,48 @@ class BackendSuite:
     )
     @pytest.mark.requirement("VER-2")
     @pytest.mark.requirement("VER-3")
-    def test_it_agrees_with_the_plain_reading_of_the_algebra(self, fresh: Any, writes: list[list[Change]]) -> None:
+    async def test_it_agrees_with_the_plain_reading_of_the_algebra(
+        self, fresh: Any, writes: list[list[Change]]
+    ) -> None:
         reference = MemoryBackend()
-        with fresh() as backend:
+        async with fresh() as backend:
             for tx, changes in enumerate(writes, start=1):
-                backend.apply(tx, tx * 100, changes)
+                await backend.apply(tx, tx * 100, changes)
                 reference.apply(tx, tx * 100, changes)
-            for id in ENTITIES:
-                for corrections in (False, True):
-                    for ascending in (False, True):
-                        for basis in ((LATEST, LATEST), (4, LATEST), (LATEST, 3), (5, 2)):
-                            options: dict[str, Any] = {"corrections": corrections, "ascending": ascending}
-                            options |= {"valid_time": basis[0], "tx": basis[1]}
-                            assert backend.history(id, **options) == reference.history(id, **options)
-            for valid_time in range(0, 14, 2):
-                for tx in range(len(writes) + 1):
-                    at = {"valid_time": valid_time, "tx": tx}
-                    assert backend.scan("", **at) == reference.scan("", **at)
-                    by_id = {version.id: version for version in backend.as_of(ENTITIES, **at)}
-                    assert by_id == {version.id: version for version in reference.as_of(ENTITIES, **at)}
+            times = {"txs": range(len(writes) + 1), "times": range(0, 14, 2)}
+            assert await differences(backend, reference, **times) == []
+
+
+class EmbeddedSuite(BackendSuite):
+    @pytest.fixture
+    def fresh_embedded(self) -> Callable[[], AbstractContextManager[EmbeddedBackend]]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def fresh(self, fresh_embedded: Any) -> Any:
+        @asynccontextmanager
+        async def make() -> AsyncIterator[AwaitedBackend]:
+            with fresh_embedded() as backend:
+                yield Awaited(backend)
+
+        return make
+
+    @pytest.fixture
+    def embedded(self, fresh_embedded: Any) -> Any:
+        with fresh_embedded() as backend:
+            yield backend
+
+    async def test_a_number_makes_no_version(self, embedded: EmbeddedBackend) -> None:
+        embedded.number(["a", "a"])
+        assert (embedded.as_of(["a"]), embedded.history("a"), embedded.scan("")) == ([], [], [])
+        embedded.apply(1, 0, [put("a", 10, b"x")])
+        assert bodies(embedded.scan("")) == [b"x"]
+
+    async def test_an_appended_version_is_as_one_put_after_all_others(self, embedded: EmbeddedBackend) -> None:
+        embedded.append([Version("a", 10, 1, 7, b"x", b"c" * 32), Version("b", 10, 1, 7, b"y")])
+        embedded.append([Version("a", 11, 2, 8, b"z")])
+        reference = MemoryBackend()
+        reference.apply(1, 7, [Change("a", 10, b"x", b"c" * 32), Change("b", 10, b"y")])
+        reference.apply(2, 8, [Change("a", 11, b"z")])
+        for id in ("a", "b"):
+            assert embedded.history(id, corrections=True) == reference.history(id, corrections=True)

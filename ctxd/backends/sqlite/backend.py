@@ -28,21 +28,21 @@ def _beyond(prefix: str) -> str | None:
 
 
 class SqliteBackend:
-    """See ``VersionBackend``. Reads also work on a ``query_only`` connection."""
+    """See ``EmbeddedBackend``. Reads also work on a ``query_only`` connection."""
 
     def __init__(self, connection: dbfile.Connection) -> None:
         self._connection = connection
 
     def create(self) -> None:
-        """See ``VersionBackend.create``."""
+        """See ``EmbeddedBackend.create``."""
         self._connection.execute(schema.TABLES).fetchall()
 
     def number(self, ids: Iterable[str]) -> None:
-        """See ``VersionBackend.number``."""
+        """See ``EmbeddedBackend.number``."""
         dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in ids])
 
     def append(self, versions: Sequence[Version]) -> None:
-        """See ``VersionBackend.append``."""
+        """See ``EmbeddedBackend.append``."""
         self.number(dict.fromkeys(version.id for version in versions))
         self._write(versions)
 

@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import pytest
 
 from tests.fakes.backend import MemoryBackend
-from tests.suites.backend import BackendSuite
+from tests.suites.backend import EmbeddedSuite
 
 
-class TestMemoryBackend(BackendSuite):
+class TestMemoryBackend(EmbeddedSuite):
     @pytest.fixture
-    def fresh(self):
+    def fresh_embedded(self):
         return lambda: nullcontext(MemoryBackend())

@@ -7,7 +7,7 @@ import pytest
 from ctxd import dbfile
 from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite.backend import SqliteBackend
-from tests.suites.backend import BackendSuite
+from tests.suites.backend import EmbeddedSuite
 
 
 @pytest.fixture
@@ -17,9 +17,9 @@ def connection(tmp_path):
     connection.close()
 
 
-class TestSqliteBackend(BackendSuite):
+class TestSqliteBackend(EmbeddedSuite):
     @pytest.fixture
-    def fresh(self, connection):
+    def fresh_embedded(self, connection):
         @contextmanager
         def make():
             connection.execute("BEGIN")
