@@ -7,6 +7,7 @@ holds a number that XTDB changes or is no document of ours, is kept whole as ``b
 
 import re
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from typing import Any, Final
 
 from blake3 import blake3
@@ -218,3 +219,34 @@ def text_of(doc: Doc) -> str:
     if not isinstance(text, str):
         raise ValueError(f"{doc.get('xt/id')} holds no text")
     return text
+
+
+# --- deletions ---
+
+
+def deletions_id(writer: str) -> str:
+    """The entity that says which entities ``writer``'s newest transaction with deletions deleted."""
+    return f"{RESERVED}deletions/{writer}"
+
+
+def deletions_doc(writer: str, seq: int, deleted: Mapping[str, tuple[int, int]]) -> Doc:
+    """What a transaction that moves the cursor of ``writer`` to ``seq`` also puts, at the fixed valid time, if it
+    deletes: an XTDB deletion has no document to say who made it. ``deleted`` has tx and tx time (ms) by id."""
+    payload = {"writer": writer, "seq": seq, "deleted": {id: list(times) for id, times in deleted.items()}}
+    return {"xt/id": deletions_id(writer), "type": "deletions", "payload": payload}
+
+
+def deletions_in(doc: Doc) -> tuple[int, dict[str, tuple[int, int]]]:
+    """The sequence and the deletions that ``deletions_doc`` was given. Raises: ValueError."""
+    try:
+        payload = doc["payload"]
+        deleted = {id: (_whole(tx), _whole(tx_time)) for id, (tx, tx_time) in payload["deleted"].items()}
+        return _whole(payload["seq"]), deleted
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the document of {doc.get('xt/id')} is none of ctxd's: {error!r}") from error
+
+
+def seq_in(cursor: Doc) -> int:
+    """The journal sequence that a cursor has come to. Raises: ValueError."""
+    payload = cursor.get("payload")
+    return _whole(payload.get("seq") if isinstance(payload, dict) else None)
