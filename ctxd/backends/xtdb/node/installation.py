@@ -18,7 +18,7 @@ PROGRAM: Final = Path(__file__).with_name("program")
 CONFIGURATIONS: Final = ("memory", "rocksdb", "postgres")
 """The configurations that ship, by name."""
 
-_IN_THE_DIGEST: Final = ("pom.xml", "jars.sha256", "ctxd_node.clj", "build.clj", "logback.xml")
+_IN_THE_DIGEST: Final = ("pom.xml", "jars.sha256", "**/*.clj", "logback.xml")
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ def listed_jars() -> dict[str, str]:
 def program_digest() -> str:
     """The SHA-256 of everything that an installation is made from."""
     digest = hashlib.sha256()
-    for name in _IN_THE_DIGEST:
-        content = (PROGRAM / name).read_bytes()
-        digest.update(b"%s %d\n" % (name.encode(), len(content)) + content)
+    for path in sorted(path for pattern in _IN_THE_DIGEST for path in PROGRAM.glob(pattern)):
+        content = path.read_bytes()
+        digest.update(b"%s %d\n" % (str(path.relative_to(PROGRAM)).encode(), len(content)) + content)
     return digest.hexdigest()

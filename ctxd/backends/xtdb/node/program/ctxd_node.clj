@@ -275,7 +275,7 @@
   [[status value] operation]
   (try
     [status (->transit value)]
-    (catch Exception failure
+    (catch Throwable failure
       (let [[status value] (failure-of failure operation)]
         [status (->transit value)]))))
 
@@ -284,7 +284,7 @@
     (await-before service params)
     (let [[status value] (handle service params request)]
       [status (cond-> value (= 404 status) (assoc :class "absent" :message (:error value) :operation operation))])
-    (catch Exception failure
+    (catch Throwable failure
       (when-not (or (ex-data failure) (instance? TimeoutException failure))
         (log/warn failure "failed:" operation))
       (failure-of failure operation))))
