@@ -8,6 +8,7 @@ from ctxd.commands.restore import restore
 from ctxd.commands.run import run
 from ctxd.commands.terminal import Program
 from ctxd.commands.verify import verify
+from ctxd.commands.xtdb import xtdb
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,6 +23,7 @@ def main() -> None:
       ctxd verify                        recompute every hash
       ctxd backup /backup/today          while the daemon runs
       ctxd restore /backup/today --state-dir /var/lib/ctxd
+      ctxd xtdb install                  an XTDB node for the store "xtdb"
 
     \b
     Exit codes: 0 ok, 1 failure or warnings, 2 damage, 3 data loss, 10 no state,
@@ -30,7 +32,7 @@ def main() -> None:
     """
 
 
-for command in (run, verify, backup, restore):
+for command in (run, verify, backup, restore, xtdb):
     main.add_command(command)
 
 

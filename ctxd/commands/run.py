@@ -14,6 +14,8 @@ from ctxd.errors import StateDirError
 @click.option("--socket", type=click.Path(path_type=Path), help="Where to listen.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least level to log.")
 @click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="How a record looks.")
+@click.option("--store", type=click.Choice(["sqlite", "xtdb"]), help="What answers about the past.")
+@click.option("--store-url", help="Where the XTDB node is: unix:/path or http://host:port.")
 @state_dir_option
 @config_option
 def run(
@@ -21,6 +23,8 @@ def run(
     socket: Path | None,
     log_level: str | None,
     log_format: str | None,
+    store: str | None,
+    store_url: str | None,
     state_dir: Path | None,
     config: Path | None,
 ) -> None:
@@ -37,7 +41,14 @@ def run(
 
     if ephemeral and state_dir is not None:
         raise click.UsageError("--ephemeral and --state-dir exclude each other: an ephemeral state has no directory.")
-    flags = {"socket": socket, "state_dir": state_dir, "log.level": log_level, "log.format": log_format}
+    flags = {
+        "socket": socket,
+        "state_dir": state_dir,
+        "log.level": log_level,
+        "log.format": log_format,
+        "store.backend": store,
+        "store.url": store_url,
+    }
     try:
         configured = load_config(flags, file=config)
     except ConfigError as error:

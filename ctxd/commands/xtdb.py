@@ -1,0 +1,156 @@
+"""``ctxd xtdb``: an XTDB node installed, run and looked at."""
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import msgspec
+
+from ctxd.backends.xtdb.node.failures import NodeFailure
+from ctxd.backends.xtdb.node.installation import Installation, default_directory
+from ctxd.commands.terminal import EXIT_CONFIG, fail, json_option, show
+
+_directory_option = click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="Where the node is installed; $CTXD_XTDB_HOME, or the user's data directory, if left out.",
+)
+
+
+@click.group()
+def xtdb() -> None:
+    """Install, run and check the XTDB node that holds versions when the store is "xtdb".
+
+    \b
+    Examples:
+      ctxd xtdb install
+      ctxd xtdb run                      RocksDB, where the daemon looks for it
+      ctxd xtdb check
+    """
+
+
+@xtdb.command("install")
+@json_option
+@_directory_option
+def install_node(as_json: bool, directory: Path | None) -> None:
+    """Bring XTDB with Maven, check every jar, and compile. What is there already is kept.
+
+    It needs a JDK (17 or 21) and Maven, and takes about a minute.
+
+    \b
+    Examples:
+      ctxd xtdb install
+      ctxd xtdb install --directory /opt/ctxd-xtdb
+    """
+    from ctxd.backends.xtdb.node.install import install
+
+    installation = _installation(directory)
+    try:
+        changed = install(installation, lambda line: click.echo(f"ctxd xtdb: {line}", err=True), os.environ)
+    except NodeFailure as failure:
+        _fail(failure)
+    told = f"{installation.directory}: {'installed' if changed else 'was installed already'}"
+    show(as_json, {"directory": str(installation.directory), "changed": changed}, told)
+
+
+@xtdb.command("run")
+@click.option("--config", default="rocksdb", show_default=True, help="memory, rocksdb, postgres, or a file of EDN.")
+@click.option(
+    "--socket", type=click.Path(path_type=Path), help="Where to listen; as configured (store.url) if left out."
+)
+@click.option("--tcp", metavar="HOST:PORT", help="Listen there instead. Whoever reaches it may read and write it all.")
+@click.option("--data", type=click.Path(path_type=Path), help="Where the node keeps its data.")
+@click.option("--heap", default="2g", show_default=True, help="The most memory for the JVM's heap.")
+@click.option("--java-option", "java_options", multiple=True, help="One more option of the JVM; may be given again.")
+@_directory_option
+def run_node(
+    config: str,
+    socket: Path | None,
+    tcp: str | None,
+    data: Path | None,
+    heap: str,
+    java_options: tuple[str, ...],
+    directory: Path | None,
+) -> None:
+    """Run the node in the foreground until SIGTERM.
+
+    "postgres" takes its database from CTXD_XTDB_PG_HOST, _PORT, _DATABASE, _USER and _PASSWORD. In a file of your own,
+    #ctxd/data "name" is a directory below --data, and #ctxd/env "NAME" a variable of the environment.
+
+    \b
+    Examples:
+      ctxd xtdb run
+      ctxd xtdb run --config memory --socket /tmp/xtdb/xtdb.sock
+      ctxd xtdb run --config ./node.edn --data /srv/xtdb --heap 4g
+    """
+    from ctxd.backends.xtdb.node.launch import Launch, command, environment, find_config
+
+    if socket is not None and tcp is not None:
+        raise click.UsageError("--socket and --tcp exclude each other: a node listens in one place.")
+    installation = _installation(directory)
+    try:
+        launch = Launch(
+            config=find_config(config),
+            data=data or installation.directory / "data",
+            socket=socket or _default_socket(),
+            tcp=tcp,
+            heap=heap,
+            java_options=java_options,
+        )
+        arguments = command(installation, launch, os.environ)
+    except NodeFailure as failure:
+        _fail(failure)
+    os.umask(0o077)
+    os.execve(arguments[0], arguments, environment(os.environ))
+
+
+@xtdb.command("check")
+@click.option("--url", help="unix:/path or http://host:port; as configured (store.url) if left out.")
+@json_option
+@_directory_option
+def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
+    """Check Java, the installation, and the node that runs: version, socket, ingester, flushing, and lag.
+
+    Ends with 0 if all is well, else with 1.
+
+    \b
+    Examples:
+      ctxd xtdb check
+      ctxd xtdb check --url http://127.0.0.1:3000 --json
+    """
+    from ctxd.backends.xtdb.node.look import look
+
+    findings = look(_installation(directory), url or _store_url(), os.environ)
+    lines = [
+        f"{each.verdict:4} {each.name}: {each.found}" + (f"\n     {each.fix}" if each.fix else "") for each in findings
+    ]
+    show(as_json, msgspec.to_builtins(findings), "\n".join(lines))
+    sys.exit(int(any(each.verdict == "fail" for each in findings)))
+
+
+def _installation(directory: Path | None) -> Installation:
+    return Installation((directory or default_directory(os.environ)).absolute())
+
+
+def _store_url() -> str:
+    from ctxd.config import ConfigError, load
+
+    try:
+        return load().store_url
+    except ConfigError as error:
+        fail(str(error), EXIT_CONFIG)
+
+
+def _default_socket() -> Path:
+    """Where the daemon looks for its node, if that is a socket; else where it would look if told nothing."""
+    from ctxd.config import default_store_url
+
+    url = _store_url()
+    url = url if url.startswith("unix:") else default_store_url(os.environ, root=os.geteuid() == 0)
+    return Path(url.removeprefix("unix:"))
+
+
+def _fail(failure: NodeFailure) -> NoReturn:
+    fail(f"{failure.message}\n  {failure.remedy}", failure.exit_code)
