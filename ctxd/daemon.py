@@ -28,17 +28,23 @@ from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import open_log
 from ctxd.rpc.dispatch import Handler
-from ctxd.rpc.handlers import context, events, files, objects, sessions, toolcalls
+from ctxd.rpc.handlers import context, events, files, objects, sandboxes, sessions, toolcalls
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers.table import complete
-from ctxd.rpc.lane import Timing
+from ctxd.rpc.lane import Floor, Timing
+from ctxd.rpc.listeners import Listeners
 from ctxd.rpc.server import CONNECTIONS_MAX, Server
+from ctxd.sandboxes.places import Places
+from ctxd.sandboxes.registry import Sandboxes
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.answers import StoreFailed
+from ctxd.store.projection.projection import Projection, Target
+from ctxd.store.projection.spill import Room
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.limits import Limits
+from ctxd_protocol.places import SANDBOXES_NAME
 from ctxd_protocol.sessions import Collapse
 from ctxd_protocol.status import DaemonStatus
 
@@ -52,7 +58,7 @@ _COLLECTED_AT: Final = 20_000
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600.
 
-    ``collapse``: the window of sessions that ask for none.
+    ``collapse``: the window of sessions that ask for none. ``store``: the XTDB node to project to; null: none.
     """
 
     socket: Path
@@ -62,6 +68,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing = Timing()
     connections_max: int = CONNECTIONS_MAX
     collapse: Collapse = Collapse()
+    store: Target | None = None
 
 
 class Daemon:
@@ -71,12 +78,19 @@ class Daemon:
         self._options = options
         self._clock = clock
         self._log = log
-        self._store = VersionStore(options.state_dir, clock)
+        self._store = VersionStore(options.state_dir, clock, self._projection())
         self._store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
         self._server: Server | None = None
         self._sessions: Sessions | None = None
+        self._listeners: Listeners | None = None
+        self._sandboxes: Sandboxes | None = None
         self._ready_at = 0.0
         self._draining = False
+
+    def _projection(self) -> Projection | None:
+        if self._options.store is None:
+            return None
+        return Projection(self._options.store, self._clock, tell=lambda what, said: self._log.warning(what, **said))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until SIGTERM or SIGINT, then drain; started once the socket answers.
@@ -86,17 +100,25 @@ class Daemon:
         async with anyio.create_task_group() as parts:
             # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
             await parts.start(self._store.run)
+            handlers, floor = await self._handlers(), Floor()
             server = self._server = Server(
                 self._options.socket,
-                await self._handlers(),
+                handlers,
                 log=self._log,
                 gid=self._options.socket_gid,
                 limits=self._options.limits,
                 timing=self._options.timing,
                 connections_max=self._options.connections_max,
+                floor=floor,
             )
+            listeners, boxes = self._listeners, self._sandboxes
+            assert listeners is not None and boxes is not None, "made with the handlers"
+            listeners.serve(handlers, floor)
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                await parts.start(listeners.run)
                 await parts.start(server.run)
+                await boxes.start()
+                await parts.start(boxes.run)
                 self._ready_at = self._clock.monotonic()
                 self._log.info("daemon.ready", **self._place())
                 task_status.started()
@@ -104,9 +126,12 @@ class Daemon:
                     self._log.info("daemon.stopping", signal=signal.Signals(number).name)
                     break
             self._draining = True
-            await server.drain()
+            async with anyio.create_task_group() as draining:
+                draining.start_soon(server.drain)
+                draining.start_soon(listeners.drain)
             await self._store.drain()
             parts.cancel_scope.cancel()
+        floor.close()
         self._log.info("daemon.stopped")
 
     async def _handlers(self) -> Mapping[str, Handler]:
@@ -120,6 +145,7 @@ class Daemon:
         notices = Notices(live)
         archive = Archive(store, live)
         assembler = Assembler(store, live, indexer, archive, clock)
+        boxes = self._make_sandboxes(live)
         return complete(
             daemon_methods.handlers(
                 incarnation=store.incarnation,
@@ -134,7 +160,24 @@ class Daemon:
             objects.handlers(live),
             context.handlers(live, assembler, archive),
             events.handlers(notices),
+            sandboxes.handlers(boxes, live, clock),
         )
+
+    def _make_sandboxes(self, live: Sessions) -> Sandboxes:
+        options, known = self._options, sandboxes.Known(live)
+        listeners = self._listeners = Listeners(
+            self._clock,
+            self._log,
+            current=known.current,
+            objects=known.objects,
+            limits=options.limits,
+            timing=options.timing,
+        )
+        places = Places(options.socket.parent / SANDBOXES_NAME)
+        self._sandboxes = Sandboxes(
+            self._store, self._clock, known, listeners, places, self._log, state_dir=options.state_dir
+        )
+        return self._sandboxes
 
     def _machine_id_substitute(self) -> Path | None:
         return None if self._options.state_dir is None else self._options.state_dir / "machine-id"
@@ -155,12 +198,13 @@ class Daemon:
         assert self._sessions is not None, "a daemon that serves has its sessions"
         store = self._store.status()
         state = self._options.state_dir
+        amiss = store.reason or (store.projection is not None and store.projection.reason)
         return DaemonStatus(
             version=__version__,
             pid=os.getpid(),
             incarnation=self._store.incarnation,
             uptime_s=round(self._clock.monotonic() - self._ready_at, 3),
-            state="draining" if self._draining else "degraded" if store.reason else "ready",
+            state="draining" if self._draining else "degraded" if amiss else "ready",
             socket=str(self._options.socket),
             state_dir="temporary" if state is None else str(state),
             connections=self._server.connections,
@@ -220,7 +264,14 @@ def _options(config: Config, *, ephemeral: bool) -> Options:
         ),
         connections_max=config.connections_max,
         collapse=Collapse(per_turn=config.collapse_per_turn, turns=config.collapse_turns),
+        store=_target(config),
     )
+
+
+def _target(config: Config) -> Target | None:
+    if config.store_backend == "sqlite":
+        return None
+    return Target(url=config.store_url, room=Room(config.store_backlog_rows, config.store_backlog_bytes))
 
 
 def _gid(group: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import anyio
 
-from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sessions
+from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sandboxes, sessions
 from ctxd_client.calls.handle import ToolRecorded
 from ctxd_client.errors import Conflict
 from ctxd_client.follow import Notices
@@ -220,6 +220,10 @@ class Client:
     context_list = _awaited(context.context_list)
     events_subscribe = _awaited(daemon.events_subscribe)
     events_unsubscribe = _awaited(daemon.events_unsubscribe)
+    sandbox_register = _awaited(sandboxes.sandbox_register)
+    sandbox_renew = _awaited(sandboxes.sandbox_renew)
+    sandbox_release = _awaited(sandboxes.sandbox_release)
+    sandbox_list = _awaited(sandboxes.sandbox_list)
 
 
 class Session:

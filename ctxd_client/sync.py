@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from ctxd_client.blocking import BlockingLink
-from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sessions
+from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sandboxes, sessions
 from ctxd_client.calls.handle import ToolRecorded
 from ctxd_client.channel import Channel
 from ctxd_client.cursor import Cursor
@@ -216,6 +216,10 @@ class SyncClient:
     context_list = _blocking(context.context_list)
     events_subscribe = _blocking(daemon.events_subscribe)
     events_unsubscribe = _blocking(daemon.events_unsubscribe)
+    sandbox_register = _blocking(sandboxes.sandbox_register)
+    sandbox_renew = _blocking(sandboxes.sandbox_renew)
+    sandbox_release = _blocking(sandboxes.sandbox_release)
+    sandbox_list = _blocking(sandboxes.sandbox_list)
 
 
 class SyncSession:

@@ -92,6 +92,9 @@ class Calls:
         """Carry out ``request``: its answer, or null if it has none or will have it later."""
         request_id = request.id
         entry = self._table.get(request.method)
+        meter = self._lane.meter
+        if meter is not None and (beyond := meter.refuse(request, entry, self._lane.in_flight)) is not None:
+            return None if request_id is UNSET else refuse(request_id, beyond)
         if entry is None:
             return self._decline(request)
         if request_id in self.open:

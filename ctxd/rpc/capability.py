@@ -3,9 +3,11 @@
 What is not reached is not in a connection's table, so there is no check to forget.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from ctxd_protocol.methods import METHODS, Capability
+from ctxd_protocol.sandboxes import GRANTS, Grant
 
 _LEVEL: Final[dict[Capability, int]] = {"observe": 0, "session": 1, "host": 2}
 
@@ -14,3 +16,8 @@ def reachable(capability: Capability) -> frozenset[str]:
     """The names of the methods that a connection of ``capability`` may call."""
     level = _LEVEL[capability]
     return frozenset(name for name, method in METHODS.items() if _LEVEL[method.capability] <= level)
+
+
+def granted(grants: Iterable[Grant]) -> frozenset[str]:
+    """The names of the methods that a sandbox with ``grants`` may call."""
+    return reachable("observe").union(*(GRANTS[grant] for grant in grants))

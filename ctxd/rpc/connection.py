@@ -107,7 +107,16 @@ class Connection(asyncio.Protocol):
         principal, number = admitted
         lane = self._lane
         caller = Caller(
-            principal, lane.capability, lane.session, number, self._notify, self._on_close, self._on_writable
+            principal,
+            lane.capability,
+            lane.session,
+            number,
+            self._notify,
+            self._on_close,
+            self._on_writable,
+            lane.sessions,
+            lane.methods,
+            lane.limits,
         )
         self._calls = Calls(lane, caller, self._deliver)
         self._begin_call = self._calls.begin

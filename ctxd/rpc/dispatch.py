@@ -71,12 +71,17 @@ Table = Mapping[str, Entry]
 """What one kind of connection may call."""
 
 
-def build_table(handlers: Mapping[str, Handler], capability: Capability) -> dict[str, Entry]:
-    """The table of connections of ``capability`` over ``handlers``, by method name. What is beyond it is left out.
+def build_table(
+    handlers: Mapping[str, Handler], capability: Capability, methods: frozenset[str] | None = None
+) -> dict[str, Entry]:
+    """The table of connections of ``capability`` over ``handlers``, by method name. What is beyond it is left out, and
+    with ``methods`` what is not among them.
 
-    A connection that is bound to a session reaches that session only: another is as if it did not exist.
+    A connection that is bound to sessions reaches those only: another is as if it did not exist.
     """
     names = reachable(capability) & handlers.keys()
+    if methods is not None:
+        names &= methods
     bound = capability != "host"
     return {name: Entry(METHODS[name], _scoped(METHODS[name], handlers[name], bound)) for name in names}
 
@@ -93,10 +98,10 @@ def _scoped(method: Method, handler: Handler, bound: bool) -> Handler:
         return handler
 
     def within(caller: Caller, params: Any) -> Answer | Coroutine[Any, Any, Answer]:  # noqa: ANN401 - method's struct
-        if caller.session is not None and params.session != caller.session:
-            if params.session is not None:
-                raise CtxdError("session_not_found", "there is no such session")
+        if params.session is None:
             params = msgspec.structs.replace(params, session=caller.session)
+        elif not caller.may_name(params.session):
+            raise CtxdError("session_not_found", "there is no such session")
         return handler(caller, params)
 
     return within

@@ -1,6 +1,7 @@
-"""What all connections of one listener share: whom it lets in, what they may call, within which bounds.
+"""What all connections of one listener share: whom it lets in, what they may call, within which bounds; and what all
+listeners share: turns, and the count of writers.
 
-Owns the set of open connections and their counts. The listener decides capability and session, not the message.
+Owns the set of open connections and their counts. The listener decides capability and sessions, not the message.
 """
 
 import asyncio
@@ -11,8 +12,10 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.rpc.dispatch import Table
+from ctxd.rpc.meter import Meter
 from ctxd.rpc.peer import may_enter, peer_of
-from ctxd.rpc.turns import Turns
+from ctxd.rpc.rota import Order, Rota
+from ctxd.rpc.turns import Loop, Turns
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object
 from ctxd_protocol.limits import Limits
@@ -50,6 +53,40 @@ class Guest(Protocol):
         """Close at once."""
 
 
+class Floor:
+    """What all listeners of one loop share, so that nobody is served at another listener's cost.
+
+    ``loop`` null: the one that runs now. To be closed last. ``writers`` counts connections with a write that is not
+    decided.
+    """
+
+    def __init__(self, loop: Loop | None = None) -> None:
+        self.turns = Turns(loop or asyncio.get_running_loop())
+        self.reader = BlockReader()
+        self.writers = 0
+        self._last = 0
+
+    def next_number(self) -> int:
+        """A number that no connection had before."""
+        self._last += 1
+        return self._last
+
+    def close(self) -> None:
+        """Give no turn more."""
+        self.turns.close()
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the connections of a listener are, whoever they say they are.
+
+    ``principal`` null: by the user that connects. ``sessions`` null: all; the first is meant by a call that names none.
+    """
+
+    capability: Capability = "host"
+    principal: str | None = None
+    sessions: tuple[str, ...] | None = None
+
+
 class Lane:
     """One listener's connections. ``table`` is what they may call; ``spawn`` starts a task of the server."""
 
@@ -57,8 +94,9 @@ class Lane:
         self,
         *,
         table: Table,
-        capability: Capability,
-        session: str | None,
+        standing: Standing,
+        floor: Floor,
+        meter: Meter | None,
         connections_max: int,
         owner_uid: int,
         owner_only: bool,
@@ -69,25 +107,38 @@ class Lane:
         spawn: Callable[..., Any],
     ) -> None:
         self.table = table
-        self.capability = capability
-        self.session = session
+        self.standing = standing
+        self.capability = standing.capability
+        self.session = standing.sessions[0] if standing.sessions else None
+        self.sessions = None if standing.sessions is None else frozenset(standing.sessions)
+        self.methods = None if standing.sessions is None else frozenset(table)
+        self.floor = floor
+        self.meter = meter
         self.limits = limits
         self.timing = timing
         self.log = log
         self.loop = loop
         self.spawn = spawn
-        self.reader = BlockReader()
-        self.turns = Turns(loop)
+        self.reader = floor.reader
+        # A sandbox has one turn among the others, however many connections it opens.
+        self.turns: Order = floor.turns if meter is None else Rota(floor.turns)
         self.guests: set[Guest] = set()
         self.requests = 0
         self.in_flight = 0
-        self.writers = 0
         self.strays = 0
         self.emptied: Callable[[], None] | None = None
         self._connections_max = connections_max
         self._owner_uid = owner_uid
         self._owner_only = owner_only
-        self._last = 0
+
+    @property
+    def writers(self) -> int:
+        """Connections, of any listener, with a write that is neither durable nor known to have failed."""
+        return self.floor.writers
+
+    @writers.setter
+    def writers(self, count: int) -> None:
+        self.floor.writers = count
 
     def admit(self, guest: Guest, fd: int) -> tuple[str, int] | ErrorObject:
         """Let the peer behind ``fd`` in: its principal and the connection's number; or what to refuse it with.
@@ -102,10 +153,10 @@ class Lane:
             message = f"there are {self._connections_max} connections already"
             hint = "Close idle connections, or connect again later."
             retry = self.timing.retry_after_ms
-            return error_object("rate_limited", message, hint=hint, retry_after_ms=retry)
+            code = "rate_limited" if self.meter is None else "quota_exceeded"
+            return error_object(code, message, hint=hint, retry_after_ms=retry)
         self.guests.add(guest)
-        self._last += 1
-        return f"uid:{peer.uid}", self._last
+        return self.standing.principal or f"uid:{peer.uid}", self.floor.next_number()
 
     def writes_max(self, writes: int) -> int:
         """How many writes that are not durable a connection may have that has ``writes``.

@@ -19,8 +19,9 @@ from ctxd.failpoints import hit
 from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd.rpc.binding import bind_socket, inode_of, remove_socket
 from ctxd.rpc.connection import Connection
-from ctxd.rpc.dispatch import Handler, build_table
-from ctxd.rpc.lane import Lane, Timing
+from ctxd.rpc.dispatch import Handler, Table, build_table
+from ctxd.rpc.lane import Floor, Lane, Standing, Timing
+from ctxd.rpc.meter import Meter
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods import Capability
 
@@ -29,12 +30,18 @@ CONNECTIONS_MAX: Final = 4096
 
 
 class Server:
-    """A host listener at ``path``. ``handlers`` are by method name, complete or not; what is missing does not exist."""
+    """A listener at ``path``. ``handlers`` are by method name, complete or not; what is missing does not exist.
+
+    ``table`` is taken in their place where many listeners share one. ``standing`` is said by ``capability`` and
+    ``session`` unless it is given. ``floor``: what it shares with other listeners; its own without. A ``meter`` makes
+    it a sandbox's: whoever can reach the socket may use it, as much as the meter lets through. ``accept`` makes what
+    serves one connection.
+    """
 
     def __init__(
         self,
         path: Path,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, Handler] | None = None,
         *,
         log: FilteringBoundLogger,
         gid: int | None = None,
@@ -43,13 +50,21 @@ class Server:
         limits: Limits | None = None,
         timing: Timing | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        table: Table | None = None,
+        standing: Standing | None = None,
+        floor: Floor | None = None,
+        meter: Meter | None = None,
+        accept: Callable[[Lane], asyncio.Protocol] = Connection,
     ) -> None:
         self._path = path
-        self._table = build_table(handlers, capability)
+        sessions = None if session is None else (session,)
+        self._standing = standing or Standing(capability=capability, sessions=sessions)
+        self._table = build_table(handlers or {}, self._standing.capability) if table is None else table
         self._log = log
         self._gid = gid
-        self._capability: Capability = capability
-        self._session = session
+        self._floor = floor
+        self._meter = meter
+        self._accept = accept
         self._limits = limits or Limits()
         self._timing = timing or Timing()
         self._connections_max = connections_max
@@ -92,7 +107,7 @@ class Server:
             async with anyio.create_task_group() as group:
                 lane = self._lane = self._make_lane(group)
                 loop: Any = asyncio.get_running_loop()
-                self._listener = await loop.create_unix_server(lambda: Connection(lane), sock=bound, backlog=1024)
+                self._listener = await loop.create_unix_server(lambda: self._accept(lane), sock=bound, backlog=1024)
                 task_status.started()
                 await anyio.sleep_forever()
         finally:
@@ -127,18 +142,20 @@ class Server:
         if self._lane is not None:
             for guest in list(self._lane.guests):
                 guest.abort()
-            self._lane.turns.close()
+            if self._floor is None:
+                self._lane.floor.close()
 
     def _make_lane(self, group: TaskGroup) -> Lane:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         spawn: Callable[..., Any] = group.start_soon
         return Lane(
             table=self._table,
-            capability=self._capability,
-            session=self._session,
+            standing=self._standing,
+            floor=self._floor or Floor(),
+            meter=self._meter,
             connections_max=max(1, min(self._connections_max, descriptors - DESCRIPTORS_RESERVED)),
             owner_uid=self._path.stat().st_uid,
-            owner_only=self._gid is None,
+            owner_only=self._gid is None and self._meter is None,
             limits=self._limits,
             timing=self._timing,
             log=self._log,

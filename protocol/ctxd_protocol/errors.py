@@ -44,8 +44,10 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "assembly_not_found": ErrorKind(-32004),
     "file_not_found": ErrorKind(-32004),
     "subscription_not_found": ErrorKind(-32004),
+    "sandbox_not_found": ErrorKind(-32004),
     # What clashes with what is there.
     "session_exists": ErrorKind(-32005),
+    "principal_exists": ErrorKind(-32005),
     "idempotency_mismatch": ErrorKind(-32005),
     "toolcall_conflict": ErrorKind(-32005),
     "ambiguous_id": ErrorKind(-32005),
@@ -66,6 +68,7 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "too_large": ErrorKind(-32008),
     "unsupported": ErrorKind(-32009),
     "rate_limited": ErrorKind(-32010, retryable=True),
+    "quota_exceeded": ErrorKind(-32010, retryable=True),
     # What the daemon cannot do now.
     "draining": ErrorKind(-32011, retryable=True),
     "store_backlog_full": ErrorKind(-32012, retryable=True),

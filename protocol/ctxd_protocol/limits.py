@@ -10,6 +10,9 @@ import msgspec
 FRAME_BYTES_HOST_MAX: Final = 16 * 1024 * 1024
 """Bytes of one line on the host socket, line feed excluded. Larger text goes in as several calls."""
 
+FRAME_BYTES_SANDBOX_MAX: Final = 1024 * 1024
+"""Bytes of one line on a sandbox's socket: what bounds the time that one hostile line can cost everybody else."""
+
 SOCKET_PATH_BYTES_MAX: Final = 107
 """Bytes of a socket's path: ``sun_path`` holds 108 with the closing NUL. A longer one can be neither bound nor
 connected to."""

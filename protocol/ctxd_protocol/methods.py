@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from ctxd_protocol.context import AssembledContext, AssemblyRecord, BudgetPlan, CurrentContext
-from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText, ToolcallIdText
+from ctxd_protocol.ids import ID_PATTERN, ObjectIdText, OpIdText, SessionIdText, ToolcallIdText
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX, Limits
 from ctxd_protocol.objects import ObjectType, ObjectVersion, Receipt, VersionRow
+from ctxd_protocol.sandboxes import GRANTS_DEFAULT, Grant, Quota, SandboxView
 from ctxd_protocol.sessions import (
     Collapse,
     ContextLevel,
@@ -555,6 +556,49 @@ class NoticeEvent(msgspec.Struct, frozen=True, kw_only=True):
     missed: bool = False
 
 
+# --- sandboxes ---
+
+
+class SandboxRegisterParams(Params, frozen=True, kw_only=True):
+    """Who is inside, and what they may do; fixed for as long as the sandbox is registered.
+
+    ``sessions``: what it may name, each made with a filesystem of its own; the first is meant by a call that names
+    none. ``principal`` null: named after the sandbox. ``mounts`` null: those of its sessions, which all have the same.
+    ``ttl_s`` null: the lease is this connection's; it ends ``grace_s`` after that does, unless another renews it.
+    ``uid``: the user inside, if not the daemon's; only a daemon that is root can tell its socket to another user.
+    """
+
+    sessions: Annotated[tuple[SessionIdText, ...], msgspec.Meta(min_length=1, max_length=64)]
+    principal: Annotated[str, msgspec.Meta(pattern=ID_PATTERN)] | None = None
+    mounts: tuple[Mount, ...] | None = None
+    grants: tuple[Grant, ...] = GRANTS_DEFAULT
+    quota: Quota = Quota()
+    ttl_s: Annotated[int, msgspec.Meta(ge=1, le=31_536_000)] | None = None
+    grace_s: Annotated[int, msgspec.Meta(ge=0, le=86_400)] = 30
+    uid: Annotated[int, msgspec.Meta(ge=0, le=4_294_967_294)] | None = None
+    op_id: OpIdText | None = None
+
+
+class SandboxParams(Params, frozen=True, kw_only=True):
+    """A sandbox by its id."""
+
+    sandbox: SessionIdText
+    op_id: OpIdText | None = None
+
+
+class SandboxResult(Result, frozen=True, kw_only=True):
+    """The sandbox; ``receipt`` null when nothing was written."""
+
+    sandbox: SandboxView
+    receipt: Receipt | None
+
+
+class SandboxListResult(Result, frozen=True, kw_only=True):
+    """All that are registered, oldest first."""
+
+    sandboxes: tuple[SandboxView, ...]
+
+
 class CancelParams(Params, frozen=True, kw_only=True):
     """Params of the notification ``$/cancelRequest``."""
 
@@ -687,6 +731,10 @@ _TABLE: Final = (
         "Have a session's notices sent as notifications.",
     ),
     _read("events.unsubscribe", UnsubscribeParams, WriteResult, "session", "Stop a subscription."),
+    _write("sandbox.register", SandboxRegisterParams, SandboxResult, "host", "Give a sandbox a socket of its own."),
+    _write("sandbox.renew", SandboxParams, SandboxResult, "host", "Extend a sandbox's lease, or take it over."),
+    _write("sandbox.release", SandboxParams, WriteResult, "host", "End a sandbox: its socket and its connections."),
+    _read("sandbox.list", Nothing, SandboxListResult, "host", "The registered sandboxes."),
 )
 
 METHODS: Final[dict[str, Method]] = {method.name: method for method in _TABLE}

@@ -14,7 +14,14 @@ SYSTEM_SOCKET: Final = "/run/ctxd/ctxd.sock"
 SYSTEM_STATE_DIR: Final = "/var/lib/ctxd"
 """The system daemon's state."""
 
-_SOCKET_NAME: Final = "ctxd.sock"
+SOCKET_NAME: Final = "ctxd.sock"
+"""What a socket is called in its directory, the host's and a sandbox's alike."""
+
+CONTEXT_FILE_NAME: Final = "current.json"
+"""The file beside a sandbox's socket that tells the current context."""
+
+SANDBOXES_NAME: Final = "s"
+"""The directory beside the host's socket that holds those of the sandboxes: short, for a socket's path is bounded."""
 
 
 def home(environ: Mapping[str, str]) -> str:
@@ -30,9 +37,9 @@ def user_state_dir(environ: Mapping[str, str]) -> str:
 def runtime_socket(environ: Mapping[str, str]) -> str | None:
     """The socket of a user's own daemon; null where the user has no runtime directory."""
     runtime = environ.get("XDG_RUNTIME_DIR")
-    return os.path.join(runtime, "ctxd", _SOCKET_NAME) if runtime else None
+    return os.path.join(runtime, "ctxd", SOCKET_NAME) if runtime else None
 
 
 def socket_in(state_dir: str) -> str:
     """The socket inside a state directory, used where there is no runtime directory."""
-    return os.path.join(state_dir, _SOCKET_NAME)
+    return os.path.join(state_dir, SOCKET_NAME)

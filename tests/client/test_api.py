@@ -55,7 +55,8 @@ def test_a_method_has_the_parameters_and_defaults_of_its_row(kind, method):
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 def test_a_method_builds_the_call_of_its_row_and_announces_its_result(method):
     make = inspect.unwrap(getattr(Client, attribute(method.name)))
-    required = {field.name: () if field.name in ("messages", "paths", "objects") else "x"
+    several = ("messages", "paths", "objects", "sessions")
+    required = {field.name: () if field.name in several else "x"
                 for field in msgspec.structs.fields(method.params) if field.required}  # fmt: skip
     call = make(**required)
     assert call.method is method

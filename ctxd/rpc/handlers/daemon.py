@@ -40,8 +40,8 @@ def handlers(
             server=SERVER_NAME,
             version=__version__,
             protocol=max(common),
-            methods=tuple(sorted(reachable(caller.capability))),
-            limits=limits,
+            methods=tuple(sorted(reachable(caller.capability) if caller.methods is None else caller.methods)),
+            limits=caller.limits or limits,
             incarnation=incarnation,
             journal=journal,
         )

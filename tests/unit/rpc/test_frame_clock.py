@@ -7,7 +7,7 @@ import structlog
 
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import build_table
-from ctxd.rpc.lane import Lane, Timing
+from ctxd.rpc.lane import Floor, Lane, Standing, Timing
 from ctxd_protocol.limits import Limits
 from tests.fakes.loopback import frame
 from tests.unit.rpc.families import RECEIPT, Services
@@ -79,8 +79,9 @@ def peer():
     table = build_table(services.handlers(), "host")
     lane = Lane(
         table=table,
-        capability="host",
-        session=None,
+        standing=Standing(),
+        floor=Floor(clock),
+        meter=None,
         connections_max=1,
         owner_uid=0,
         owner_only=False,

@@ -1,0 +1,127 @@
+"""``sandbox.*``: the harness's side of sandboxes. None of it exists on a sandbox's own socket: they do not nest."""
+
+import msgspec
+
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.dispatch import Handler
+from ctxd.sandboxes.registration import Registration, new_id
+from ctxd.sandboxes.registry import Home, Sandboxes
+from ctxd.sessions.calls import Call, call_of, kept_result
+from ctxd.sessions.registry import Sessions
+from ctxd.store.answers import Replay
+from ctxd.store.writes import Accepted, Pending, Write
+from ctxd_protocol import methods as wire
+from ctxd_protocol.context import CurrentContext
+
+
+class Known:
+    """The sessions, as sandboxes ask for them; see ``ctxd.sandboxes.registry.Households``."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def home(self, session: str) -> Home:
+        """Where the files of ``session`` lie. Raises: CtxdError session_not_found."""
+        settings = self._sessions.catalog.settings(session)
+        on_host = settings.detect_filesystems or settings.filesystem_id == self._sessions.host_filesystem_id
+        return Home(not on_host, settings.mounts)
+
+    def current(self, session: str) -> CurrentContext:
+        """The durable context of ``session``. Raises: CtxdError session_not_found."""
+        return self._sessions.current(session)
+
+    def objects(self, session: str) -> int:
+        """The entries of its index."""
+        return self._sessions.summary(session)[0].index_count
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What is kept of a write for a resend: the rest is as it is then."""
+
+    sandbox: str
+
+
+def handlers(sandboxes: Sandboxes, sessions: Sessions, clock: Clock) -> dict[str, Handler]:
+    """The methods of this family by name."""
+    family = _SandboxCalls(sandboxes, sessions, clock)
+    return {
+        "sandbox.register": family.register,
+        "sandbox.renew": family.renew,
+        "sandbox.release": family.release,
+        "sandbox.list": family.list,
+    }
+
+
+class _SandboxCalls:
+    def __init__(self, sandboxes: Sandboxes, sessions: Sessions, clock: Clock) -> None:
+        self._sandboxes = sandboxes
+        self._store = sessions.store
+        self._clock = clock
+
+    async def register(self, caller: Caller, params: wire.SandboxRegisterParams) -> Accepted:
+        call = call_of("sandbox.register", caller.principal, params)
+        replay = await self._replay(call)
+        if replay is not None:
+            sandbox = msgspec.json.decode(replay.result, type=_Kept).sandbox
+            self._hold(caller, sandbox)
+            return self._shown(sandbox, replay.pending, replay)
+        id = new_id()
+        principal = params.principal or f"sandbox:{id}"
+        if principal.startswith("uid:"):
+            raise CtxdError("invalid_params", "principals that begin with uid: are users", outcome="not_applied")
+        now = self._clock.wall_ms()
+        wanted = Registration(
+            id=id,
+            principal=principal,
+            sessions=params.sessions,
+            mounts=params.mounts or (),
+            grants=tuple(dict.fromkeys(params.grants)),
+            quota=params.quota,
+            ttl_s=params.ttl_s,
+            grace_s=params.grace_s,
+            uid=params.uid,
+            created_at=now,
+            expires_at=None if params.ttl_s is None else now + 1000 * params.ttl_s,
+        )
+        _, pending = await self._sandboxes.register(wanted, _write(call, kept_result(call, _Kept(id))))
+        self._hold(caller, id)
+        return self._shown(id, pending)
+
+    async def renew(self, caller: Caller, params: wire.SandboxParams) -> Accepted:
+        call = call_of("sandbox.renew", caller.principal, params)
+        if (replay := await self._replay(call)) is not None:
+            return self._shown(params.sandbox, replay.pending, replay)
+        pending = self._sandboxes.renew(params.sandbox, _write(call, kept_result(call, _Kept(params.sandbox))))
+        self._hold(caller, params.sandbox)
+        return self._shown(params.sandbox, pending)
+
+    async def release(self, caller: Caller, params: wire.SandboxParams) -> Accepted:
+        call = call_of("sandbox.release", caller.principal, params)
+        replay = await self._replay(call)
+        if replay is not None:
+            pending = replay.pending
+        else:
+            kept = kept_result(call, _Kept(params.sandbox))
+            pending = await self._sandboxes.release(params.sandbox, _write(call, kept))
+        first = None if replay is None else replay.receipt
+        return Accepted(pending, lambda receipt: wire.WriteResult(receipt=receipt or first))
+
+    def list(self, _: Caller, params: wire.Nothing) -> wire.SandboxListResult:
+        return wire.SandboxListResult(sandboxes=tuple(self._sandboxes.all()))
+
+    async def _replay(self, call: Call) -> Replay | None:
+        return None if call.op_id is None else await self._store.replay(call.principal, call.op_id, call.request)
+
+    def _hold(self, caller: Caller, sandbox: str) -> None:
+        self._sandboxes.held_by(sandbox, caller.connection, caller.on_close)
+
+    def _shown(self, sandbox: str, pending: Pending | None, replay: Replay | None = None) -> Accepted:
+        view = self._sandboxes.view(sandbox)
+        first = None if replay is None else replay.receipt
+        return Accepted(pending, lambda receipt: wire.SandboxResult(sandbox=view, receipt=receipt or first))
+
+
+def _write(call: Call, result: bytes) -> Write:
+    return Write(kind=call.kind, principal=call.principal, op_id=call.op_id, request=call.request, result=result)

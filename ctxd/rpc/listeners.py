@@ -1,0 +1,137 @@
+"""The listeners of sandboxes: one each, opened and closed while the daemon runs.
+
+Owns their servers and what those share. Is the ``Doors`` of ``ctxd.sandboxes``. Promise: once ``close`` returns,
+nothing of that sandbox's listener is left.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+from structlog.typing import FilteringBoundLogger
+
+from ctxd.clock import Clock
+from ctxd.rpc.capability import granted
+from ctxd.rpc.dispatch import Handler, Table, build_table
+from ctxd.rpc.lane import Floor, Standing, Timing
+from ctxd.rpc.meter import Meter
+from ctxd.rpc.sandbox_connection import SandboxConnection
+from ctxd.rpc.server import Server
+from ctxd.sandboxes.registration import Registration
+from ctxd.sandboxes.registry import Figures
+from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
+
+_WRITE_BUFFER_BYTES: Final = 256 * 1024
+"""Bytes of answers that wait for a sandbox that does not read, before it is read from no further."""
+
+
+class _Open:
+    """One open listener."""
+
+    def __init__(self, server: Server, meter: Meter) -> None:
+        self.server = server
+        self.meter = meter
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+
+
+class Listeners:
+    """The sandboxes' listeners. ``run`` before the first is opened; ``serve`` says what they answer with."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        current: Callable[[str], CurrentContext],
+        objects: Callable[[str], int],
+        limits: Limits,
+        timing: Timing,
+    ) -> None:
+        """``current`` tells a session's context, ``objects`` how many entries its index has. ``limits`` and ``timing``
+        are the host's; a sandbox has shorter lines."""
+        self._clock = clock
+        self._log = log
+        self._current = current
+        self._objects = objects
+        frame_bytes = min(limits.frame_bytes, FRAME_BYTES_SANDBOX_MAX)
+        self._limits = msgspec.structs.replace(limits, frame_bytes=frame_bytes)
+        self._timing = msgspec.structs.replace(timing, write_buffer_bytes=_WRITE_BUFFER_BYTES)
+        self._handlers: Mapping[str, Handler] = {}
+        self._tables: dict[frozenset[str], Table] = {}
+        self._floor: Floor | None = None
+        self._group: TaskGroup | None = None
+        self._open: dict[str, _Open] = {}
+
+    def serve(self, handlers: Mapping[str, Handler], floor: Floor) -> None:
+        """Answer with ``handlers``, and share ``floor`` with the host's listener."""
+        self._handlers, self._floor = handlers, floor
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep listeners until cancelled. Cancel: safe; every connection is closed at once."""
+        async with anyio.create_task_group() as self._group:
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def open(self, registration: Registration, path: Path) -> None:
+        """See ``Doors.open``."""
+        assert self._group is not None and self._floor is not None, "run and serve come first"
+        meter = Meter(
+            registration.quota,
+            objects=lambda: sum(map(self._objects, registration.sessions)),
+            now=self._clock.monotonic,
+        )
+        server = Server(
+            path,
+            log=self._log.bind(sandbox=registration.id),
+            limits=self._limits,
+            timing=self._timing,
+            connections_max=registration.quota.connections,
+            table=self._table(granted(registration.grants)),
+            standing=Standing(capability="session", principal=registration.principal, sessions=registration.sessions),
+            floor=self._floor,
+            meter=meter,
+            accept=lambda lane: SandboxConnection(lane, lambda: self._current(registration.sessions[0])),
+        )
+        bound = await anyio.to_thread.run_sync(server.bind)
+        made = self._open[registration.id] = _Open(server, meter)
+
+        async def keep(*, task_status: TaskStatus[None]) -> None:
+            try:
+                with made.scope:
+                    await server.run(bound, task_status=task_status)
+            finally:
+                made.ended.set()
+
+        await self._group.start(keep)
+
+    async def close(self, sandbox: str) -> None:
+        """See ``Doors.close``."""
+        made = self._open.pop(sandbox, None)
+        if made is not None:
+            made.scope.cancel()
+            await made.ended.wait()
+
+    def figures(self, sandbox: str) -> Figures:
+        """See ``Doors.figures``."""
+        made = self._open.get(sandbox)
+        if made is None:
+            return Figures()
+        return Figures(made.server.connections, made.server.requests, made.meter.refused)
+
+    async def drain(self) -> None:
+        """Have each finish what is in flight, all at once. Cancel: safe."""
+        async with anyio.create_task_group() as group:
+            for made in list(self._open.values()):
+                group.start_soon(made.server.drain)
+
+    def _table(self, methods: frozenset[str]) -> Table:
+        table = self._tables.get(methods)
+        if table is None:
+            table = self._tables[methods] = build_table(self._handlers, "session", methods)
+        return table

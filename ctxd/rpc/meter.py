@@ -1,0 +1,98 @@
+"""What one sandbox has used of its quota, and the refusal of what goes beyond it.
+
+Owns the counts. A refused call costs its answer only: it is not begun, and nothing of it is kept.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from ctxd.rpc.dispatch import Entry
+from ctxd_protocol.errors import ErrorObject
+from ctxd_protocol.jsonrpc import Request, error_object
+from ctxd_protocol.sandboxes import Quota
+
+_BURST_S: Final = 2.0
+"""Seconds' worth of calls that may come at once."""
+
+_DAY_S: Final = 86_400.0
+_MAKES_OBJECTS: Final = frozenset({"toolcall.record", "tool.observe", "file.index", "file.discover"})
+_NEVER_MS: Final = 60_000
+"""Milliseconds after which to look again whether there is room for objects: none comes by itself."""
+
+
+class _Bucket:
+    """Lets through an average of ``per_s``, and ``capacity`` at once."""
+
+    __slots__ = ("_capacity", "_level", "_per_s", "_then")
+
+    def __init__(self, per_s: float, capacity: float, now: float) -> None:
+        self._per_s = per_s
+        self._capacity = capacity
+        self._level = capacity
+        self._then = now
+
+    def missing_s(self, amount: float, now: float) -> float:
+        """Seconds until ``amount`` may pass; 0 if it may now."""
+        self._level = min(self._capacity, self._level + (now - self._then) * self._per_s)
+        self._then = now
+        return max(0.0, (min(amount, self._capacity) - self._level) / self._per_s)
+
+    def take(self, amount: float) -> None:
+        """Let ``amount`` through."""
+        self._level -= amount
+
+
+class Meter:
+    """The use of one quota. ``objects`` tells how many there are, ``now`` seconds of a monotonic clock."""
+
+    __slots__ = ("_bytes", "_calls", "_now", "_objects", "_quota", "_writes", "refused")
+
+    def __init__(self, quota: Quota, *, objects: Callable[[], int], now: Callable[[], float]) -> None:
+        self._quota = quota
+        self._objects = objects
+        self._now = now
+        began = now()
+        self._calls = _Bucket(quota.requests_per_s, quota.requests_per_s * _BURST_S, began)
+        self._writes = _Bucket(quota.writes_per_s, quota.writes_per_s * _BURST_S, began)
+        self._bytes = _Bucket(quota.write_bytes_per_day / _DAY_S, quota.write_bytes_per_day, began)
+        self.refused = 0
+
+    def refuse(self, request: Request, entry: Entry | None, in_flight: int) -> ErrorObject | None:
+        """Count ``request``, whose method is ``entry`` if there is one; or why it is beyond the quota."""
+        if entry is None and request.method == "$/cancelRequest":
+            return None
+        writes = entry is not None and entry.writes
+        beyond = self._beyond(request, writes, in_flight)
+        if beyond is None:
+            return None
+        self.refused += 1
+        what, wait_s = beyond
+        return error_object(
+            "quota_exceeded",
+            f"this sandbox's quota is used up: {what}",
+            hint="Send it again later, or have the harness register the sandbox with a larger quota.",
+            retry_after_ms=max(1, math.ceil(1000 * wait_s)),
+            outcome="not_applied" if writes else None,
+        )
+
+    def _beyond(self, request: Request, writes: bool, in_flight: int) -> tuple[str, float] | None:
+        quota, now = self._quota, self._now()
+        if wait_s := self._calls.missing_s(1, now):
+            return f"{quota.requests_per_s} calls a second", wait_s
+        if in_flight >= quota.in_flight:
+            return f"{quota.in_flight} calls that are not answered", 1 / quota.requests_per_s
+        if writes:
+            size = len(request.params) if isinstance(request.params, msgspec.Raw) else 0
+            if wait_s := self._writes.missing_s(1, now):
+                return f"{quota.writes_per_s} writes a second", wait_s
+            if wait_s := self._bytes.missing_s(size, now):
+                return f"{quota.write_bytes_per_day:,} bytes of writes a day", wait_s
+            if request.method in _MAKES_OBJECTS and self._objects() >= quota.objects:
+                return f"{quota.objects:,} objects", _NEVER_MS / 1000
+            self._writes.take(1)
+            self._bytes.take(size)
+        self._calls.take(1)
+        return None

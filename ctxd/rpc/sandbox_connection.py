@@ -1,0 +1,83 @@
+"""A sandbox's connection: as any other, or one question in CBOR by a tool that knows no JSON-RPC.
+
+Owns telling the two apart and the CBOR answer. The first byte tells: a CBOR map begins with one that begins no text.
+The form of question and answer is that of Bureau's context socket, so that its tools find the current context here.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import cbor2
+
+from ctxd.errors import CtxdError
+from ctxd.rpc.connection import Connection
+from ctxd.rpc.lane import Lane
+from ctxd_protocol.context import CurrentContext
+
+_MAPS: Final = range(0xA0, 0xC0)
+"""The first bytes of CBOR maps."""
+
+_QUESTION_BYTES_MAX: Final = 1024
+"""Bytes of a question: an action and nothing else."""
+
+_ACTION: Final = "current-context"
+
+
+class SandboxConnection(Connection):
+    """One accepted connection of a sandbox. ``current`` tells its context."""
+
+    __slots__ = ("_current", "_question", "_timer", "_undecided")
+
+    def __init__(self, lane: Lane, current: Callable[[], CurrentContext]) -> None:
+        super().__init__(lane)
+        self._current = current
+        self._undecided = True
+        self._question: bytearray | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take the first byte for what it is, and go on as it says."""
+        if self._undecided:
+            self._undecided = False
+            if data[0] in _MAPS and self._transport is not None and not self._ending:
+                self._question = bytearray()
+                self._timer = self._lane.loop.call_later(self._lane.timing.frame_s, self.abort)
+        if self._question is None:
+            super().data_received(data)
+        else:
+            self._ask(self._question, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``Connection.connection_lost``."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _ask(self, question: bytearray, data: bytes) -> None:
+        if self._ending:
+            return
+        question += data
+        try:
+            asked = cbor2.loads(bytes(question[:_QUESTION_BYTES_MAX]))
+        except cbor2.CBORDecodeEOF:
+            if len(question) < _QUESTION_BYTES_MAX:
+                return
+            asked = None
+        except (cbor2.CBORDecodeError, RecursionError, OverflowError, MemoryError):
+            asked = None
+        self._ending = True
+        self._lane.requests += 1
+        transport = cast(asyncio.Transport, self._transport)
+        transport.write(cbor2.dumps(self._answer(asked)))
+        transport.close()
+
+    def _answer(self, asked: object) -> dict[str, Any]:
+        action = asked.get("action") if isinstance(asked, dict) else None
+        if action != _ACTION:
+            return {"ok": False, "error": f"unknown action: this socket answers {_ACTION!r}"}
+        try:
+            context_id = self._current().context_id
+        except CtxdError as error:
+            return {"ok": False, "error": error.message}
+        return {"ok": True, "data": {"context_id": context_id or ""}}

@@ -1,0 +1,99 @@
+"""What a sandbox is registered with, and how it is kept: everything that holds for its whole life. Pure but for chance.
+
+A registration is an entity of the store: a row of the journal, flushed before the harness is answered. So one that was
+acknowledged is there after a kill, it is in every backup with the sessions it names, and no second file has to agree
+with the journal about what exists.
+"""
+
+import base64
+import secrets
+from typing import Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd_protocol.sandboxes import GRANTS, Grant, Quota
+from ctxd_protocol.sessions import Mount
+
+PREFIX: Final = "sandbox:"
+"""How the ids of registrations begin in the store."""
+
+_ID_BYTES: Final = 10
+"""Random bytes of an id: 80 bits cannot be guessed, and their 16 letters leave room in a socket's path."""
+
+_FORBIDDEN_ROOTS: Final = ("/proc", "/sys", "/dev", "/run")
+"""Directories of the host that hold no project: kernel files, devices and sockets."""
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One sandbox, as it was registered. ``expires_at`` (ms since 1970) is that of the newest renewal; null without
+    ``ttl_s``: the lease is then a connection's, and ends ``grace_s`` after it."""
+
+    id: str
+    principal: str
+    sessions: tuple[str, ...]
+    mounts: tuple[Mount, ...] = ()
+    grants: tuple[Grant, ...]
+    quota: Quota = Quota()
+    ttl_s: int | None = None
+    grace_s: int
+    uid: int | None = None
+    created_at: int
+    expires_at: int | None = None
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """What it may call beyond what every connection may."""
+        return frozenset(name for grant in self.grants for name in GRANTS[grant])
+
+
+def new_id() -> str:
+    """An id that nobody guesses: lower-case letters and digits, in which no case is lost on the way."""
+    return base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
+
+
+def entity_id(sandbox: str) -> str:
+    """The id in the store of the registration of ``sandbox``."""
+    return PREFIX + sandbox
+
+
+def document(registration: Registration) -> Document:
+    """The registration as it is stored."""
+    id = entity_id(registration.id)
+    payload = msgspec.to_builtins(registration)
+    return Document(
+        id=id,
+        type="sandbox",
+        identity_hash=identity_hash("sandbox", None, id),
+        content_hash=content_hash(payload, None),
+        payload=payload,
+    )
+
+
+def read(stored: Stored) -> Registration:
+    """The registration that a version holds. Raises: CtxdError corrupt if it is none."""
+    try:
+        return msgspec.convert(stored.document.payload, Registration)
+    except msgspec.ValidationError as error:
+        raise CtxdError("corrupt", f"the registration {stored.document.id} cannot be read") from error
+
+
+def require_plain_roots(mounts: tuple[Mount, ...], state_dir: str | None) -> None:
+    """Refuse mounts that would show a sandbox more of the host than a project.
+
+    Raises: CtxdError invalid_path for the root, kernel and device directories, and whatever holds the daemon's state.
+    """
+    for mount in mounts:
+        root = mount.canonical_prefix.rstrip("/") or "/"
+        kept_away = root == "/" or any(root == each or root.startswith(each + "/") for each in _FORBIDDEN_ROOTS)
+        if not kept_away and state_dir is not None:
+            kept_away = root == state_dir or root.startswith(state_dir + "/") or state_dir.startswith(root + "/")
+        if kept_away:
+            raise CtxdError(
+                "invalid_path",
+                f"a sandbox is not given {root}",
+                hint="Mount the directory of a project.",
+                outcome="not_applied",
+            )

@@ -1,0 +1,112 @@
+"""A client in a real sandbox, with nothing of the host but its mounted directory: no network, another process tree."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from ctxd_client import connect
+from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sessions import Mount
+from tests.crash.daemon import daemon_process
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+BOX = "b" * 64
+ROOT = Path(__file__).parents[2]
+
+INSIDE = """
+import json, sys
+from ctxd_client import CallFailed, connect_sync
+with connect_sync("/run/ctxd/ctxd.sock", wait_s=20) as client:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            answer = getattr(client, asked["call"])(*asked.get("args", ()), **asked.get("named", {}))
+            said = {name: getattr(answer, name) for name in asked["show"]}
+        except CallFailed as error:
+            said = {"error": error.code}
+        print(json.dumps(said), flush=True)
+"""
+
+
+class Inside:
+    """A Python in a bubblewrap sandbox that makes calls of the client as it is told."""
+
+    def __init__(self, box: SandboxView, workspace: Path) -> None:
+        bubblewrap = shutil.which("bwrap")
+        assert bubblewrap is not None, "checked before"
+        command = [bubblewrap, "--unshare-all", "--die-with-parent", "--tmpfs", "/", "--proc", "/proc", "--dev", "/dev"]
+        for place in ("/usr", "/lib", "/lib64", "/bin", sys.prefix, sys.base_prefix, str(ROOT)):
+            if Path(place).exists():
+                command += ["--ro-bind", place, place]
+        command += ["--ro-bind", box.directory, "/run/ctxd", "--bind", str(workspace), "/workspace"]
+        command += ["--setenv", "PYTHONPATH", f"{ROOT}:{ROOT / 'protocol'}", "--chdir", "/workspace"]
+        self.process = subprocess.Popen(
+            [*command, "--", sys.executable, "-c", INSIDE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    async def ask(self, call: str, *args: Any, show: tuple[str, ...] = (), **named: Any) -> Any:
+        line = json.dumps({"call": call, "args": args, "named": named, "show": show})
+        return await anyio.to_thread.run_sync(self._ask, line)
+
+    def _ask(self, line: str) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    place = (tmp_path / "project").resolve()
+    place.mkdir()
+    return place
+
+
+async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(tmp_path: Path, workspace: Path) -> None:
+    if shutil.which("bwrap") is None:
+        pytest.skip("needs bubblewrap: apt-get install bubblewrap")
+    mount = Mount(agent_prefix="/workspace", canonical_prefix=str(workspace))
+    (workspace / "a.py").write_text("print()\n")
+    with daemon_process(tmp_path) as daemon:
+        await daemon.start()
+        async with connect(daemon.socket) as client:
+            await client.session_create("a", session="s1", filesystem_id=BOX, mounts=(mount,), workdir="/workspace")
+            await client.session_create("a", session="s2", filesystem_id=BOX)
+            box = (await client.sandbox_register(["s1"])).sandbox
+            inside = Inside(box, workspace)
+            try:
+                assert await inside.ask("context_current", show=("session", "context_id")) == {
+                    "session": "s1",
+                    "context_id": None,
+                }
+                recorded = await inside.ask("toolcall_record", "s1", "call-1", "bash", "output", show=("outcome",))
+                assert recorded == {"outcome": "created"}
+                assert await inside.ask("file_index", "s1", "a.py", show=("kind",)) == {"kind": "text"}
+                assert await inside.ask("session_get", "s2", show=()) == {"error": "session_not_found"}
+                assert await inside.ask("session_list", show=()) == {"error": "method_not_found"}
+
+                await daemon.kill()
+                await daemon.start()
+
+                again = await inside.ask("toolcall_record", "s1", "call-2", "bash", "more", show=("outcome",))
+                assert again == {"outcome": "created"}
+                assembled = await client.context_assemble("s1")
+                current = await inside.ask("context_current", show=("context_id",))
+                assert current == {"context_id": assembled.context_id}
+                told = json.loads(Path(box.directory, "current.json").read_text())
+                assert told["context_id"] == assembled.context_id
+                (listed,) = (await client.sandbox_list()).sandboxes
+                assert (listed.socket, listed.connections) == (box.socket, 1)
+            finally:
+                inside.end()
