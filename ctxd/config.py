@@ -8,6 +8,7 @@ makes nothing.
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ctxd_protocol import places
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
+StoreBackend = Literal["sqlite", "xtdb"]
 Value = str | int | float
 
 SYSTEM_FILE: Final = Path("/etc/ctxd/ctxd.toml")
@@ -66,6 +68,10 @@ class Config:
     in_flight: int
     collapse_per_turn: int
     collapse_turns: int
+    store_backend: StoreBackend
+    store_url: str
+    store_backlog_rows: int
+    store_backlog_bytes: int
     origins: Mapping[str, str]
 
     def items(self) -> Iterator[tuple[str, str, str]]:
@@ -108,6 +114,11 @@ def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
         return Path(places.SYSTEM_SOCKET)
     runtime = places.runtime_socket(environ)
     return Path(runtime or places.socket_in(str(default_state_dir(environ, root=False))))
+
+
+def default_store_url(environ: Mapping[str, str], *, root: bool) -> str:
+    """Where the daemon looks for an XTDB node that is told nothing: a socket beside its own."""
+    return f"unix:{default_socket(environ, root=root).with_name('xtdb.sock')}"
 
 
 def default_state_dir(environ: Mapping[str, str], *, root: bool) -> Path:
@@ -164,6 +175,15 @@ def _seconds(least: float, most: float) -> tuple[str, Callable[[object], Value]]
     return f"seconds from {least:g} to {most:g}", read
 
 
+def _address(value: object) -> str:
+    text = _text(value)
+    if text.startswith("unix:"):
+        return f"unix:{_absolute(text.removeprefix('unix:'))}"
+    if not re.fullmatch(r"https?://[^/\s]+/?", text):
+        raise ValueError
+    return text
+
+
 _PATH = ("an absolute path", _absolute)
 
 SETTINGS: Final = (
@@ -181,6 +201,10 @@ SETTINGS: Final = (
     Setting("limits.in_flight", 32, "unanswered calls of one connection", *_whole_number(1, 1024)),
     Setting("collapse.per_turn", 5, "newest tool calls that stay loaded per turn", *_whole_number(0, 1000)),
     Setting("collapse.turns", 3, "turns whose tool calls may stay loaded", *_whole_number(1, 1000)),
+    Setting("store.backend", "sqlite", "what answers about the past", *_one_of("sqlite", "xtdb")),
+    Setting("store.url", None, "where the XTDB node is", "unix:/path or http://host:port", _address),
+    Setting("store.backlog_rows", 5_000_000, "writes that may wait for the node", *_whole_number(100, 10**9)),
+    Setting("store.backlog_bytes", 4 * 2**30, "bytes of them", *_whole_number(2**20, 2**44)),
 )
 """Every setting there is."""
 
@@ -225,6 +249,9 @@ def _of_file(path: Path, *, must_exist: bool) -> Iterator[tuple[str, str, object
     for key, value in document.items():
         if isinstance(value, dict) and key in _SECTIONS:
             yield from ((origin, f"{key}.{inner}", each) for inner, each in value.items())
+        elif key == "store":
+            # Short for the table's first key: TOML cannot hold both forms at once.
+            yield origin, "store.backend", value
         else:
             yield origin, key, value
 
@@ -254,6 +281,7 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
         if setting.default is not None:
             values.setdefault(setting.key, setting.default)
     values.setdefault("socket", str(default_socket(environ, root=root)))
+    values.setdefault("store.url", default_store_url(environ, root=root))
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
     fields: dict[str, Any] = {_field(key): value for key, value in values.items()}
     fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])

@@ -59,6 +59,10 @@ class ReadModel:
         self.reader = reader
         self.limiter = limiter
 
+    async def valid_time(self, tx: int) -> int:
+        """The valid time of the newest journal row at or below ``tx``; 0 before the first. Raises: as the reads."""
+        return await run_sync(answered, lambda: self.reader.valid_time(tx), limiter=self.limiter)
+
     async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
         """See ``Past.as_of``."""
         versions = self.reader.versions

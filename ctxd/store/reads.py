@@ -135,6 +135,12 @@ class Reader:
             texts[ref] = data.decode()
         return texts
 
+    def valid_time(self, tx: int) -> int:
+        """The valid time of the newest journal row at or below ``tx``; 0 before the first."""
+        query = "SELECT vt FROM journal WHERE seq<=? ORDER BY seq DESC LIMIT 1"
+        found = self.connection.execute(query, (tx,)).fetchone()
+        return 0 if found is None else int(found[0])
+
     def knowing(self, object_id: str) -> list[str]:
         """The sessions in whose index ``object_id`` is, by id."""
         query = """SELECT s.id FROM entity AS o JOIN knows ON knows.object=o.n JOIN entity AS s ON s.n=knows.session

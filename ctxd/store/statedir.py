@@ -38,6 +38,11 @@ class StateDir:
         """The head witness."""
         return self.root / "head"
 
+    @property
+    def projection(self) -> Path:
+        """What is remembered of a projection."""
+        return self.root / "projection.json"
+
     def close(self) -> None:
         """Let go of the directory; remove it if it is ephemeral."""
         if self._ephemeral:

@@ -28,6 +28,7 @@ from ctxd.store.journal import Body
 from ctxd.store.loads import fill
 from ctxd.store.observers import Observers
 from ctxd.store.operations import Operations, op_text, operation, replay_of
+from ctxd.store.projection.projection import Projection
 from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader
 from ctxd.store.valid_time import ValidTimes
@@ -42,12 +43,14 @@ _EXIT_IO: Final = 74
 class VersionStore(Answering):
     """Versions of entities in a state directory. ``run`` has to run while anything else is called."""
 
-    def __init__(self, root: Path | None, clock: Clock) -> None:
-        """``root`` is the state directory; null keeps everything in a fresh one that is removed at the end."""
+    def __init__(self, root: Path | None, clock: Clock, projection: Projection | None = None) -> None:
+        """``root`` is the state directory; null keeps everything in a fresh one that is removed at the end. With a
+        ``projection`` the journal is also carried to another store, which then answers about the past."""
         super().__init__()
         self._root = root
         self.root = root or Path()
         self._clock = clock
+        self._projection = projection
         self._observers = Observers()
         self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._observers.fault)
         self._times = ValidTimes()
@@ -84,12 +87,17 @@ class VersionStore(Answering):
             raise StateDirError(message, exit_code=_EXIT_IO) from error
         self._begin(damage)
         self._answer_from(Reader(directory.database, artifacts))
+        if self._projection is not None:
+            await run_sync(self._projection.open, directory.database, artifacts, directory.projection)
+            self._past = self._projection.past(self._model)
         loader, sifter = Reader(directory.database, artifacts), Reader(directory.database, artifacts)
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._loads.run, loader)
                 group.start_soon(fill, self._sieve, sifter)
+                if self._projection is not None:
+                    group.start_soon(self._projection.run, self._observers.fault)
                 task_status.started()
                 failure = await self._commits.run(committer)
                 group.cancel_scope.cancel()
@@ -115,6 +123,8 @@ class VersionStore(Answering):
 
     async def _end(self, failure: Exception | None, *readers: Reader) -> None:
         self._health.close()
+        if self._projection is not None:
+            await run_sync(self._projection.close)
         await run_sync(self._reader.close, limiter=self._reading)
         for reader in readers:
             await run_sync(reader.close)
@@ -138,6 +148,8 @@ class VersionStore(Answering):
             self._operations.end(entry, durable=True)
         self._durable = batch[-1].pending.receipt
         self._heads.trim(batch[-1].pending.seq)
+        if self._projection is not None:
+            self._projection.rise(batch[-1].pending.seq, sum(entry.prepared.size for entry in batch))
         self._observers.durable([(entry.write, entry.pending) for entry in batch])
 
     def _note_lost(self, entries: Sequence[Entry]) -> None:
@@ -151,12 +163,15 @@ class VersionStore(Answering):
     def submit(self, write: Write) -> Pending:
         """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.
 
-        Raises: CtxdError ``disk_full``, ``data_loss``, ``store_backlog_full``, ``store_failed``, ``draining``;
+        Raises: CtxdError ``disk_full``, ``data_loss``, ``store_backlog_full``, ``rate_limited``, ``store_failed``,
+        ``draining``;
         ``cancelled`` if its ``op_id`` was submitted before, which ``replay`` tells.
         """
         self._health.require_writable()
         if self._commits.full:
             raise CtxdError("store_backlog_full", "too many writes wait", retry_after_ms=100, outcome="not_applied")
+        if self._projection is not None:
+            self._projection.admit()
         self._operations.require_new(key := operation(write))
         prepared = Prepared(write)
         wall = self._clock.wall_ms()
@@ -246,4 +261,6 @@ class VersionStore(Answering):
             rows=self._committer.head.seq,
             flush_ms_p50=self._committer.flush_ms(50),
             flush_ms_p99=self._committer.flush_ms(99),
+            backend="sqlite" if self._projection is None else "xtdb",
+            projection=None if self._projection is None else self._projection.status(),
         )

@@ -5,10 +5,32 @@ from typing import Literal
 import msgspec
 
 
+class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the XTDB node at ``url`` has the journal: up to row ``seq``, ``lag_rows`` fewer than there are.
+
+    ``projecting``: rows flow. ``connecting``: soon. ``unreachable``: nobody answers. ``failed``: the node does not
+    index any more. ``stopped``: what the node holds is not this journal's. ``reason`` says what is wrong, empty if
+    nothing is. ``lag_s`` is how long the oldest row has waited; ``backlog_share`` how full the room is that rows may
+    wait in: from 0.8 on writes are slowed down, at 1 refused. ``quarantined`` names the first hundred rows that the
+    node does not take. None of it bears on what is acknowledged.
+    """
+
+    url: str
+    state: Literal["connecting", "projecting", "unreachable", "failed", "stopped"]
+    reason: str
+    seq: int
+    lag_rows: int
+    lag_s: float
+    backlog_share: float
+    rows_per_s: float
+    quarantined: tuple[int, ...]
+
+
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The journal: newest sequence and chain hash, rows waiting for their flush, and whether writes are taken.
 
     ``reason`` says what is wrong, empty if nothing is. ``state`` may be ``ok`` all the same: then writes are taken.
+    ``projection`` is there with ``backend`` ``xtdb`` only.
     """
 
     state: Literal["ok", "read_only", "failed"]
@@ -20,12 +42,14 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     flush_ms_p50: float
     flush_ms_p99: float
+    backend: Literal["sqlite", "xtdb"] = "sqlite"
+    projection: ProjectionStatus | None = None
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` its starts.
 
-    ``degraded``: ``store.reason`` says why.
+    ``degraded``: ``store.reason`` or ``store.projection.reason`` says why.
     """
 
     version: str

@@ -1,0 +1,85 @@
+"""Which rows make the next transaction, and what that transaction says.
+
+Pure. A batch is a contiguous range of the journal. Of one entity it holds one version: of two in one transaction XTDB
+would keep one where their valid times are equal, and its corrections history cannot tell them apart.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+
+import msgspec
+
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, to_doc
+from ctxd.backends.xtdb.operations import Delete, Doc, Op, Put
+from ctxd.store.projection.cursor import Cursor, moved
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """One journal row, ready to be projected. ``chain`` is in hex; ``size`` what it is counted as, in bytes.
+
+    ``fault`` says why it cannot be projected, empty if it can.
+    """
+
+    seq: int
+    chain: str
+    session: str | None
+    versions: tuple[Version, ...]
+    size: int
+    fault: str = ""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """The most that one transaction may hold."""
+
+    rows: int
+    versions: int
+    bytes: int
+
+
+def take(pieces: Sequence[Piece], bounds: Bounds) -> int:
+    """How many of ``pieces`` are the next batch: as many as the bounds allow, one at least, if there is one.
+
+    A row that cannot be projected is a batch of its own.
+    """
+    ids: set[str] = set()
+    versions = size = 0
+    for count, piece in enumerate(pieces[: bounds.rows]):
+        versions += len(piece.versions)
+        size += piece.size
+        mine = [version.id for version in piece.versions]
+        if count and (piece.fault or versions > bounds.versions or size > bounds.bytes or not ids.isdisjoint(mine)):
+            return count
+        if piece.fault:
+            return 1
+        ids.update(mine)
+    return min(len(pieces), bounds.rows)
+
+
+def wanted(pieces: Sequence[Piece], projected: Container[bytes]) -> list[bytes]:
+    """The texts that ``pieces`` refer to and the node may lack, each once."""
+    refs = dict.fromkeys(v.content for piece in pieces for v in piece.versions if v.content is not None)
+    return [ref for ref in refs if ref not in projected]
+
+
+def documents(pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str) -> list[Op]:
+    """What puts ``pieces``, with ``texts`` before what refers to them."""
+    ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in _text_docs(texts)]
+    for piece in pieces:
+        for version in piece.versions:
+            if version.body is None:
+                ops.append(Delete(version.id, version.valid_time))
+            else:
+                ops.append(Put(to_doc(version, writer), version.valid_time))
+    return ops
+
+
+def _text_docs(texts: Mapping[bytes, str]) -> list[Doc]:
+    """The documents of ``texts``. Two texts may share a part: it is put once."""
+    docs = {doc["xt/id"]: doc for ref, text in texts.items() for doc in content_docs(ref, text)}
+    return list(docs.values())
+
+
+def transaction(before: Cursor | None, after: Cursor, puts: Sequence[Op], writer: str) -> list[Op]:
+    """``puts`` between the move of the cursor from ``before`` to ``after``: all of it takes place, or nothing."""
+    match, put = moved(before, after, writer)
+    return [match, *puts, put]

@@ -1,0 +1,121 @@
+"""How far a node has the journal: one document there, which each transaction of the projection replaces.
+
+Pure. The cursor names the last row that the node has, and the journal's chain hash there, so that it fits one journal
+only. It lies at one fixed valid time: what a transaction finds there does not depend on the node's clock.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, cursor_id
+from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
+
+QUARANTINED_MAX: Final = 1_000
+"""Rows that a cursor may name as left out. So many are no accident: the projection stops."""
+
+
+class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The node has every row up to ``seq``, but those ``quarantined``; ``chain`` is the journal's hash there, in hex.
+
+    ``incarnation`` rises whenever somebody begins to project, and ``run`` is who that is: what an earlier one still
+    sends finds another cursor, and does nothing.
+    """
+
+    incarnation: int
+    run: str
+    seq: int
+    chain: str
+    quarantined: tuple[int, ...] = ()
+
+
+def to_doc(cursor: Cursor, writer: str) -> Doc:
+    """The document that ``cursor`` is."""
+    payload: dict[str, Any] = {
+        "incarnation": cursor.incarnation,
+        "run": cursor.run,
+        "seq": cursor.seq,
+        "chain": cursor.chain,
+        "quarantined": list(cursor.quarantined),
+    }
+    return {"xt/id": cursor_id(writer), "type": "cursor", "payload": payload}
+
+
+def from_doc(doc: Doc | None) -> Cursor | None:
+    """The cursor that a document is, null for none.
+
+    Raises: ValueError for a document that this program does not write.
+    """
+    if doc is None:
+        return None
+    return msgspec.convert(doc.get("payload"), Cursor)
+
+
+def moved(before: Cursor | None, after: Cursor, writer: str) -> list[Op]:
+    """The operations that make ``after`` of ``before`` (null: no cursor), and fail where that is not the cursor."""
+    was = None if before is None else to_doc(before, writer)
+    return [Match(cursor_id(writer), was, FIXED_VALID_TIME), Put(to_doc(after, writer), FIXED_VALID_TIME)]
+
+
+def fence(found: Cursor | None, known: Cursor | None, *, run: str, genesis: str) -> Cursor:
+    """The cursor with which ``run`` takes over from ``found``. ``genesis`` is the chain hash before the first row.
+
+    Its incarnation is above every one that ``run`` has seen, also where the node has lost that.
+    """
+    seen = max(0 if found is None else found.incarnation, 0 if known is None else known.incarnation)
+    if found is None:
+        return Cursor(seen + 1, run, 0, genesis)
+    return msgspec.structs.replace(found, incarnation=seen + 1, run=run)
+
+
+def advance(cursor: Cursor, seq: int, chain: str, *, leaving_out: bool = False) -> Cursor:
+    """``cursor`` after row ``seq``, which is put, or left out."""
+    quarantined = (*cursor.quarantined, seq) if leaving_out else cursor.quarantined
+    return msgspec.structs.replace(cursor, seq=seq, chain=chain, quarantined=quarantined)
+
+
+def requeued(cursor: Cursor, seq: int) -> Cursor:
+    """``cursor`` once the quarantined row ``seq`` is there after all."""
+    return msgspec.structs.replace(cursor, quarantined=tuple(each for each in cursor.quarantined if each != seq))
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Go on from what was found. ``lost`` is how many rows the node once had and has no longer."""
+
+    lost: int = 0
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """Do not touch the node, for ``reason``. ``final``: looking again will not help."""
+
+    reason: str
+    final: bool = False
+
+
+def judge(found: Cursor | None, known: Cursor | None, *, run: str, chain: str | None, head_seq: int) -> Resume | Halt:
+    """Whether ``run`` may go on from the cursor it ``found``, having last ``known`` another one.
+
+    ``chain`` is the journal's hash at the row that the cursor names, null if the journal has no such row.
+    """
+    if found is None:
+        return Resume(lost=0 if known is None else known.seq)
+    if known is not None and known.run == run != found.run and found.incarnation > known.incarnation:
+        return Halt("another daemon projects the same journal: one of the two is a copy", final=True)
+    if chain is None:
+        return Halt(f"the node has row {found.seq} of this journal, which ends at {head_seq}" + _REMEDY)
+    if chain != found.chain:
+        return Halt(f"row {found.seq} at the node is not the journal's" + _REMEDY)
+    return Resume(lost=0 if known is None else max(0, known.seq - found.seq))
+
+
+_REMEDY: Final = ": run ctxd rebuild-xtdb, or restore what is newer"
+
+Found = Literal["moved", "unmoved"]
+
+
+def explains(found: Cursor | None, expected: Cursor | None) -> Found:
+    """Whether the cursor that was ``found`` after an aborted transaction, which ``expected`` another, says why."""
+    if found is None or expected is None:
+        return "unmoved" if found is expected else "moved"
+    same = (found.incarnation, found.run, found.seq) == (expected.incarnation, expected.run, expected.seq)
+    return "unmoved" if same else "moved"

@@ -1,0 +1,54 @@
+"""How large transactions are, and how long rows wait for company: as the node's answers take time.
+
+Pure. Few large transactions cost a node less than many small ones; but what one that is too large holds up is the
+next, and the reading of what it brings.
+"""
+
+from typing import Final
+
+import msgspec
+
+from ctxd.store.projection.batches import Bounds
+
+VERSIONS_MIN: Final = 32
+VERSIONS_MAX: Final = 1_000
+"""Versions of one transaction. A node indexes no faster beyond that."""
+
+ROWS_MAX: Final = 1_000
+BYTES_MAX: Final = 2 * 1024 * 1024
+"""Rows and bytes of one transaction, whatever it is like: what is in memory, several times over, at both ends."""
+
+LATENCY_S: Final = 0.4
+"""Seconds, from submitting to being committed, above which transactions shrink; below half of it they grow."""
+
+LINGER_MIN_S: Final = 0.005
+LINGER_MAX_S: Final = 0.05
+"""Seconds that a row waits for company while nothing is behind."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """``versions`` of one transaction at most; ``latency_s``: what one takes, smoothed."""
+
+    versions: int = 250
+    latency_s: float = 0.02
+
+
+def bounds(pace: Pace, *, rows: int = ROWS_MAX) -> Bounds:
+    """The bounds of the next transaction; of ``rows`` at most."""
+    return Bounds(rows, pace.versions, BYTES_MAX)
+
+
+def linger_s(pace: Pace) -> float:
+    """How long rows may wait for company: as long as a transaction takes, within bounds."""
+    return min(LINGER_MAX_S, max(LINGER_MIN_S, pace.latency_s))
+
+
+def adapted(pace: Pace, latency_s: float, versions: int) -> Pace:
+    """The pace after a transaction of so many ``versions`` took ``latency_s``."""
+    smooth = 0.7 * pace.latency_s + 0.3 * latency_s
+    size = pace.versions
+    if latency_s > LATENCY_S:
+        size = max(VERSIONS_MIN, min(size, versions) // 2)
+    elif latency_s < LATENCY_S / 2 and 2 * versions > size:
+        size = min(VERSIONS_MAX, size + size // 2)
+    return Pace(size, smooth)

@@ -1,0 +1,131 @@
+"""The journal's rows as the projection takes them: read on a connection of its own, in portions, on a thread.
+
+Blocks. A row is handed out once its hashes are recomputed: what is damaged is not carried on to another store.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends.xtdb.operations import Op
+from ctxd.errors import CtxdError
+from ctxd.store import journal
+from ctxd.store.digest import fold
+from ctxd.store.projection.batches import Piece, documents, wanted
+from ctxd.store.reads import Reader, answering
+
+PORTION_ROWS: Final = 2_000
+PORTION_BYTES: Final = 4 * 1024 * 1024
+"""Rows, and bytes of them, read ahead at most: some transactions' worth."""
+
+REFS_KEPT: Final = 100_000
+"""Texts that are remembered to be at the node. One that is forgotten is put again, which changes nothing."""
+
+_SAMPLED: Final = 500
+_ROW_BYTES: Final = 128
+
+
+class Texts:
+    """The refs of texts that the node has, the longest unused forgotten first."""
+
+    def __init__(self) -> None:
+        self._refs: OrderedDict[bytes, None] = OrderedDict()
+
+    def __contains__(self, ref: object) -> bool:
+        return ref in self._refs
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def add(self, refs: Iterable[bytes]) -> None:
+        """The node has ``refs``, or will have before anything that is sent from now on."""
+        for ref in refs:
+            self._refs[ref] = None
+            self._refs.move_to_end(ref)
+        while len(self._refs) > REFS_KEPT:
+            self._refs.popitem(last=False)
+
+    def forget(self) -> None:
+        """Nothing is known."""
+        self._refs.clear()
+
+
+class Rows:
+    """One journal, read from beyond any row. Not for two threads at a time."""
+
+    def __init__(self, database: Path, artifacts: ArtifactStore) -> None:
+        self._reader = Reader(database, artifacts)
+        self.writer = journal.writer_id(self._reader.connection)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._reader.close()
+
+    def chain(self, seq: int) -> str | None:
+        """The chain hash of row ``seq``, in hex; of the start for 0; null if there is no such row.
+
+        Raises: CtxdError ``corrupt``, ``store_failed``.
+        """
+        with answering():
+            found = journal.chain_at(self._reader.connection, seq)
+            return None if found is None else found.hex()
+
+    def head(self) -> int:
+        """The newest row's sequence, 0 without any. Raises: as ``chain``."""
+        with answering():
+            found = self._reader.connection.execute("SELECT max(seq) FROM journal").fetchone()
+            return 0 if found is None or found[0] is None else int(found[0])
+
+    def bytes_each(self, after: int) -> float:
+        """What a row beyond ``after`` takes on average, in bytes: that of the first and the last few.
+
+        Raises: as ``chain``.
+        """
+        query = """SELECT avg(size) FROM (SELECT length(body) AS size FROM (SELECT body FROM journal WHERE seq>:after
+            ORDER BY seq LIMIT :n) UNION ALL SELECT length(body) FROM (SELECT body FROM journal WHERE seq>:after
+            ORDER BY seq DESC LIMIT :n))"""
+        with answering():
+            found = self._reader.connection.execute(query, {"after": after, "n": _SAMPLED}).fetchone()
+            return 0.0 if found is None or found[0] is None else 2.0 * float(found[0])
+
+    def pieces(self, after: int, limit: int = PORTION_ROWS) -> list[Piece]:
+        """The rows beyond ``after``, as many as a portion holds; one at least, if there is one.
+
+        Raises: CtxdError ``corrupt`` if one does not follow from the one before, ``store_failed``.
+        """
+        with answering():
+            chain = journal.chain_at(self._reader.connection, after)
+            found: list[Piece] = []
+            size, last = 0, after
+            for row in journal.read_rows(self._reader.connection, after=after, limit=limit):
+                fault = journal.first_fault(iter((row,)), after=last, chain=chain or b"")
+                if fault is not None:
+                    raise CtxdError("corrupt", fault)
+                piece = self._piece(row)
+                found.append(piece)
+                size, last, chain = size + piece.size, row.seq, row.chain
+                if size >= PORTION_BYTES:
+                    break
+            return found
+
+    def _piece(self, row: journal.Row) -> Piece:
+        versions = tuple(fold(row))
+        refs = {version.content for version in versions if version.content is not None}
+        size = len(row.body) + _ROW_BYTES + sum(map(self._size, refs))
+        return Piece(row.seq, row.chain.hex(), row.session, versions, size)
+
+    def _size(self, ref: bytes) -> int:
+        found = self._reader.connection.execute("SELECT size FROM content WHERE hash=?", (ref,)).fetchone()
+        return 0 if found is None else int(found[0])
+
+    def operations(self, pieces: list[Piece], known: Texts) -> tuple[list[Op], list[bytes]]:
+        """What puts ``pieces``, and the refs of the texts that this puts as well, which are not ``known``.
+
+        Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``; ValueError for what no document can say.
+        """
+        refs = wanted(pieces, known)
+        with answering():
+            texts = self._reader.contents(ref.hex() for ref in refs)
+        return documents(pieces, {ref: texts[ref.hex()] for ref in refs}, self.writer), refs

@@ -1,0 +1,135 @@
+"""How much of the journal a node may lack, and what becomes of writes as it comes to that.
+
+Pure but for the bucket that it keeps. The journal is where rows wait while a node is away: for hours, on disk. Near
+the bound writes are slowed down to what is drained, at the bound they are refused, and nothing is ever dropped.
+"""
+
+from collections import deque
+from typing import Final, Literal
+
+import msgspec
+
+from ctxd.errors import CtxdError
+
+ROWS_MAX: Final = 5_000_000
+BYTES_MAX: Final = 4 * 1024**3
+"""Rows, and bytes of them, that may wait: eight hours of 50 writes a second of 2 KiB are 1.4 million and 3 GiB."""
+
+WARN_AT: Final = 0.5
+THROTTLE_AT: Final = 0.8
+
+DRAIN_LEAST: Final = 20.0
+"""Writes a second that are let through while throttling, even when nothing is drained."""
+
+RETRY_FULL_MS: Final = 5_000
+_BUCKET_BYTES: Final = 1024 * 1024
+_BUCKET_S: Final = 1.0
+_BURST_S: Final = 1.0
+
+Level = Literal["open", "warn", "throttle", "full"]
+
+
+class Room(msgspec.Struct, frozen=True):
+    """The bounds: ``rows`` and ``bytes`` that may wait for the node."""
+
+    rows: int = ROWS_MAX
+    bytes: int = BYTES_MAX
+
+
+def fullness(room: Room, rows: int, size: int) -> float:
+    """How full ``room`` is: 0 is empty, 1 is full."""
+    return max(rows / room.rows, size / room.bytes)
+
+
+def level(full: float) -> Level:
+    """What ``full`` means."""
+    if full >= 1:
+        return "full"
+    return "throttle" if full >= THROTTLE_AT else "warn" if full >= WARN_AT else "open"
+
+
+class Waiting:
+    """The rows that wait and never were at the node, roughly their bytes, and how long: exact from the start on,
+    guessed for what waited before."""
+
+    def __init__(self) -> None:
+        self._buckets: deque[tuple[int, int, float]] = deque()
+        self._size = 0
+        self._older_bytes_each = 0.0
+        self._older_end = 0
+        self._older_since = 0.0
+        self._reached = 0
+        self._head = 0
+
+    def begin(self, reached: int, head: int, bytes_each: float, now: float) -> None:
+        """Rows beyond ``reached`` up to ``head`` wait, of ``bytes_each`` on average; what came since is kept."""
+        self._older_bytes_each, self._older_end, self._older_since = bytes_each, head, now
+        self._head = max(self._head, head)
+        self.reach(reached)
+
+    def add(self, seq: int, size: int, now: float) -> None:
+        """Rows up to ``seq`` were added, of ``size`` bytes together, at ``now`` in seconds."""
+        self._head = seq
+        self._size += size
+        since = now
+        if self._buckets and self._buckets[-1][1] < _BUCKET_BYTES and now - self._buckets[-1][2] < _BUCKET_S:
+            _, before, since = self._buckets.pop()
+            size += before
+        self._buckets.append((seq, size, since))
+
+    def reach(self, seq: int) -> None:
+        """The node has had every row up to ``seq``. That it may have lost some since changes nothing."""
+        self._reached = max(self._reached, seq)
+        while self._buckets and self._buckets[0][0] <= seq:
+            self._size -= self._buckets.popleft()[1]
+
+    @property
+    def reached(self) -> int:
+        """The newest row that the node has had."""
+        return self._reached
+
+    @property
+    def rows(self) -> int:
+        """How many rows wait."""
+        return max(0, self._head - self._reached)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they are."""
+        older = max(0, self._older_end - self._reached)
+        return self._size + round(older * self._older_bytes_each)
+
+    def age_s(self, now: float) -> float:
+        """How long the oldest has waited, as far as is known."""
+        if self._reached < self._older_end:
+            return now - self._older_since
+        return now - self._buckets[0][2] if self._buckets else 0.0
+
+
+class Throttle:
+    """Lets as many writes through as are drained: a bucket of a second's worth."""
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._at: float | None = None
+
+    def wait_s(self, now: float, rate: float) -> float:
+        """How long the next write has to wait, 0 if it may pass now, which is counted. ``rate`` is a second's."""
+        rate = max(rate, DRAIN_LEAST)
+        most = max(1.0, rate * _BURST_S)
+        self._tokens = most if self._at is None else min(most, self._tokens + (now - self._at) * rate)
+        self._at = now
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        return (1 - self._tokens) / rate
+
+
+def refusal(kind: Level, full: float, reason: str, wait_s: float) -> CtxdError:
+    """What a write is told that does not pass."""
+    share = f"{full:.0%} of what may wait for the XTDB node does: {reason or 'it is slower than the writes'}"
+    if kind == "full":
+        hint = "Start the node (ctxd doctor says what is wrong), or run with store=sqlite; then send it again."
+        return CtxdError("store_backlog_full", share, hint=hint, retry_after_ms=RETRY_FULL_MS, outcome="not_applied")
+    wait_ms = max(1, round(wait_s * 1_000))
+    return CtxdError("rate_limited", share, retry_after_ms=wait_ms, outcome="not_applied")

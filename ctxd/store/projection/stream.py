@@ -1,0 +1,251 @@
+"""The journal's rows on their way to a node, from one fence to the first trouble.
+
+One task submits batch after batch, at most a few ahead of what is known to be committed: each matches the cursor that
+the one before it puts, so none takes effect out of order, or twice. Another task learns what became of them. Whatever
+is not certain ends the stream: the next one begins with the cursor.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import anyio
+import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.to_thread import run_sync
+
+from ctxd.backends.xtdb.errors import Refused, XtdbFailure
+from ctxd.backends.xtdb.operations import Op
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.failpoints import hit
+from ctxd.store.projection.batches import Piece, take, transaction
+from ctxd.store.projection.cursor import QUARANTINED_MAX, Cursor, advance
+from ctxd.store.projection.node import Node
+from ctxd.store.projection.pace import ROWS_MAX, Pace, adapted, bounds, linger_s
+from ctxd.store.projection.rows import PORTION_ROWS, Rows, Texts
+
+OUTSTANDING_MAX: Final = 4
+"""Transactions that are submitted and not known to be committed: so much may the node's index be behind its log."""
+
+COMMIT_S: Final = 30.0
+"""Seconds within which a node has to index what it took."""
+
+
+class Aborted(Exception):
+    """The node did not do a transaction that it took: it found another cursor than ``expected``.
+
+    ``rows`` were the rows of the batch.
+    """
+
+    def __init__(self, expected: Cursor, rows: int) -> None:
+        super().__init__("a transaction was aborted")
+        self.expected = expected
+        self.rows = rows
+
+
+class Stopped(Exception):
+    """Nothing more can be projected until somebody does something. ``final``: in this run of the daemon."""
+
+    def __init__(self, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.final = final
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out`` is why its one row is not in it."""
+
+    before: Cursor
+    after: Cursor
+    tx_id: int
+    at: float
+    rows: int
+    versions: int
+    left_out: str = ""
+
+
+class Tide:
+    """How far the journal reaches, and who waits for more."""
+
+    def __init__(self) -> None:
+        self.head = 0
+        self._risen = anyio.Event()
+
+    def rise(self, head: int) -> None:
+        """The journal is durable up to ``head``."""
+        self.head = head
+        if not self._risen.is_set():
+            self._risen.set()
+
+    async def beyond(self, seq: int) -> None:
+        """Return once there is a row beyond ``seq``. Cancel: safe."""
+        while self.head <= seq:
+            self._risen = anyio.Event()
+            await self._risen.wait()
+
+
+class Stream:
+    """One run of batches from the cursor ``start``, which is the node's. ``run`` once."""
+
+    def __init__(
+        self,
+        node: Node,
+        rows: Rows,
+        tide: Tide,
+        clock: Clock,
+        start: Cursor,
+        confirmed: Callable[[Sent], None],
+        *,
+        pace: Pace,
+        rows_max: int = ROWS_MAX,
+        condemned: int = 0,
+    ) -> None:
+        """``confirmed`` is told of batches that are committed: of several at once only of the last. Fewer ``rows_max``
+        than usual look for what a node dislikes: one batch at a time, until those rows are past. The row
+        ``condemned`` is left out."""
+        self._node = node
+        self._rows = rows
+        self._tide = tide
+        self._clock = clock
+        self._tip = start
+        self._confirmed = confirmed
+        self._texts = Texts()
+        self._buffer: list[Piece] = []
+        self._rows_max = rows_max
+        self._suspect = 0 if rows_max == ROWS_MAX else start.seq + 2 * rows_max
+        self._slots = anyio.Semaphore(1 if self._suspect else OUTSTANDING_MAX, max_value=OUTSTANDING_MAX)
+        self._held_back = OUTSTANDING_MAX - self._slots.value
+        self._refused_once = 0
+        self._condemned = condemned
+        self._thread = anyio.CapacityLimiter(1)
+        self.pace = pace
+
+    async def run(self) -> None:
+        """Project until something goes wrong.
+
+        Raises: XtdbFailure, Aborted, Stopped. Cancel: safe; what is under way is found out by the next fence.
+        """
+        trouble: list[Exception] = []
+        sent, received = anyio.create_memory_object_stream[Sent](OUTSTANDING_MAX)
+        async with sent, received, anyio.create_task_group() as group:
+
+            async def watched(part: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await part()
+                except (XtdbFailure, Aborted, Stopped) as error:
+                    trouble.append(error)
+                    group.cancel_scope.cancel()
+
+            group.start_soon(watched, lambda: self._send(sent))
+            group.start_soon(watched, lambda: self._confirm(received))
+        if trouble:
+            raise trouble[0]
+
+    # --- submit ---
+
+    async def _send(self, sent: MemoryObjectSendStream[Sent]) -> None:
+        while True:
+            await self._gather()
+            await self._slots.acquire()
+            batch = self._buffer[: take(self._buffer, bounds(self.pace, rows=self._rows_max))]
+            done = await self._submit(batch)
+            if done is None:
+                self._slots.release()
+                continue
+            del self._buffer[: done.rows]
+            self._tip = done.after
+            await sent.send(done)
+            self._pass_suspect()
+
+    async def _gather(self) -> None:
+        """Have rows to send: those at hand, or the next portion, once there is one."""
+        last = self._buffer[-1].seq if self._buffer else self._tip.seq
+        if self._buffer and (len(self._buffer) > PORTION_ROWS // 2 or self._tide.head <= last):
+            return
+        if not self._buffer:
+            await self._tide.beyond(last)
+            if self._tide.head - last < self.pace.versions:
+                # Nothing is behind: a moment's company makes one transaction of many.
+                await self._clock.sleep(linger_s(self.pace))
+        try:
+            self._buffer += await run_sync(self._rows.pieces, last, limiter=self._thread)
+        except CtxdError as error:
+            raise Stopped(f"the journal cannot be read: {error.message}") from error
+
+    async def _submit(self, batch: list[Piece]) -> Sent | None:
+        """Submit ``batch``, or what remains of it when a row has to be left out. Null: try again with less."""
+        first, last = batch[0], batch[-1]
+        if first.seq == self._condemned:
+            return await self._leave_out(first, "the node aborts its transaction, and does not say why")
+        after = advance(self._tip, last.seq, last.chain)
+        versions = sum(len(piece.versions) for piece in batch)
+        try:
+            ops, refs = await run_sync(self._rows.operations, batch, self._texts, limiter=self._thread)
+            tx_id, at = await self._append(after, ops)
+        except CtxdError as error:
+            if error.code == "store_failed":
+                raise Stopped(f"the journal cannot be read: {error.message}") from error
+            return await self._disliked(batch, error.message)
+        except (Refused, ValueError) as error:
+            if isinstance(error, Refused) and len(batch) == 1 and self._refused_once != first.seq:
+                # Whoever says no by accident is asked again, before a row is left out for good.
+                self._refused_once = first.seq
+                return None
+            return await self._disliked(batch, str(error))
+        self._texts.add(refs)
+        return Sent(self._tip, after, tx_id, at, len(batch), versions)
+
+    async def _append(self, after: Cursor, ops: Sequence[Op]) -> tuple[int, float]:
+        hit("project.submit")
+        at = self._clock.monotonic()
+        tx_id = await self._node.submit(transaction(self._tip, after, ops, self._rows.writer))
+        hit("project.sent")
+        return tx_id, at
+
+    async def _disliked(self, batch: list[Piece], reason: str) -> Sent | None:
+        """Look for the row in ``batch`` that cannot be put, in halves; leave it out once it is alone."""
+        if len(batch) > 1:
+            self._rows_max, self._suspect = len(batch) // 2, max(self._suspect, batch[-1].seq)
+            return None
+        return await self._leave_out(batch[0], reason)
+
+    async def _leave_out(self, piece: Piece, reason: str) -> Sent:
+        """Move the cursor past ``piece`` and have it say that the row is not there.
+
+        Raises: Stopped if the node dislikes that as well, or there are too many such rows; XtdbFailure.
+        """
+        if len(self._tip.quarantined) >= QUARANTINED_MAX:
+            raise Stopped(f"{QUARANTINED_MAX} rows are left out already; the next one would be {piece.seq}: {reason}")
+        after = advance(self._tip, piece.seq, piece.chain, leaving_out=True)
+        try:
+            tx_id, at = await self._append(after, ())
+        except Refused as error:
+            raise Stopped(f"the node takes nothing, not even an empty transaction: {error}") from error
+        return Sent(self._tip, after, tx_id, at, 1, 0, reason)
+
+    def _pass_suspect(self) -> None:
+        if self._rows_max < ROWS_MAX and self._tip.seq >= self._suspect:
+            self._rows_max = ROWS_MAX
+            for _ in range(self._held_back):
+                self._slots.release()
+            self._held_back = 0
+
+    # --- learn ---
+
+    async def _confirm(self, received: MemoryObjectReceiveStream[Sent]) -> None:
+        while True:
+            batches = [await received.receive()]
+            with suppress(anyio.WouldBlock):
+                while True:
+                    batches.append(received.receive_nowait())
+            # None takes place without those before it: so the last one speaks for all.
+            for one in batches if any(each.left_out for each in batches) else batches[-1:]:
+                if not await self._node.committed(one.tx_id, timeout_s=COMMIT_S):
+                    raise Aborted(one.before, one.rows)
+                hit("project.committed")
+                self._confirmed(one)
+            newest = batches[-1]
+            self.pace = adapted(self.pace, self._clock.monotonic() - newest.at, newest.versions)
+            for _ in batches:
+                self._slots.release()
