@@ -75,6 +75,7 @@ class InotifyWatcher:
             if self._inotify is not None:
                 self._inotify.close()
                 self._inotify = None
+            self._opened = anyio.Event()
             self._kept.clear()
             self._numbers.clear()
 

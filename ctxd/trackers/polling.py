@@ -56,6 +56,12 @@ class PollingWatcher:
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """See ``Watcher.run``."""
         task_status.started()
+        try:
+            await self._rounds(deliver)
+        finally:
+            self._seen.clear()
+
+    async def _rounds(self, deliver: Deliver) -> None:
         pause_s = self._interval_s
         while True:
             await self._some.wait()

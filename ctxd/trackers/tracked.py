@@ -163,6 +163,11 @@ class Tracked:
         kept = self.directories.get(directory)
         return () if kept is None else tuple(kept.names.get(name, ()))
 
+    def names(self, directory: str) -> list[str]:
+        """The names of ``directory`` that are of interest."""
+        kept = self.directories.get(directory)
+        return [] if kept is None else list(kept.names)
+
     def looked_at(self, directory: str) -> list[str]:
         """The names of ``directory`` that have to be looked at: what the system does not tell of."""
         kept = self.directories.get(directory)

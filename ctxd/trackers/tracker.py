@@ -45,7 +45,7 @@ Tell = Callable[[str, str, str], None]
 """Takes what is to be logged: what happened, to which directory, and why."""
 
 
-def _silently(event: str, directory: str, reason: str) -> None:
+def silently(event: str, directory: str, reason: str) -> None:
     """Log nothing."""
 
 
@@ -60,7 +60,7 @@ class FileTrackers:
         polling: Watcher,
         *,
         escapes: Escapes = never,
-        tell: Tell = _silently,
+        tell: Tell = silently,
         lease_s: float = LEASE_S,
         sweep_s: float = SWEEP_S,
         keeps: Callable[[str], bool] = lambda session: False,
@@ -134,7 +134,13 @@ class FileTrackers:
     # --- running ---
 
     async def run(self, handle: Handle, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Track until cancelled, handing changes to ``handle``."""
+        """Track until cancelled, handing changes to ``handle``. Run again, it takes up what is tracked."""
+        now_ms = self._clock.wall_ms()
+        for directory in self.tracked.directories:
+            self.tracked.follow(directory, "away", "watching starts anew", now_ms)
+        self._polled.clear()
+        if self.tracked.directories:
+            self._sweep_due.set()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.watcher.run, self._take)
             await tasks.start(self._polling.run, self._take)
@@ -182,14 +188,10 @@ class FileTrackers:
                 async with self._watching:
                     await self._give_up()
                     keys = list(self._fresh)[:BATCH]
+                    # Each may have changed between its indexing and its watch: it is due then.
                     await self._find_places(keys)
-                    now = self._clock.monotonic()
                     for key in keys:
-                        if key in self._fresh:
-                            del self._fresh[key]
-                            # It may have changed between its indexing and its watch.
-                            self._coalescer.note(key, "written", now)
-                    self._stirred.set()
+                        self._fresh.pop(key, None)
             self._settled.set()
             self._settled = anyio.Event()
 
@@ -201,15 +203,17 @@ class FileTrackers:
             await self._stop_polling(emptied)
 
     async def _find_places(self, keys: Iterable[str]) -> None:
-        """Find out where the changes of ``keys`` show, and watch there."""
+        """Find out where the changes of ``keys`` show, and watch there; those that show elsewhere now are due again."""
         files = {key: self.tracked.files[key] for key in keys if key in self.tracked.files}
         entries = await self._look([file.path for file in files.values()])
         added: list[str] = []
         linked: list[str] = []
+        moved: list[str] = []
         for (key, file), entry in zip(files.items(), entries, strict=True):
             if self.tracked.files.get(key) is file and (entry.places, entry.linked) != (file.places, file.linked):
                 new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
                 added += new
+                moved.append(key)
                 self._emptied |= dict.fromkeys(emptied)
                 if entry.linked:
                     linked += [directory for directory, _ in entry.places]
@@ -217,6 +221,9 @@ class FileTrackers:
             await self._watch(added)
         if linked:
             await self._poll(linked)
+        if moved:
+            self._coalescer.again(moved, self._clock.monotonic())
+            self._stirred.set()
         if self._emptied:
             self._asked.set()
 

@@ -1,0 +1,41 @@
+"""Which watcher this system has, and the trackers over it."""
+
+import sys
+from collections.abc import Callable
+from typing import Literal
+
+from ctxd.clock import Clock
+from ctxd.trackers.native import NativeWatcher
+from ctxd.trackers.places import never
+from ctxd.trackers.polling import PollingWatcher
+from ctxd.trackers.port import Escapes, Watcher
+from ctxd.trackers.tracked import Tracked
+from ctxd.trackers.tracker import FileTrackers, Tell, silently
+
+Choice = Literal["auto", "inotify", "native", "polling"]
+"""``auto``: inotify on Linux, the system's own means elsewhere."""
+
+
+def file_trackers(
+    clock: Clock,
+    *,
+    choice: Choice = "auto",
+    escapes: Escapes = never,
+    tell: Tell = silently,
+    keeps: Callable[[str], bool] = lambda session: False,
+) -> FileTrackers:
+    """Trackers that watch by ``choice``; for the rest see ``FileTrackers``. Run them."""
+    tracked = Tracked()
+    watcher = _watcher(choice, clock, tracked, escapes)
+    polling = PollingWatcher(clock, tracked.looked_at)
+    return FileTrackers(clock, tracked, watcher, polling, escapes=escapes, tell=tell, keeps=keeps)
+
+
+def _watcher(choice: Choice, clock: Clock, tracked: Tracked, escapes: Escapes) -> Watcher:
+    if choice == "polling":
+        return PollingWatcher(clock, tracked.names)
+    if sys.platform == "linux" and choice != "native":
+        from ctxd.trackers.inotify import InotifyWatcher
+
+        return InotifyWatcher(escapes=escapes)
+    return NativeWatcher(clock, tracked.names, escapes=escapes)

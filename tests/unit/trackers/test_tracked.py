@@ -1,0 +1,93 @@
+"""What is tracked, for whom, and in which state."""
+
+from ctxd.trackers.tracked import DELETED, NOT_YET, Tracked
+
+
+def taken(tracked: Tracked, session: str, key: str, path: str, *, known: bool = False) -> tuple[list[str], list[str]]:
+    """Lease and place a file, as if nothing were a link."""
+    directory, _, name = path.rpartition("/")
+    if tracked.lease(session, key, path, known=known, now_ms=0):
+        return tracked.place(key, [(directory, name)])
+    return [], []
+
+
+def test_a_directory_is_needed_from_its_first_file_to_its_last_however_many_sessions_follow() -> None:
+    tracked = Tracked()
+    assert taken(tracked, "s1", "a", "/d/a") == (["/d"], [])
+    assert taken(tracked, "s1", "b", "/d/b") == ([], [])
+    for session in ("s2", "s3"):
+        assert taken(tracked, session, "a", "/d/a") == ([], [])
+    assert tracked.release("s1") == ["b"]
+    assert tracked.forget("b") == []
+    assert tracked.release("s2") == []
+    assert tracked.release("s3") == ["a"]
+    assert tracked.forget("a") == ["/d"]
+    assert (tracked.files, tracked.directories, tracked.astray) == ({}, {}, {})
+
+
+def test_a_change_is_of_every_file_that_shows_at_its_place() -> None:
+    tracked = Tracked()
+    taken(tracked, "s", "a", "/d/a")
+    taken(tracked, "s", "link", "/d/link")
+    assert tracked.place("link", [("/d", "link"), ("/far", "target"), ("/d", "a")]) == (["/far"], [])
+    assert set(tracked.keys_at("/d", "a")) == {"a", "link"}
+    assert tracked.keys_at("/far", "target") == ("link",)
+    assert tracked.keys_at("/d", "other") == tracked.keys_at("/none", "a") == ()
+    assert tracked.place("link", [("/d", "link")]) == ([], ["/far"])
+
+
+def test_a_file_is_attached_then_orphaned_with_its_directory_then_resumed() -> None:
+    tracked = Tracked()
+    taken(tracked, "s", "a", "/d/a")
+    file = tracked.files["a"]
+    assert (file.state, file.reason) == ("orphaned", NOT_YET)
+    assert tracked.follow("/d", "watched", "", 10)
+    assert (file.state, file.reason, file.since) == ("attached", "", 10)
+    assert tracked.follow("/d", "away", "it was moved", 20)
+    assert (file.state, file.reason, file.since) == ("orphaned", "it was moved", 20)
+    assert tracked.follow("/d", "polled", "no watch is left", 30)
+    assert (file.state, file.reason, file.since) == ("resumed", "no watch is left", 30)
+    assert tracked.follow("/d", "watched", "", 40)
+    assert (file.state, file.reason, file.since) == ("resumed", "", 30), "it was followed all along"
+    assert not tracked.follow("/d", "watched", "", 50)
+
+
+def test_a_file_tracked_in_an_earlier_life_is_resumed_at_once() -> None:
+    tracked = Tracked()
+    taken(tracked, "s", "a", "/d/a", known=True)
+    tracked.follow("/d", "watched", "", 10)
+    assert tracked.files["a"].state == "resumed"
+
+
+def test_a_deleted_file_is_orphaned_until_it_is_there_again() -> None:
+    tracked = Tracked()
+    taken(tracked, "s", "a", "/d/a")
+    tracked.follow("/d", "watched", "", 10)
+    tracked.found("a", False, 20)
+    file = tracked.files["a"]
+    assert (file.state, file.reason, file.since) == ("orphaned", DELETED, 20)
+    tracked.found("a", True, 30)
+    assert (file.state, file.reason) == ("resumed", "")
+
+
+def test_only_what_the_system_does_not_tell_of_is_looked_at() -> None:
+    tracked = Tracked()
+    taken(tracked, "s", "a", "/d/a")
+    taken(tracked, "s", "b", "/d/b")
+    assert sorted(tracked.looked_at("/d")) == ["a", "b"]
+    tracked.follow("/d", "watched", "", 0)
+    assert tracked.looked_at("/d") == []
+    tracked.place("b", [("/d", "b")], linked=True)
+    assert tracked.looked_at("/d") == ["b"], "what is written through another name is not told"
+
+
+def test_leases_end_at_their_time_unless_they_are_renewed() -> None:
+    tracked = Tracked()
+    tracked.renew("s1", 10.0)
+    tracked.renew("s2", 20.0)
+    assert tracked.expired(10.0) == ["s1"]
+    tracked.renew("s1", 30.0)
+    assert tracked.expired(25.0) == ["s2"]
+    tracked.release("s2")
+    assert tracked.expired(99.0) == ["s1"]
+    assert not tracked.leases("s2")
