@@ -106,6 +106,10 @@ class Indexer:
             raise source
         return file_id(source), source
 
+    async def readable(self, mounts: MountTable, sources: Sequence[FilesystemSource]) -> list[bool]:
+        """See ``ctxd.indexing.reach.Reach.readable``."""
+        return await self._reach.readable(mounts, sources)
+
     async def index(
         self, mounts: MountTable, workdir: str, path: str, *, content: bytes | None = None, cause: Cause = "read"
     ) -> Indexed:

@@ -130,16 +130,17 @@ class HostFiles:
             return None
         return Present(raw, source_hash(raw), _decoded(raw), self._stamp(found, path))
 
+    def leads_out(self, path: str | bytes, led_to: str) -> bool:
+        """Whether ``path`` is below a confined directory and ``led_to``, the place that it leads to, is not."""
+        roots = self._roots_above(path)
+        if not roots or led_to == os.fsdecode(path):
+            return False
+        return not all(f"{led_to}/".startswith(os.path.realpath(root) + "/") for root in roots)
+
     def _escapes(self, path: str | bytes, place: int) -> bool:
         """Whether ``path`` is below a confined directory and what it led to, open as ``place``, is not."""
-        roots = self._roots_above(path)
-        if not roots:
-            return False
-        led_to = os.readlink(f"/proc/self/fd/{place}")
         # The kernel names what is open, so nothing can be swapped between this look and the reading.
-        return led_to != os.fsdecode(path) and not all(
-            led_to.startswith(os.path.realpath(root) + "/") for root in roots
-        )
+        return bool(self._roots_above(path)) and self.leads_out(path, os.readlink(f"/proc/self/fd/{place}"))
 
     def _roots_above(self, path: str | bytes) -> list[str]:
         named = os.fsdecode(path)
