@@ -1,0 +1,56 @@
+"""The key of a state directory: what tags of secrets and hashes of redacted files are made with.
+
+It stays out of backups: whoever has a copy of the store but not the key cannot guess at what was redacted.
+"""
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ctxd.errors import StateDirError
+
+KEY_FILE: Final = "secrets.key"
+"""Its name in the state directory."""
+
+KEY_BYTES: Final = 32
+_EXIT_UNSAFE: Final = 78
+
+
+def load_key(root: Path) -> bytes:
+    """The key of the state directory ``root``, made at the first call: 32 bytes in a file of mode 0600. Blocks.
+
+    Raises: StateDirError if the file is no key or others may read it; OSError.
+    """
+    path = root / KEY_FILE
+    if not path.exists():
+        _make(path)
+    with path.open("rb") as file:
+        key = file.read(KEY_BYTES + 1)
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    if mode & 0o077:
+        raise StateDirError(f"{path} is open to others: run chmod 600 {path}", exit_code=_EXIT_UNSAFE)
+    if len(key) != KEY_BYTES:
+        raise StateDirError(f"{path} is no key: it has not {KEY_BYTES} bytes", exit_code=_EXIT_UNSAFE)
+    return key
+
+
+def _make(path: Path) -> None:
+    """Make the file whole or not at all: a half key after a crash would be another key."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, secrets.token_bytes(KEY_BYTES))
+        os.fsync(descriptor)
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.close(descriptor)
+        temporary.unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

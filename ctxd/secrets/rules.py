@@ -1,0 +1,138 @@
+"""The families of secrets that are known by their form, each with the check that cuts its false hits. Pure data.
+
+A pattern is RE2 over bytes. What it matches in its group ``s`` is the secret, the whole match where it has none.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from ctxd.secrets import checks
+
+Check = Callable[[bytes], bool]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One family. ``check`` is asked about the secret; ``end`` finds where it ends, given text and end of the match.
+
+    ``loose``: the form is anybody's, so what another rule finds in it goes first.
+    """
+
+    name: str
+    pattern: str
+    check: Check | None = None
+    end: Callable[[bytes, int], int | None] | None = None
+    loose: bool = False
+
+
+def _rule(name: str, pattern: str, check: Check | None = checks.is_random) -> Rule:
+    return Rule(name=name, pattern=pattern, check=check)
+
+
+def _not_example(value: bytes) -> bool:
+    return not checks.is_placeholder(value)
+
+
+_B64URL: Final = "[A-Za-z0-9_-]"
+
+_CLOUD: Final = (
+    _rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b", _not_example),
+    _rule(
+        "aws-secret-key",
+        r"(?i:aws_?-?(?:[a-z_-]{0,20})(?:secret|sk)[a-z_-]{0,20})[\"']?\s{0,3}(?:=|:|=>)\s{0,3}[\"']?"
+        r"(?P<s>[A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=]|\z)",
+    ),
+    _rule("gcp-api-key", r"\bAIza[A-Za-z0-9_-]{35}"),
+    _rule("gcp-oauth", r"\b(?:ya29\.[A-Za-z0-9_-]{30,}|GOCSPX-[A-Za-z0-9_-]{28})"),
+    _rule("azure-storage-key", r"AccountKey=(?P<s>[A-Za-z0-9+/]{86}==)"),
+    _rule("azure-client-secret", r"\b[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}"),
+    _rule("digitalocean-token", r"\bdo[opr]_v1_[0-9a-f]{64}\b"),
+    _rule("cloudflare-token", r"\bv1\.0-[0-9a-f]{24}-[0-9a-f]{100,}\b"),
+    _rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-[0-9])?\b"),
+    _rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_-]{24,}"),
+    _rule("doppler-token", r"\bdp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9_.-]{40,64}"),
+    _rule("age-key", r"\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b", checks.is_bech32),
+)
+
+_FORGES: Final = (
+    _rule("github-token", r"\bgh[pousr]_[A-Za-z0-9]{36}\b", checks.has_crc),
+    _rule("github-fine-token", r"\bgithub_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}\b"),
+    _rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|oas|ffct)-[A-Za-z0-9_=-]{20,64}"),
+    _rule("atlassian-token", r"\bATATT3[A-Za-z0-9_=-]{100,}"),
+    _rule("bitbucket-token", r"\bATBB[A-Za-z0-9]{28}[A-Fa-f0-9]{8}\b|\bATCTT3[A-Za-z0-9_=-]{100,}"),
+    _rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}\b", checks.has_crc),
+    _rule("pypi-token", r"\bpypi-AgE[A-Za-z0-9_-]{50,}"),
+    _rule("rubygems-token", r"\brubygems_[0-9a-f]{48}\b"),
+    _rule("crates-token", r"\bcio[A-Za-z0-9]{32}\b"),
+    _rule("docker-token", r"\bdckr_(?:pat|oat)_[A-Za-z0-9_-]{27,64}"),
+)
+
+_CHAT: Final = (
+    _rule("slack-token", r"\bxox[abeoprs]-(?:[0-9]{1,14}-){0,4}[A-Za-z0-9-]{10,}"),
+    _rule("slack-app-token", r"\bxapp-[0-9]-[A-Z0-9]{8,14}-[0-9]{8,16}-[a-f0-9]{40,80}"),
+    _rule(
+        "slack-webhook",
+        r"https://hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/(?P<s>[A-Za-z0-9/]{40,90})",
+    ),
+    _rule(
+        "discord-token", r"\b[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}", checks.is_bot_number
+    ),
+    _rule("discord-webhook", r"discord(?:app)?\.com/api/webhooks/[0-9]{17,20}/(?P<s>[A-Za-z0-9_-]{60,80})"),
+    _rule("telegram-token", r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{33}"),
+)
+
+_SERVICES: Final = (
+    _rule("anthropic-key", r"\bsk-ant-[a-z]{2,10}[0-9]{2}-[A-Za-z0-9_-]{60,}"),
+    _rule("openai-key", r"\bsk-(?:[a-z]{4,10}-)?[A-Za-z0-9_-]{16,80}T3BlbkFJ[A-Za-z0-9_-]{16,80}"),
+    _rule("sk-key", r"\bsk-(?:[a-z]{2,8}-)?(?:v[0-9]-)?[A-Za-z0-9_]{32,}\b"),
+    _rule("stripe-key", r"\b(?:[rs]k_(?:live|test)|whsec)_[A-Za-z0-9+/]{16,}"),
+    _rule("huggingface-token", r"\bhf_[A-Za-z]{34}\b", _not_example),
+    _rule("sendgrid-key", r"\bSG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"),
+    _rule("twilio-key", r"\bSK[0-9a-f]{32}\b"),
+    _rule("mailgun-key", r"\bkey-[0-9a-f]{32}\b"),
+    _rule("shopify-token", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b"),
+    _rule("linear-key", r"\blin_(?:api|oauth)_[A-Za-z0-9]{40,64}\b"),
+    _rule("notion-key", r"\bntn_[A-Za-z0-9]{40,50}\b|\bsecret_[A-Za-z0-9]{43}\b"),
+)
+
+_FORMS: Final = (
+    _rule("jwt", rf"\beyJ{_B64URL}{{10,}}\.eyJ{_B64URL}{{10,}}\.{_B64URL}{{16,}}", checks.is_jwt),
+    Rule(name="private-key", pattern=r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----", end=checks.pem_end),
+    _rule(
+        "url-credentials",
+        r"[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[A-Za-z0-9._~%!$&*+=-]{0,64}:(?P<s>[A-Za-z0-9._~%!$&*+=:,;#^?{}\[\]()-]{3,})"
+        r"@[A-Za-z0-9_\[]",
+        checks.is_url_password,
+    ),
+    _rule(
+        "authorization-header",
+        r"(?i:authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:bearer|basic|token)\s{1,2})(?P<s>[A-Za-z0-9+/=._~-]{16,})",
+    ),
+)
+
+_NAMES: Final = (
+    r"(?:api[_-]?key|apikey|secret|token|credentials?|auth[_-]?key|private[_-]?key|access[_-]?key|client[_-]?key|"
+    r"signing[_-]?key|encryption[_-]?key)"
+)
+_PASSWORDS: Final = r"(?:passw(?:or)?d|passphrase|[_-]pass|pwd)"
+
+_LOOSE: Final = (
+    Rule(
+        name="assigned-password",
+        pattern=rf"(?i:{_PASSWORDS}[a-z0-9_-]{{0,16}})[\"']?\s{{0,4}}(?::=|=>|=|:)\s{{0,4}}[\"'`]"
+        r"(?P<s>[!-&(-\[\]-_a-~]{8,64})[\"'`]",
+        check=checks.is_password,
+        loose=True,
+    ),
+    Rule(
+        name="assigned-secret",
+        pattern=rf"(?i:(?:{_NAMES}|{_PASSWORDS})[a-z0-9_-]{{0,16}})[\"']?\s{{0,4}}(?::=|=>|=|:)\s{{0,4}}[\"'`]?"
+        r"(?P<s>[A-Za-z0-9+/_.~!@$%^*=-]{16,256})(?:[^A-Za-z0-9(\[]|\z)",
+        check=checks.is_unlikely_word,
+        loose=True,
+    ),
+)
+
+BUILT_IN: Final[tuple[Rule, ...]] = (*_CLOUD, *_FORGES, *_CHAT, *_SERVICES, *_FORMS, *_LOOSE)
+"""The rules that hold unless a file of rules turns them off."""

@@ -1,0 +1,160 @@
+"""One scan over a text for all rules: one RE2 pattern says where to look, the rules say what is there.
+
+RE2 takes time linear in the text whatever it holds, so no text can stall the daemon. Pure; may run on any thread.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+import re2  # type: ignore[import-untyped]  # it brings no types
+
+from ctxd.secrets.rules import BUILT_IN, Rule
+
+_MEMORY: Final = 64 * 1024 * 1024
+"""Bytes that the combined pattern's automaton may take: with less it is thrown away and made anew again and again."""
+
+_LOOKED_AGAIN_MIN: Final = 64 * 1024
+"""Bytes of matches that were none which are looked at again for another, besides as many as the text has."""
+
+_BEYOND: Final = 4096
+"""Bytes beyond a loose match that are looked at for a secret which begins within it."""
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A secret: the rule that found it, and its first and last byte (exclusive) in the text."""
+
+    rule: str
+    start: int
+    end: int
+
+
+class RefusedPattern(ValueError):
+    """RE2 does not take a rule's pattern; the message says which rule, and why."""
+
+
+def compiled(name: str, pattern: str, *, combined: bool = False) -> Any:  # noqa: ANN401 - re2 has no types
+    """``pattern`` over bytes; ``combined``: of many rules, without groups. Raises: RefusedPattern."""
+    options = _options()
+    if combined:
+        options.max_mem = _MEMORY
+        options.never_capture = True
+    try:
+        return re2.compile(pattern.encode(), options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else "it cannot be compiled"
+        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        raise RefusedPattern(f"rule {name}: RE2 refuses the pattern: {text}") from error
+
+
+def _options() -> Any:  # noqa: ANN401 - re2 has no types
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    return options
+
+
+class _Compiled(msgspec.Struct, frozen=True):
+    rule: Rule
+    pattern: Any
+    group: int | None
+
+
+class Scanner:
+    """Finds the secrets of ``rules`` in a text. The order of the rules is the order in which they are believed."""
+
+    def __init__(self, rules: Sequence[Rule] = BUILT_IN, allowed: Iterable[bytes] = ()) -> None:
+        """``allowed``: texts that are no secrets whatever a rule says. Raises: RefusedPattern."""
+        self._allowed = frozenset(allowed)
+        self._rules = [_compile(rule) for rule in rules]
+        self._which = _which(rules)
+        self._strict = _joined(rule for rule in rules if not rule.loose)
+        self.combined = _joined(rules)
+
+    def hits(self, data: bytes) -> list[Hit]:
+        """The secrets in ``data``, in order, none overlapping another. Cost: linear, see the bench ``secrets``."""
+        found: list[Hit] = []
+        at, search = 0, self.combined.search
+        left = _LOOKED_AGAIN_MIN + len(data)
+        while (match := search(data, at)) is not None:
+            start, end = match.span()
+            hit = self._hit_at(data, start, end)
+            if hit is not None:
+                found.append(hit)
+                at = max(hit.end, start + 1)
+                continue
+            # What looked like one secret may have hidden the start of another; but no text is looked at for ever.
+            left -= end - start
+            at = _next_word(data, start, end) if left > 0 else max(end, start + 1)
+        return found
+
+    def _hit_at(self, data: bytes, start: int, end: int) -> Hit | None:
+        """What the first rule that fits from ``start`` to ``end``, where one does, finds there."""
+        for number in sorted(self._which.Match(data[start:end])):
+            one = self._rules[number]
+            match = one.pattern.match(data, start, end)
+            if match is None:
+                continue
+            inner = self._inner(data, *self._span(one, match)) if one.rule.loose else None
+            hit = inner or self._checked(data, one, match)
+            if hit is not None:
+                return hit
+        return None
+
+    def _inner(self, data: bytes, start: int, end: int) -> Hit | None:
+        """What a rule of a distinctive form finds within a loose match."""
+        found = self._strict.search(data, start, min(len(data), end + _BEYOND))
+        return None if found is None or found.start() >= end else self._hit_at(data, *found.span())
+
+    def _span(self, one: _Compiled, match: Any) -> tuple[int, int]:  # noqa: ANN401 - re2 has no types
+        start, end = match.span(one.group or 0)
+        return (start, end) if start >= 0 else match.span()
+
+    def _checked(self, data: bytes, one: _Compiled, match: Any) -> Hit | None:  # noqa: ANN401 - re2 has no types
+        start, end = self._span(one, match)
+        if one.rule.end is not None:
+            last = one.rule.end(data, end)
+            if last is None:
+                return None
+            end = last
+        secret = data[start:end]
+        if secret in self._allowed or (one.rule.check is not None and not one.rule.check(secret)):
+            return None
+        # A rule of a user's may end within a character; the rest of it goes too.
+        while start and data[start] & 0xC0 == 0x80:
+            start -= 1
+        while end < len(data) and data[end] & 0xC0 == 0x80:
+            end += 1
+        return Hit(one.rule.name, start, end)
+
+
+def _next_word(data: bytes, start: int, end: int) -> int:
+    """Where to look on after a match that was none: behind the word that it began with, as secrets begin with one."""
+    place = start
+    while place < end and (data[place : place + 1].isalnum() or data[place] in b"_-"):
+        place += 1
+    return max(place, start + 1)
+
+
+def _joined(rules: Iterable[Rule]) -> Any:  # noqa: ANN401 - re2 has no types
+    pattern = "|".join(f"(?:{rule.pattern})" for rule in rules)
+    return compiled("of all together", pattern or r"[^\x00-\xff]", combined=True)
+
+
+def _which(rules: Sequence[Rule]) -> Any:  # noqa: ANN401 - re2 has no types
+    """What tells, of a text that one of ``rules`` matches, by which of them it may begin."""
+    options = _options()
+    options.max_mem = _MEMORY
+    found = re2.Set.MatchSet(options)
+    for rule in rules:
+        found.Add(rule.pattern.encode())
+    if rules:
+        found.Compile()
+    return found
+
+
+def _compile(rule: Rule) -> _Compiled:
+    # In a group, as it will stand among the others: what only compiles alone is refused here, by its name.
+    pattern = compiled(rule.name, f"(?:{rule.pattern})")
+    group = dict(pattern.groupindex).get(b"s")
+    return _Compiled(rule, pattern, group)

@@ -1,0 +1,99 @@
+"""Flags, redaction, tags and keyed hashes."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctxd.secrets.guard import Guard
+from ctxd.secrets.scan import Scanner
+from ctxd_protocol.secrets import Secrets
+from tests.suites.secret_corpus import FAMILIES, made_up
+
+SCANNER = Scanner()
+GUARD = Guard(SCANNER, bytes(range(32)))
+TOKEN = made_up("github-token")
+OTHER = made_up("github-token", seed=2)
+
+
+def _redacted(text: str) -> str:
+    return GUARD.redacted(text)
+
+
+def test_flagging_keeps_the_text_and_tells_rule_tag_and_count():
+    capture = GUARD.capture("flag")
+    text = f"one {TOKEN}, two {TOKEN}, three {OTHER}"
+    assert capture.text(text) == text
+    assert capture.secrets is not None and not capture.redacted
+    assert [(found.rule, found.count) for found in capture.secrets.found] == [("github-token", 2), ("github-token", 1)]
+    assert TOKEN.encode() not in msgspec.json.encode(capture.secrets)
+
+
+def test_redaction_puts_rule_and_tag_in_the_place_of_the_secret_alone():
+    tag = GUARD.tag(TOKEN.encode())
+    assert _redacted(f"ä {TOKEN} ö") == f"ä [REDACTED:github-token:{tag}] ö"
+
+
+def test_text_without_secrets_is_the_same_text_under_every_policy_and_says_nothing():
+    for policy in ("flag", "redact"):
+        capture = GUARD.capture(policy)
+        assert capture.text("nothing to see") == "nothing to see"
+        assert capture.secrets is None
+
+
+def test_with_the_policy_off_nothing_is_looked_at_and_that_is_said():
+    capture = GUARD.capture("off")
+    assert capture.text(TOKEN) == TOKEN
+    assert capture.secrets == Secrets(policy="off")
+
+
+def test_equal_secrets_have_equal_tags_and_another_key_gives_others():
+    other = Guard(SCANNER, bytes(32))
+    assert GUARD.tag(b"x") == GUARD.tag(b"x") != other.tag(b"x")
+    assert GUARD.tag(b"x") != GUARD.tag(b"y")
+
+
+def test_a_keyed_hash_depends_on_hash_and_key():
+    other = Guard(SCANNER, bytes(32))
+    plain = "ab" * 32
+    assert len(GUARD.keyed_hash(plain)) == 64
+    assert len({plain, GUARD.keyed_hash(plain), GUARD.keyed_hash("cd" * 32), other.keyed_hash(plain)}) == 4
+
+
+def test_values_are_redacted_at_any_depth_and_a_telling_name_counts():
+    password = made_up("assigned-password")
+    value = {"command": f"login {TOKEN}", "env": [{"DB_PASSWORD": password}], "n": 3, "ok": None}
+    capture = GUARD.capture("redact")
+    kept = capture.value(value)
+    assert TOKEN not in str(kept) and password not in str(kept)
+    assert kept["n"] == 3 and kept["ok"] is None
+    assert capture.secrets is not None and len(capture.secrets.found) == 2
+    assert value["env"][0]["DB_PASSWORD"] == password, "what the caller holds is not touched"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_was_redacted_is_not_changed_by_being_redacted_again(family: str):
+    once = _redacted(f'password = "{made_up(family)}"; token: {made_up(family)}\nhttps://a:{TOKEN}@b')
+    assert _redacted(once) == once
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(), st.text(), st.sampled_from(sorted(FAMILIES)), st.integers(0, 1000))
+def test_whatever_stands_around_it_the_text_around_a_secret_is_kept(before: str, after: str, family: str, seed: int):
+    secret = made_up(family, seed)
+    text = f"{before} {secret} {after}"
+    kept = _redacted(text)
+    plain = Guard(Scanner([]), bytes(32)).redacted(text)
+    assert plain == text
+    if kept != text:
+        first, last = kept.index("[REDACTED:"), kept.rindex("]") + 1
+        assert text.startswith(kept[:first]) and text.endswith(kept[last:])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=300))
+def test_no_text_breaks_a_scan(text: str):
+    data = text.encode()
+    hits = SCANNER.hits(data)
+    assert all(0 <= hit.start < hit.end <= len(data) for hit in hits)
+    assert all(first.end <= second.start for first, second in zip(hits, hits[1:], strict=False))

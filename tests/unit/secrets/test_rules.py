@@ -1,0 +1,132 @@
+"""What single rules take and leave, and the file of rules."""
+
+from pathlib import Path
+
+import pytest
+
+from ctxd.errors import StateDirError
+from ctxd.secrets.keyfile import KEY_FILE, load_key
+from ctxd.secrets.rulefile import RulesRefused, scanner_of
+from ctxd.secrets.rules import BUILT_IN
+from ctxd.secrets.scan import Scanner
+from tests.suites.secret_corpus import FAMILIES, made_up
+
+SCANNER = Scanner()
+
+
+def _found(text: str, scanner: Scanner = SCANNER) -> list[tuple[str, str]]:
+    data = text.encode()
+    return [(hit.rule, data[hit.start : hit.end].decode()) for hit in scanner.hits(data)]
+
+
+def test_every_family_of_the_corpus_is_a_rule():
+    assert set(FAMILIES) <= {rule.name for rule in BUILT_IN}
+
+
+@pytest.mark.parametrize("family", ["github-token", "npm-token", "age-key"])
+def test_a_token_whose_check_sum_is_wrong_is_none(family: str):
+    token = made_up(family)
+    last = "A" if token[-1] != "A" else "C"
+    assert _found(f"x {token} y") == [(family, token)]
+    assert _found(f"x {token[:-1]}{last} y") == []
+
+
+def test_what_a_loose_rule_covers_is_told_by_the_distinctive_one_within():
+    token = made_up("github-token")
+    assert _found(f'API_TOKEN = "{token}"') == [("github-token", token)]
+    assert _found(f"https://{token}:x-oauth-basic@github.com/a/b") == [("github-token", token)]
+
+
+def test_a_secret_that_begins_within_what_looked_like_one_is_found():
+    key = made_up("private-key")
+    assert _found(f'token = password = "{key}"') == [("private-key", key)]
+
+
+def test_a_private_key_is_found_escaped_indented_and_cut_off():
+    key = made_up("private-key")
+    escaped = key.replace("\n", "\\n")
+    assert _found(f'{{"key": "{escaped}"}}') == [("private-key", escaped)]
+    indented = key.replace("\n", "\n    ")
+    assert _found(f"key: |\n    {indented}\nnext: 1") == [("private-key", indented)]
+    head = "\n".join(key.splitlines()[:3])
+    ((rule, span),) = _found(f"$ head -3 key.pem\n{head}\n$ ls -l\n")
+    assert rule == "private-key" and all(line in span for line in head.splitlines())
+    assert "ls -l" not in span
+
+
+def test_many_secrets_in_one_line_are_all_found():
+    tokens = [made_up("github-token", seed) for seed in range(50)]
+    assert [secret for _, secret in _found(",".join(tokens))] == tokens
+
+
+def test_text_that_begins_a_secret_over_and_over_is_scanned_in_time():
+    # Each of these begins a rule over and over: a scan that looked far ahead each time would not end within the test.
+    for start in (
+        "-----BEGIN PRIVATE KEY-----",
+        "eyJa",
+        "password = ",
+        "https://a:b",
+        "sk-",
+        "token: aaaaaaaaaaaaaaaaaa ",
+    ):
+        assert _found(start * (300_000 // len(start))) == []
+
+
+def test_a_file_of_rules_adds_disables_and_allows(tmp_path: Path):
+    allowed = made_up("github-token")
+    file = tmp_path / "rules.toml"
+    file.write_text(
+        f'disable = ["mailgun-key"]\nallow = ["{allowed}"]\n'
+        "[[rule]]\nname = 'acme-token'\npattern = 'acme:(?P<s>[0-9a-f]{8})'\nentropy = 1.5\n"
+    )
+    scanner = scanner_of(file)
+    assert _found("acme:12ab34cd acme:11111111", scanner) == [("acme-token", "12ab34cd")]
+    assert _found(made_up("mailgun-key"), scanner) == []
+    assert _found(allowed, scanner) == []
+    assert _found(made_up("github-token", 2), scanner) != []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[rule]]\nname = 'a-b'\npattern = '(?=x)y'\n", "rule a-b: RE2 refuses the pattern"),
+        ("[[rule]]\nname = 'a-b'\npattern = '(a)\\1'\n", "rule a-b: RE2 refuses the pattern"),
+        ("[[rule]]\nname = 'a-b'\npattern = '\\Qabc'\n", "rule a-b: RE2 refuses the pattern"),
+        ("[[rule]]\nname = 'a-b'\npattern = 'x*'\n", "rule a-b: the pattern matches the empty text"),
+        ("[[rule]]\nname = 'jwt'\npattern = 'x'\n", "rule jwt: there is a rule of that name"),
+        ("[[rule]]\nname = 'Big'\npattern = 'x'\n", "name"),
+        ("[[rule]]\nname = 'a-b'\npatern = 'x'\n", "patern"),
+        ("disable = ['jvt']\n", "jvt"),
+        ("disable = [\n", "rules.toml"),
+    ],
+)
+def test_a_file_of_rules_that_cannot_be_used_says_where_and_why(tmp_path: Path, text: str, said: str):
+    file = tmp_path / "rules.toml"
+    file.write_text(text)
+    with pytest.raises(RulesRefused, match="rules.toml") as refused:
+        scanner_of(file)
+    assert said in str(refused.value)
+
+
+def test_a_file_of_rules_that_is_not_there_is_an_error(tmp_path: Path):
+    with pytest.raises(RulesRefused, match=r"gone\.toml"):
+        scanner_of(tmp_path / "gone.toml")
+
+
+def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path):
+    key = load_key(tmp_path)
+    assert len(key) == 32 and load_key(tmp_path) == key
+    assert (tmp_path / KEY_FILE).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
+
+
+def test_a_key_that_others_may_read_or_that_is_cut_is_refused(tmp_path: Path):
+    load_key(tmp_path)
+    path = tmp_path / KEY_FILE
+    path.chmod(0o640)
+    with pytest.raises(StateDirError, match="chmod 600"):
+        load_key(tmp_path)
+    path.chmod(0o600)
+    path.write_bytes(b"short")
+    with pytest.raises(StateDirError, match="no key"):
+        load_key(tmp_path)
