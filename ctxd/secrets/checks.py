@@ -48,7 +48,7 @@ def is_placeholder(value: bytes) -> bool:
     lowered = value.lower()
     if value in KNOWN_EXAMPLES or any(part in lowered for part in _PLACEHOLDERS):
         return True
-    return len(set(lowered)) <= max(2, len(lowered) // 8) or _steps(lowered)
+    return len(set(lowered)) <= min(6, max(2, len(lowered) // 8)) or _steps(lowered)
 
 
 def _steps(value: bytes) -> bool:
