@@ -19,6 +19,7 @@ from ctxd_protocol import places
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
+Watcher = Literal["auto", "off", "inotify", "native", "polling"]
 StoreBackend = Literal["sqlite", "xtdb"]
 Value = str | int | float
 
@@ -68,6 +69,7 @@ class Config:
     in_flight: int
     collapse_per_turn: int
     collapse_turns: int
+    tracking_watcher: Watcher
     store_backend: StoreBackend
     store_url: str
     store_backlog_rows: int
@@ -201,6 +203,12 @@ SETTINGS: Final = (
     Setting("limits.in_flight", 32, "unanswered calls of one connection", *_whole_number(1, 1024)),
     Setting("collapse.per_turn", 5, "newest tool calls that stay loaded per turn", *_whole_number(0, 1000)),
     Setting("collapse.turns", 3, "turns whose tool calls may stay loaded", *_whole_number(1, 1000)),
+    Setting(
+        "tracking.watcher",
+        "auto",
+        "how files that were read are followed on disk; auto: the best this system has",
+        *_one_of("auto", "off", "inotify", "native", "polling"),
+    ),
     Setting("store.backend", "sqlite", "what answers about the past", *_one_of("sqlite", "xtdb")),
     Setting("store.url", None, "where the XTDB node is", "unix:/path or http://host:port", _address),
     Setting("store.backlog_rows", 5_000_000, "writes that may wait for the node", *_whole_number(100, 10**9)),

@@ -28,7 +28,7 @@ from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import open_log
 from ctxd.rpc.dispatch import Handler
-from ctxd.rpc.handlers import context, events, files, objects, sandboxes, sessions, toolcalls
+from ctxd.rpc.handlers import context, events, files, objects, sandboxes, sessions, toolcalls, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers.table import complete
 from ctxd.rpc.lane import Floor, Timing
@@ -38,11 +38,13 @@ from ctxd.sandboxes.places import Places
 from ctxd.sandboxes.registry import Sandboxes
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.tracking import Tracking
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.answers import StoreFailed
 from ctxd.store.projection.projection import Projection, Target
 from ctxd.store.projection.spill import Room
 from ctxd.store.versions import VersionStore
+from ctxd.trackers.opening import Choice, file_trackers
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.places import SANDBOXES_NAME
 from ctxd_protocol.sessions import Collapse
@@ -58,7 +60,8 @@ _COLLECTED_AT: Final = 20_000
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600.
 
-    ``collapse``: the window of sessions that ask for none. ``store``: the XTDB node to project to; null: none.
+    ``collapse``: the window of sessions that ask for none. ``watcher``: what files are followed by; null: none are.
+    ``store``: the XTDB node to project to; null: none.
     """
 
     socket: Path
@@ -68,6 +71,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing = Timing()
     connections_max: int = CONNECTIONS_MAX
     collapse: Collapse = Collapse()
+    watcher: Choice | None = "auto"
     store: Target | None = None
 
 
@@ -84,6 +88,7 @@ class Daemon:
         self._sessions: Sessions | None = None
         self._listeners: Listeners | None = None
         self._sandboxes: Sandboxes | None = None
+        self._tracking: Tracking | None = None
         self._ready_at = 0.0
         self._draining = False
 
@@ -119,6 +124,8 @@ class Daemon:
                 await parts.start(server.run)
                 await boxes.start()
                 await parts.start(boxes.run)
+                if self._tracking is not None:
+                    await parts.start(self._tracking.run)
                 self._ready_at = self._clock.monotonic()
                 self._log.info("daemon.ready", **self._place())
                 task_status.started()
@@ -137,11 +144,13 @@ class Daemon:
     async def _handlers(self) -> Mapping[str, Handler]:
         store, clock = self._store, self._clock
         host = host_filesystem_id(substitute=self._machine_id_substitute())
-        indexer = Indexer(store, HostFiles(clock), host, host_devices=host_devices())
+        on_host = HostFiles(clock)
+        indexer = Indexer(store, on_host, host, host_devices=host_devices())
         live = self._sessions = Sessions(store, clock, host_filesystem_id=host)
         # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
         for mounts in await live.start():
             indexer.confine(mounts)
+        self._tracking = self._make_tracking(live, indexer, on_host)
         notices = Notices(live)
         archive = Archive(store, live)
         assembler = Assembler(store, live, indexer, archive, clock)
@@ -161,6 +170,22 @@ class Daemon:
             context.handlers(live, assembler, archive),
             events.handlers(notices),
             sandboxes.handlers(boxes, live, clock),
+            trackers.handlers(self._tracking),
+        )
+
+    def _make_tracking(self, live: Sessions, indexer: Indexer, on_host: HostFiles) -> Tracking | None:
+        if self._options.watcher is None:
+            return None
+        log = self._log
+        followed = file_trackers(
+            self._clock,
+            choice=self._options.watcher,
+            escapes=on_host.leads_out,
+            tell=lambda what, directory, reason: log.warning(what, directory=directory, reason=reason),
+            keeps=live.is_watched,
+        )
+        return Tracking(
+            live, indexer, followed, self._clock, failed=lambda error: log.error("tracker.failed", exc_info=error)
         )
 
     def _make_sandboxes(self, live: Sessions) -> Sandboxes:
@@ -264,6 +289,7 @@ def _options(config: Config, *, ephemeral: bool) -> Options:
         ),
         connections_max=config.connections_max,
         collapse=Collapse(per_turn=config.collapse_per_turn, turns=config.collapse_turns),
+        watcher=None if config.tracking_watcher == "off" else config.tracking_watcher,
         store=_target(config),
     )
 

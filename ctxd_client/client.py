@@ -224,6 +224,7 @@ class Client:
     sandbox_renew = _awaited(sandboxes.sandbox_renew)
     sandbox_release = _awaited(sandboxes.sandbox_release)
     sandbox_list = _awaited(sandboxes.sandbox_list)
+    tracker_list = _awaited(daemon.tracker_list)
 
 
 class Session:

@@ -220,6 +220,7 @@ class SyncClient:
     sandbox_renew = _blocking(sandboxes.sandbox_renew)
     sandbox_release = _blocking(sandboxes.sandbox_release)
     sandbox_list = _blocking(sandboxes.sandbox_list)
+    tracker_list = _blocking(daemon.tracker_list)
 
 
 class SyncSession:

@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "pin": "ctxd.cli.membership:pin",
     "unpin": "ctxd.cli.membership:unpin",
     "watch": "ctxd.cli.watch:watch",
+    "tracker": "ctxd.cli.tracker:tracker",
     "rpc": "ctxd.cli.rpc:rpc",
     "doctor": "ctxd.cli.doctor:doctor",
     "completion": "ctxd.cli.completion:completion",

@@ -15,6 +15,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.next_version import system_prompt
+from ctxd.sessions.barred import Barred
 from ctxd.sessions.calls import Call
 from ctxd.sessions.catalog import Catalog, no_session
 from ctxd.sessions.head import Head, Settings, head_document, read_head
@@ -50,6 +51,7 @@ class Sessions:
         self._live_max = live_max
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._loading: dict[str, SessionLock] = {}
+        self.barred: dict[str, Barred] = {}
         self._creating = SessionLock()
         self._ordinal = 0
         self._folding = anyio.CapacityLimiter(1)
@@ -85,6 +87,11 @@ class Sessions:
     def peek(self, session: str) -> LiveSession | None:
         """``session`` if it is live."""
         return self._live.get(session)
+
+    def is_watched(self, session: str) -> bool:
+        """Whether somebody subscribes to the notices of ``session``."""
+        live = self._live.get(session)
+        return live is not None and live.watched > 0
 
     def loaded(self, session: str) -> LiveSession | None:
         """``session`` if it is in memory, and nobody waits for it. It stays the current one until the next await."""
@@ -248,6 +255,7 @@ class Sessions:
         return await self.store.knowing(object_id)
 
     def _admit(self, live: LiveSession) -> None:
+        live.barred = self.barred
         self._live[live.session] = live
         for callback in self._on_live:
             callback(live)

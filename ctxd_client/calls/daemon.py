@@ -1,4 +1,4 @@
-"""Calls about the daemon itself, and subscriptions."""
+"""Calls about the daemon itself and what it follows on disk, and subscriptions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,14 @@ from ctxd_protocol.methods import (
     Nothing,
     SubscribeParams,
     SubscribeResult,
+    TrackerListParams,
+    TrackerListResult,
     UnsubscribeParams,
     WriteResult,
 )
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.trackers import TrackerState
 
 
 def hello(
@@ -72,3 +75,19 @@ def events_unsubscribe(subscription: int) -> Call[WriteResult]:
     Example: ``await client.events_unsubscribe(7)``
     """
     return Call("events.unsubscribe", UnsubscribeParams(subscription=subscription), WriteResult)
+
+
+def tracker_list(
+    *,
+    session: str | None = None,
+    state: TrackerState | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Call[TrackerListResult]:
+    """One page of the files that the daemon follows on disk, or of all that a session has read.
+
+    Example: ``(await client.tracker_list(session="s1")).watching.watches``
+    """
+    return Call(
+        "tracker.list", TrackerListParams(session=session, state=state, limit=limit, cursor=cursor), TrackerListResult
+    )

@@ -25,6 +25,7 @@ from ctxd_protocol.sessions import (
     SessionView,
 )
 from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.trackers import Tracker, TrackerState, Watching
 
 Capability = Literal["observe", "session", "host"]
 """``observe``: ask for the current context. ``session``: work in one's own session. ``host``: everything."""
@@ -556,6 +557,26 @@ class NoticeEvent(msgspec.Struct, frozen=True, kw_only=True):
     missed: bool = False
 
 
+# --- trackers ---
+
+
+class TrackerListParams(Params, frozen=True, kw_only=True):
+    """Filters. With ``session``, all that it has read is listed, followed or not; without, all that is followed."""
+
+    session: SessionIdText | None = None
+    state: TrackerState | None = None
+    limit: PageSize = 100
+    cursor: str | None = None
+
+
+class TrackerListResult(Result, frozen=True, kw_only=True):
+    """A page by path, and all of it in figures."""
+
+    trackers: tuple[Tracker, ...]
+    watching: Watching
+    next_cursor: str | None
+
+
 # --- sandboxes ---
 
 
@@ -735,6 +756,7 @@ _TABLE: Final = (
     _write("sandbox.renew", SandboxParams, SandboxResult, "host", "Extend a sandbox's lease, or take it over."),
     _write("sandbox.release", SandboxParams, WriteResult, "host", "End a sandbox: its socket and its connections."),
     _read("sandbox.list", Nothing, SandboxListResult, "host", "The registered sandboxes."),
+    _read("tracker.list", TrackerListParams, TrackerListResult, "host", "The files followed on disk, and how."),
 )
 
 METHODS: Final[dict[str, Method]] = {method.name: method for method in _TABLE}

@@ -76,6 +76,7 @@ def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
         "limits.in_flight": 3,
         "collapse.per_turn": 2,
         "collapse.turns": 7,
+        "tracking.watcher": "polling",
     }
     assert settings.keys() == {setting.key for setting in SETTINGS}, "a setting that nobody looks for here"
     made = Configured(tmp_path, settings)
@@ -142,6 +143,12 @@ async def test_a_session_that_asks_for_no_collapse_window_gets_the_configured_on
     await daemon.start()
     async with await Wire.open(daemon.socket) as wire:
         assert (await wire.call("session.get", session="s"))["session"]["collapse"] == {"per_turn": 2, "turns": 7}
+
+
+async def test_files_are_followed_as_configured(daemon: Configured) -> None:
+    await daemon.start()
+    async with await Wire.open(daemon.socket) as wire:
+        assert (await wire.call("tracker.list"))["watching"]["watcher"] == "polling"
 
 
 async def test_calls_get_the_configured_time_and_less_when_the_daemon_stops(daemon: Configured) -> None:

@@ -1,0 +1,60 @@
+"""``ctx tracker``: which files the daemon follows on disk."""
+
+import click
+
+from ctxd.cli.command import Command, Group, Invocation, common, listing
+from ctxd.cli.names import session_id
+from ctxd.cli.words import age, count
+from ctxd.clock import SystemClock
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.trackers import TrackerState, Watching
+
+
+@click.group(cls=Group, examples="ctx tracker ls\nctx tracker ls --state orphaned")
+def tracker() -> None:
+    """See which files are followed on disk."""
+
+
+@tracker.command(cls=Command, examples="ctx tracker ls\nctx tracker ls -s s1 --state orphaned\nctx tracker ls --json")
+@click.option("-s", "--session", metavar="SESSION", help="All that this session has read, followed or not.")
+@click.option("--state", type=click.Choice(["attached", "orphaned", "resumed"]), help="Only files in this state.")
+@click.option(
+    "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
+)
+@click.option("--cursor", metavar="CURSOR", help="Go on where the last listing ended.")
+@listing
+@common
+def ls(run: Invocation, session: str | None, state: TrackerState | None, limit: int, cursor: str | None) -> None:
+    """List followed files by path: attached, orphaned or resumed, and why."""
+    with run.client() as client:
+        named = None if session is None else session_id(client, session)
+        page = client.tracker_list(session=named, state=state, limit=limit, cursor=cursor)
+    objects = [each.object for each in page.trackers]
+    if run.screen.listing(page.trackers, objects, watching=page.watching, next_cursor=page.next_cursor):
+        return
+    now = SystemClock().wall_ms()
+    run.screen.table(
+        ("STATE", "BY", "SINCE", "SESSIONS", "PATH", "REASON"),
+        [
+            (each.state, each.by or "", age(each.since, now), count(each.sessions), each.path, each.reason)
+            for each in page.trackers
+        ],
+        right=(3,),
+    )
+    run.screen.note(_summary(page.watching))
+    if page.next_cursor is not None:
+        run.screen.note(f"there are more: --cursor {page.next_cursor}")
+
+
+def _summary(found: Watching) -> str:
+    if found.watcher is None:
+        return "no file is followed: tracking.watcher is off"
+    parts = [
+        f"{count(found.files)} files in {count(found.directories)} directories by {found.watcher}",
+        f"{count(found.watches)} watches",
+        *([f"{count(found.polled)} directories looked at instead"] if found.polled else []),
+        *([f"{count(found.away)} not there"] if found.away else []),
+        *([f"events dropped {count(found.overflows)} times"] if found.overflows else []),
+        *([f"{count(found.refused)} files too many"] if found.refused else []),
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,75 @@
+"""``tracker.list``: which files are followed on disk, and how that goes."""
+
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.dispatch import Handler
+from ctxd.sessions.tracking import Row, Tracking, place_of
+from ctxd_protocol.methods import TrackerListParams, TrackerListResult
+from ctxd_protocol.trackers import Tracker, WatcherKind, Watching
+
+
+def handlers(tracking: Tracking | None) -> dict[str, Handler]:
+    """The methods of this family by name. ``tracking`` null: nothing is followed."""
+
+    async def list_(_: Caller, params: TrackerListParams) -> TrackerListResult:
+        if tracking is None:
+            return TrackerListResult(trackers=(), watching=Watching(watcher=None), next_cursor=None)
+        after = _decoded(params.cursor)
+        if params.session is None:
+            rows = tracking.rows(after=after, state=params.state, limit=params.limit + 1)
+        else:
+            rows = await tracking.rows_of(params.session, after=after, state=params.state, limit=params.limit + 1)
+        shown = rows[: params.limit]
+        return TrackerListResult(
+            trackers=tuple(_row(tracking, row) for row in shown),
+            watching=_watching(tracking),
+            next_cursor=_encoded(shown[-1]) if len(rows) > len(shown) else None,
+        )
+
+    return {"tracker.list": list_}
+
+
+def _row(tracking: Tracking, row: Row) -> Tracker:
+    id, file = row
+    by: WatcherKind | None = None
+    if file.active:
+        directory = tracking.trackers.tracked.directories[file.places[0][0]]
+        by = tracking.trackers.watcher.kind if directory.mode == "watched" else "polling"
+    return Tracker(
+        object=id,
+        path=file.path,
+        state=file.state,
+        by=by,
+        reason=file.reason,
+        since=file.since,
+        sessions=len(file.sessions),
+    )
+
+
+def _watching(tracking: Tracking) -> Watching:
+    trackers = tracking.trackers
+    tracked = trackers.tracked
+    astray = [tracked.directories[directory].mode for directory in tracked.astray]
+    return Watching(
+        watcher=trackers.watcher.kind,
+        files=len(tracked.files),
+        directories=len(tracked.directories),
+        watches=trackers.watches,
+        polled=astray.count("polled"),
+        away=astray.count("away"),
+        overflows=trackers.overflows,
+        refused=trackers.refused,
+    )
+
+
+def _encoded(row: Row) -> str:
+    return place_of(*row).encode().hex()
+
+
+def _decoded(cursor: str | None) -> str:
+    try:
+        return "" if cursor is None else bytes.fromhex(cursor).decode()
+    except ValueError as error:
+        raise CtxdError(
+            "invalid_params", f"{cursor!r} is no cursor of this listing", hint="Give next_cursor as it was."
+        ) from error

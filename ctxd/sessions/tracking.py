@@ -1,0 +1,216 @@
+"""Files followed for sessions: what each has read is tracked, and what changed becomes a version.
+
+Owns which files are leased for whom, and the writes of changes that nobody reported. A change is read and stored by
+the same path as before a rendering (``ctxd.indexing.freshen``), so a watcher that fails makes nothing stale. Those
+writes are nobody's: every session that read the file is told, and ``by_session`` is null. Membership never changes
+here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import anyio
+from anyio.abc import TaskStatus
+
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.indexing.index import Indexer
+from ctxd.mounts.mapping import MountTable
+from ctxd.objects.document import Stored
+from ctxd.objects.identity import is_file_id
+from ctxd.objects.kinds import is_deleted
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.registry import Sessions
+from ctxd.store.writes import Pending, Write
+from ctxd.trackers.tracked import File, State
+from ctxd.trackers.tracker import FileTrackers
+
+KIND: Final = "tracker.change"
+"""The kind of a write that a tracker made, and its ``principal`` is ``PRINCIPAL``."""
+
+PRINCIPAL: Final = "ctxd"
+
+RESTART_S: Final = 5.0
+"""Seconds before trackers that failed are run again."""
+
+LEASED_AT_A_TIME: Final = 1_000
+"""Files of one session that are looked up before other sessions have their turn."""
+
+_READING: Final = ("r", "a")
+"""What a segment's payload calls the reads and the activations of its write."""
+
+Row = tuple[str, File]
+
+
+class Tracking:
+    """Tracks for the sessions of one store. ``failed`` takes what broke the trackers; they are run again then."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        indexer: Indexer,
+        trackers: FileTrackers,
+        clock: Clock,
+        *,
+        failed: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        self.trackers = trackers
+        self._sessions = sessions
+        self._store = sessions.store
+        self._indexer = indexer
+        self._clock = clock
+        self._failed = failed
+        host = sessions.host_filesystem_id
+        # Whatever the daemon itself can look at, for whichever session.
+        self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
+        self._wanted: dict[str, dict[str, bool]] = {}
+        self._asked = anyio.Event()
+        self._store.on_durable(self._land)
+        sessions.on_live(self._take_up)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Track until cancelled."""
+        task_status.started()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._lease)
+            while True:
+                try:
+                    await self.trackers.run(self._changed)
+                except Exception as error:  # noqa: BLE001 - no session's calls depend on a tracker
+                    self._failed(error)
+                await self._clock.sleep(RESTART_S)
+
+    # --- who needs what ---
+
+    def _land(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+        for write, _ in landed:
+            session = write.session
+            if session is None:
+                continue
+            for document in write.puts:
+                if document.type == "segment":
+                    for name in _READING:
+                        self._want(session, document.payload.get(name, ()), known=False)
+                elif document.type == "session" and _state(document.payload) != "active":
+                    self._let_go(session)
+                    break
+            else:
+                self._use(session)
+
+    def _use(self, session: str) -> None:
+        if self.trackers.tracked.leases(session):
+            self.trackers.renew(session)
+        elif (live := self._sessions.peek(session)) is not None:
+            self._take_up(live)
+
+    def _take_up(self, live: LiveSession) -> None:
+        """Track all that ``live`` has read: it is used after a restart, a pause, or a long rest."""
+        if live.settings.state == "active" and not self.trackers.tracked.leases(live.session):
+            self.trackers.renew(live.session)
+            self._want(live.session, live.state.read, known=True)
+
+    def _want(self, session: str, ids: Iterable[str], *, known: bool) -> None:
+        wanted = {id: known for id in ids if is_file_id(id)}
+        if wanted:
+            self._wanted[session] = wanted | self._wanted.get(session, {})
+            self._asked.set()
+
+    def _let_go(self, session: str) -> None:
+        self._wanted.pop(session, None)
+        self.trackers.release(session)
+
+    async def _lease(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked = anyio.Event()
+            while self._wanted:
+                session = next(iter(self._wanted))
+                wanted = self._wanted.pop(session)
+                ids = list(wanted)
+                for start in range(0, len(ids), LEASED_AT_A_TIME):
+                    try:
+                        files = await self._followable(ids[start : start + LEASED_AT_A_TIME])
+                    except CtxdError:
+                        # The store is not readable now; the session's next write asks again.
+                        self._let_go(session)
+                        break
+                    for known in (True, False):
+                        some = {id: path for id, path in files.items() if wanted[id] is known}
+                        self.trackers.lease(session, some, known=known)
+
+    async def _followable(self, ids: Sequence[str]) -> dict[str, str]:
+        """The paths of those files among ``ids`` that the daemon can look at."""
+        heads = await self._store.heads(ids)
+        sources = {id: head.document.source for id, head in heads.items() if head is not None and head.document.source}
+        here = await self._indexer.readable(self._anywhere, list(sources.values()))
+        return {id: source.path for (id, source), is_here in zip(sources.items(), here, strict=True) if is_here}
+
+    # --- what changed ---
+
+    async def _changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
+        """Store what became of ``ids``. See ``ctxd.trackers.tracker.Handle``."""
+        try:
+            away = await self._store_changes(ids)
+        except CtxdError:
+            # It is told elsewhere that the store takes no writes; until it does, these are asked for again.
+            return {}
+        return {id: None if id in away else self._is_there(id) for id in ids}
+
+    async def _store_changes(self, ids: Sequence[str]) -> set[str]:
+        """Read and write what changed. Returns: those whose source cannot be reached."""
+        compared = await self._indexer.compare(self._anywhere, ids)
+        away = set(compared.orphaned)
+        for slice_ids in compared.slices:
+            found = await self._indexer.freshen(slice_ids)
+            away.update(found.orphaned)
+            if found.documents:
+                # No await since it was decided: no session's version comes between.
+                write = Write(
+                    kind=KIND,
+                    principal=PRINCIPAL,
+                    puts=found.documents,
+                    signatures=found.signatures,
+                    floor_vt=found.floor_vt,
+                )
+                await self._store.submit(write).wait()
+        return away
+
+    def _is_there(self, id: str) -> bool:
+        head = self._store.peek(id)
+        return not (isinstance(head, Stored) and is_deleted(head.document))
+
+    # --- seeing it ---
+
+    def rows(self, *, after: str, state: State | None, limit: int) -> list[Row]:
+        """Tracked files by path and id from beyond ``after`` on, a row each: its id and the file."""
+        files = self.trackers.tracked.files
+        order = sorted((place_of(id, file), id) for id, file in files.items() if state in (None, file.state))
+        return [(id, files[id]) for place, id in order if place > after][:limit]
+
+    async def rows_of(self, session: str, *, after: str, state: State | None, limit: int) -> list[Row]:
+        """The same of all that ``session`` has read, tracked or not. Raises: CtxdError session_not_found."""
+        live = await self._sessions.live(session)
+        waits = "not attached yet" if live.settings.state == "active" else f"the session is {live.settings.state}"
+        read = [id for id in live.state.read if is_file_id(id)]
+        heads = await self._store.heads(read)
+        followable = await self._followable(read)
+        rows: dict[str, File] = {}
+        for id, head in heads.items():
+            if head is not None and head.document.source is not None:
+                file = self.trackers.tracked.files.get(id)
+                if file is None or session not in file.sessions:
+                    file = File(head.document.source.path, known=True, since=head.valid_time)
+                    file.reason = waits if id in followable else "only its own agent can look at it"
+                rows[id] = file
+        order = sorted((place_of(id, file), id) for id, file in rows.items() if state in (None, file.state))
+        return [(id, rows[id]) for place, id in order if place > after][:limit]
+
+
+def place_of(id: str, file: File) -> str:
+    """Where the row of a file stands in a listing."""
+    return f"{file.path}\0{id}"
+
+
+def _state(payload: Mapping[str, object]) -> object:
+    settings = payload.get("settings")
+    return settings.get("state", "active") if isinstance(settings, dict) else "active"
