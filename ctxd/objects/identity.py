@@ -15,7 +15,7 @@ from ctxd_protocol.objects import FilesystemSource
 INFRASTRUCTURE_PREFIXES: Final = ("chat:", "session:", "system_prompt:")
 """How ids of infrastructure objects begin (spec 1 §2.1)."""
 
-INNER_PREFIXES: Final = ("segment:", "assembly:")
+INNER_PREFIXES: Final = ("segment:", "assembly:", "fence:")
 """How ids of entities begin that are no objects: no client is shown one."""
 
 STORE_PREFIX: Final = "ctxd/"
@@ -49,6 +49,14 @@ def is_file_id(id: str) -> bool:
 def is_reserved(id: str) -> bool:
     """Whether ``id`` could be taken for one that ctxd makes: a reserved prefix, or the look of a file's id."""
     return id.startswith(RESERVED_PREFIXES) or is_file_id(id)
+
+
+_OWNED: Final = ("session:", "system_prompt:", "segment:", "assembly:")
+
+
+def session_of(id: str) -> str | None:
+    """The session that the entity ``id`` is a part of; null for what several sessions may know."""
+    return id.partition(":")[2].partition("#")[0] if id.startswith(_OWNED) else None
 
 
 def segments_prefix(session: str) -> str:

@@ -28,6 +28,13 @@ class Catalog:
     def __len__(self) -> int:
         return len(self._heads)
 
+    def __contains__(self, session: object) -> bool:
+        return session in self._heads
+
+    def states(self) -> dict[str, SessionState]:
+        """The state of every session."""
+        return {session: head.settings.state for session, (head, _) in self._heads.items()}
+
     def put(self, session: str, head: Head, valid_time: int) -> None:
         """Take ``head``, written at ``valid_time``, for the newest of ``session``."""
         if session not in self._heads:

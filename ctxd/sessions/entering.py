@@ -114,7 +114,9 @@ async def _histories(origin: Origin, ids: Iterable[str]) -> dict[str, list[Store
     return histories
 
 
-async def here_of(store: VersionStore, past: Past, session: str, *, ordinal: int, filesystem: str = "") -> Here:
+async def here_of(
+    store: VersionStore, past: Past, session: str, *, ordinal: int, filesystem: str = "", taken_up: bool = False
+) -> Here:
     """What ``store`` has that matters when ``past`` becomes its ``session``.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
@@ -130,6 +132,7 @@ async def here_of(store: VersionStore, past: Past, session: str, *, ordinal: int
         aliases=aliases,
         stale=tuple(stored.document.id for stored in old),
         filesystem=filesystem,
+        taken_up=taken_up,
     )
 
 

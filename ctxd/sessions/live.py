@@ -6,7 +6,7 @@ applied at once; if it is lost later, this object is dropped whole and loaded an
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -15,6 +15,7 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document
 from ctxd.objects.identity import segment_id
+from ctxd.sessions.barred import NO_BARRED, Barred
 from ctxd.sessions.bundles import RUN, carries_bundle, to_text
 from ctxd.sessions.calls import Call
 from ctxd.sessions.delta import NOTHING, Delta
@@ -36,7 +37,7 @@ class LiveSession:
 
     ``seqs``: the journal sequence of each segment. ``updated_at``: valid time of the newest write, in ms. ``assembly``
     and ``context_id``: the newest recorded assembly, 0 and null before the first. ``lost``: this object is out of date.
-    ``watched``: how many subscriptions need it in memory.
+    ``watched``: how many subscriptions need it in memory. ``barred``: the sessions that went on on other hosts.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LiveSession:
         self.last_pending: Pending | None = None
         self.lost = False
         self.watched = 0
+        self.barred: Mapping[str, Barred] = NO_BARRED
         self._head_vt = head_vt
         self._host_filesystem_id = host_filesystem_id
         self._ops: OrderedDict[str, None] = OrderedDict()
@@ -188,6 +190,11 @@ class LiveSession:
         self._take(call, delta, head, pending)
         return pending
 
+    def require_here(self) -> None:
+        """Raises: CtxdError session_owned_elsewhere if the session went on on another host."""
+        if (barred := self.barred.get(self.session)) is not None:
+            raise barred.error(self.session)
+
     def require_current(self) -> None:
         """Raises: CtxdError store_failed if a write that this state shows was lost, or the session was unloaded."""
         if self.lost:
@@ -199,6 +206,7 @@ class LiveSession:
             )
 
     def _require_writable(self, paused: bool) -> None:
+        self.require_here()
         state = self.settings.state
         if state == "closed":
             raise CtxdError(

@@ -53,7 +53,7 @@ class Here(msgspec.Struct, frozen=True, kw_only=True):
 
     ``objects``: the newest versions of the objects of ``past``; ``aliases``: those of what its tool calls may be called
     instead. ``stale``: segments and records of an earlier life of the session, none of which is to show through.
-    ``filesystem``: the id of the filesystem of the host that the session comes from.
+    ``filesystem``: the id of the filesystem of the host that the session comes from. ``taken_up``: it is to be active.
     """
 
     session: str
@@ -62,6 +62,7 @@ class Here(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Mapping[str, Stored | None] = {}
     stale: tuple[str, ...] = ()
     filesystem: str = ""
+    taken_up: bool = False
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -149,7 +150,7 @@ class Restating:
             draft = self._draft(group)
             if draft.documents:
                 yield draft
-        yield Draft(documents=((self._head(past.heads[-1], entering=False), None),))
+        yield Draft(documents=((self._head(past.heads[-1], entering=False, taken_up=here.taken_up), None),))
 
     def landed(self, seq: int, valid_time: int) -> None:
         """The draft given out last was accepted as ``seq``."""
@@ -203,7 +204,7 @@ class Restating:
 
     # --- what each becomes ---
 
-    def _head(self, stored: Stored, *, entering: bool) -> Document:
+    def _head(self, stored: Stored, *, entering: bool, taken_up: bool = False) -> Document:
         head, here = read_head(stored), self._here
         settings, names = head.settings, {**head.settings.renamed}
         for id, alias in self._renamed.items():
@@ -211,6 +212,8 @@ class Restating:
         settings = msgspec.structs.replace(
             settings, ordinal=here.ordinal, mounts=_pinned(settings.mounts, here.filesystem), renamed=names
         )
+        if taken_up and settings.state == "paused":
+            settings = msgspec.structs.replace(settings, state="active")
         return head_document(here.session, msgspec.structs.replace(head, settings=settings, entering=entering))
 
     def _segment(self, stored: Stored) -> tuple[Document, tuple[str, ...]]:

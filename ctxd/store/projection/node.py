@@ -30,6 +30,10 @@ class Node(Protocol):
         """See ``XtdbClient.entity``."""
         ...
 
+    async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
+        """See ``XtdbClient.entities``."""
+        ...
+
     async def held(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Held]:
         """See ``XtdbClient.held``."""
         ...

@@ -22,6 +22,7 @@ from ctxd.store.projection.cursor import Cursor
 from ctxd.store.projection.node import Node
 from ctxd.store.projection.progress import Progress
 from ctxd.store.projection.stream import Tide
+from ctxd.store.sharing.fences import Fences
 
 ANSWER_S: Final = 2.0
 """Seconds that the node has to answer a read; then the read model does."""
@@ -50,12 +51,22 @@ class _Doubtful(Exception):
 class ProjectedPast:
     """See ``Past``."""
 
-    def __init__(self, model: ReadModel, progress: Progress, tide: Tide, clock: Clock, writer: str) -> None:
+    def __init__(
+        self,
+        model: ReadModel,
+        progress: Progress,
+        tide: Tide,
+        clock: Clock,
+        writer: str,
+        fences: Fences | None = None,
+    ) -> None:
+        """``fences``: what is not projected although it is below the cursor."""
         self._model = model
         self._progress = progress
         self._tide = tide
         self._clock = clock
         self._writer = writer
+        self._fences = Fences() if fences is None else fences
         self._cursor_id = cursor_id(writer)
         self._avoided_until = 0.0
         self.answered = 0
@@ -186,10 +197,12 @@ class ProjectedPast:
 
     def _tail(self, basis: _Basis, tx: int) -> bool:
         """Whether the read model may have something at these times that the node lacks."""
-        return bool(basis.cursor.quarantined) or min(tx, self._tide.head) > basis.cursor.seq
+        return bool(basis.cursor.quarantined) or bool(self._fences) or min(tx, self._tide.head) > basis.cursor.seq
 
     def _lacking(self, basis: _Basis, version: Version) -> bool:
-        return version.tx > basis.cursor.seq or version.tx in basis.cursor.quarantined
+        if version.tx > basis.cursor.seq or version.tx in basis.cursor.quarantined:
+            return True
+        return self._fences.skips(version.id, version.tx)
 
     def _merged(self, basis: _Basis, found: dict[str, Version], mine: list[Version]) -> dict[str, Version]:
         """What the node ``found``, with what it lacks from the read model; without what was deleted since."""

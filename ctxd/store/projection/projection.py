@@ -18,7 +18,7 @@ from ctxd.store.past import Past, ReadModel
 from ctxd.store.projection.node import Connect, connect
 from ctxd.store.projection.past import ProjectedPast
 from ctxd.store.projection.progress import Progress
-from ctxd.store.projection.projector import RECHECK_S, Projector, Tell
+from ctxd.store.projection.projector import RECHECK_S, Projector, Sharing, Tell
 from ctxd.store.projection.record import Record, load, save
 from ctxd.store.projection.rows import Rows
 from ctxd.store.projection.spill import THROTTLE_AT, Room, Throttle, fullness, level, refusal
@@ -49,6 +49,11 @@ class Projection:
         self._throttle = Throttle()
         self._run = secrets.token_hex(8)
         self._refusing = False
+        self._sharing: Sharing | None = None
+
+    def share(self, sharing: Sharing) -> None:
+        """Project only what is this host's, as ``sharing`` knows. Called before ``run``."""
+        self._sharing = sharing
 
     def open(self, database: Path, artifacts: ArtifactStore, record: Path) -> None:
         """Begin with the journal in ``database``; what is remembered is kept at ``record``. Blocks."""
@@ -83,6 +88,7 @@ class Projection:
                     run=self._run,
                     connect=self._connect,
                     tell=self._tell,
+                    sharing=self._sharing,
                 )
                 try:
                     await projector.run()
@@ -115,7 +121,8 @@ class Projection:
 
     def past(self, model: ReadModel) -> Past:
         """Who answers reads that name a time, with ``model`` for what the node lacks."""
-        return ProjectedPast(model, self._progress, self._tide, self._clock, self._rows.writer)
+        fences = None if self._sharing is None else self._sharing.ownership.fences
+        return ProjectedPast(model, self._progress, self._tide, self._clock, self._rows.writer, fences)
 
     def rise(self, seq: int, size: int) -> None:
         """The journal is durable up to row ``seq``, by ``size`` bytes more."""

@@ -7,7 +7,7 @@ after a while. Only a journal that does not fit what the node holds ends that.
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 from anyio.to_thread import run_sync
@@ -22,6 +22,7 @@ from ctxd.store.projection.pace import ROWS_MAX, Pace
 from ctxd.store.projection.progress import Progress
 from ctxd.store.projection.rows import Rows
 from ctxd.store.projection.stream import Aborted, Sent, Stopped, Stream, Tide
+from ctxd.store.sharing.ownership import Lost, Ownership
 
 FENCES_MAX: Final = 10
 """Attempts to move the cursor before a life is given up: each one lost is a late transaction that came through."""
@@ -36,6 +37,17 @@ RECHECK_S: Final = 10.0
 
 Tell = Callable[[str, dict[str, Any]], None]
 """Takes what happened, by name, and its figures."""
+
+
+class Sharing(Protocol):
+    """Several hosts, as far as projecting depends on them."""
+
+    ownership: Ownership
+
+    async def settle(self, lost: Lost) -> None:
+        """Return once rows of the sessions in ``lost`` can be told from those of their owners. Raises: nothing that
+        passes by itself."""
+        ...
 
 
 class Failed(Exception):
@@ -56,8 +68,9 @@ class Projector:
         run: str,
         connect: Connect,
         tell: Tell,
+        sharing: Sharing | None = None,
     ) -> None:
-        """``run`` is a name that no other run of any daemon has."""
+        """``run`` is a name that no other run of any daemon has. ``sharing``: with other hosts; null: with none."""
         self._url = url
         self._rows = rows
         self._tide = tide
@@ -66,6 +79,7 @@ class Projector:
         self._run = run
         self._connect = connect
         self._tell = tell
+        self._sharing = sharing
         self._pace = Pace()
         self._rows_max = ROWS_MAX
         self._backoff_s = BACKOFF_MIN_S
@@ -90,6 +104,11 @@ class Projector:
         except Failed:
             self._become("failed", "the node's ingester has failed: restart the node")
             return min(RECHECK_S, self._longer())
+        except Lost as lost:
+            assert self._sharing is not None, "only what is shared is lost"
+            self._become("projecting", str(lost))
+            await self._sharing.settle(lost)
+            return 0.0
         except Aborted as aborted:
             # Another life finds out why; see _suspect.
             self._rows_max = await self._suspect(aborted)
@@ -118,6 +137,8 @@ class Projector:
             self._progress.begin(node, start, tx_id)
             self._backoff_s = BACKOFF_MIN_S
             self._become("projecting", "")
+            if self._sharing is not None:
+                self._sharing.ownership.begin(self._rows.writer)
             stream = Stream(
                 node,
                 self._rows,
@@ -128,6 +149,7 @@ class Projector:
                 pace=self._pace,
                 rows_max=max(1, self._rows_max),
                 condemned=start.seq + 1 if self._rows_max == 0 else 0,
+                ownership=None if self._sharing is None else self._sharing.ownership,
             )
             self._rows_max = ROWS_MAX
             try:
@@ -175,9 +197,11 @@ class Projector:
         try:
             async with self._connect(self._url) as node:
                 found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=FIXED_VALID_TIME))
+                others = await node.entities(aborted.matched, valid_time=FIXED_VALID_TIME) if aborted.matched else {}
         except (XtdbFailure, ValueError):
             return ROWS_MAX
-        return ROWS_MAX if explains(found, aborted.expected) == "moved" else aborted.rows // 2
+        else_owned = any(others.get(id) != doc for id, doc in aborted.matched.items())
+        return ROWS_MAX if else_owned or explains(found, aborted.expected) == "moved" else aborted.rows // 2
 
     def _confirm(self, sent: Sent) -> None:
         self._progress.confirm(sent, self._clock.monotonic())

@@ -5,7 +5,7 @@ the one before it puts, so none takes effect out of order, or twice. Another tas
 is not certain ends the stream: the next one begins with the cursor.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.errors import Refused, XtdbFailure
-from ctxd.backends.xtdb.operations import Op
+from ctxd.backends.xtdb.operations import Doc, Match, Op
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
@@ -24,6 +24,7 @@ from ctxd.store.projection.cursor import QUARANTINED_MAX, Cursor, advance
 from ctxd.store.projection.node import Node
 from ctxd.store.projection.pace import ROWS_MAX, Pace, adapted, bounds, linger_s
 from ctxd.store.projection.rows import PORTION_ROWS, Rows, Texts
+from ctxd.store.sharing.ownership import Guarded, Lost, Ownership
 
 OUTSTANDING_MAX: Final = 4
 """Transactions that are submitted and not known to be committed: so much may the node's index be behind its log."""
@@ -33,15 +34,17 @@ COMMIT_S: Final = 30.0
 
 
 class Aborted(Exception):
-    """The node did not do a transaction that it took: it found another cursor than ``expected``.
+    """The node did not do a transaction that it took: it found another cursor than ``expected``, or one of the
+    ``matched`` entities otherwise than in its document there.
 
     ``rows`` were the rows of the batch.
     """
 
-    def __init__(self, expected: Cursor, rows: int) -> None:
+    def __init__(self, expected: Cursor, rows: int, matched: Mapping[str, Doc | None]) -> None:
         super().__init__("a transaction was aborted")
         self.expected = expected
         self.rows = rows
+        self.matched = matched
 
 
 class Stopped(Exception):
@@ -54,7 +57,10 @@ class Stopped(Exception):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out`` is why its one row is not in it."""
+    """A batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out`` is why its one row is not in it.
+
+    ``matched``: what it takes entities of others than the cursor for.
+    """
 
     before: Cursor
     after: Cursor
@@ -63,6 +69,7 @@ class Sent(msgspec.Struct, frozen=True):
     rows: int
     versions: int
     left_out: str = ""
+    matched: Mapping[str, Doc | None] = {}
 
 
 class Tide:
@@ -100,10 +107,11 @@ class Stream:
         pace: Pace,
         rows_max: int = ROWS_MAX,
         condemned: int = 0,
+        ownership: Ownership | None = None,
     ) -> None:
         """``confirmed`` is told of batches that are committed: of several at once only of the last. Fewer ``rows_max``
         than usual look for what a node dislikes: one batch at a time, until those rows are past. The row
-        ``condemned`` is left out."""
+        ``condemned`` is left out. ``ownership``: whose sessions are projected, null for all of the journal's."""
         self._node = node
         self._rows = rows
         self._tide = tide
@@ -118,13 +126,14 @@ class Stream:
         self._held_back = OUTSTANDING_MAX - self._slots.value
         self._refused_once = 0
         self._condemned = condemned
+        self._ownership = ownership
         self._thread = anyio.CapacityLimiter(1)
         self.pace = pace
 
     async def run(self) -> None:
         """Project until something goes wrong.
 
-        Raises: XtdbFailure, Aborted, Stopped. Cancel: safe; what is under way is found out by the next fence.
+        Raises: XtdbFailure, Aborted, Stopped, Lost. Cancel: safe; what is under way is found out by the next fence.
         """
         trouble: list[Exception] = []
         sent, received = anyio.create_memory_object_stream[Sent](OUTSTANDING_MAX)
@@ -133,7 +142,7 @@ class Stream:
             async def watched(part: Callable[[], Awaitable[None]]) -> None:
                 try:
                     await part()
-                except (XtdbFailure, Aborted, Stopped) as error:
+                except (XtdbFailure, Aborted, Stopped, Lost) as error:
                     trouble.append(error)
                     group.cancel_scope.cancel()
 
@@ -180,9 +189,10 @@ class Stream:
             return await self._leave_out(first, "the node aborts its transaction, and does not say why")
         after = advance(self._tip, last.seq, last.chain)
         versions = sum(len(piece.versions) for piece in batch)
+        guarded = await self._guarded(batch)
         try:
-            ops, refs = await run_sync(self._rows.operations, batch, self._texts, limiter=self._thread)
-            tx_id, at = await self._append(after, ops)
+            ops, refs = await run_sync(self._rows.operations, guarded.pieces, self._texts, limiter=self._thread)
+            tx_id, at = await self._append(after, [*guarded.ops, *ops])
         except CtxdError as error:
             if error.code == "store_failed":
                 raise Stopped(f"the journal cannot be read: {error.message}") from error
@@ -194,7 +204,16 @@ class Stream:
                 return None
             return await self._disliked(batch, str(error))
         self._texts.add(refs)
-        return Sent(self._tip, after, tx_id, at, len(batch), versions)
+        matched = {op.id: op.doc for op in guarded.ops if isinstance(op, Match)}
+        return Sent(self._tip, after, tx_id, at, len(batch), versions, matched=matched)
+
+    async def _guarded(self, batch: list[Piece]) -> Guarded:
+        if self._ownership is None:
+            return Guarded(batch, [])
+        try:
+            return await self._ownership.guard(self._node, batch)
+        except ValueError as error:
+            raise Stopped(f"an owner at the node is none that this version writes: {error}") from error
 
     async def _append(self, after: Cursor, ops: Sequence[Op]) -> tuple[int, float]:
         hit("project.submit")
@@ -242,7 +261,7 @@ class Stream:
             # None takes place without those before it: so the last one speaks for all.
             for one in batches if any(each.left_out for each in batches) else batches[-1:]:
                 if not await self._node.committed(one.tx_id, timeout_s=COMMIT_S):
-                    raise Aborted(one.before, one.rows)
+                    raise Aborted(one.before, one.rows, one.matched)
                 hit("project.committed")
                 self._confirmed(one)
             newest = batches[-1]

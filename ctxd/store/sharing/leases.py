@@ -68,6 +68,11 @@ class Observer:
             if known is None or (known[0].incarnation, known[0].beat) != (lease.incarnation, lease.beat):
                 self._seen[writer] = (lease, now)
 
+    def miss(self, writer: str, now: float) -> None:
+        """Take note that ``writer`` has no lease."""
+        if writer not in self._seen:
+            self._seen[writer] = (Lease(host="", filesystem="", incarnation=0, beat=0), now)
+
     def left_s(self, writer: str, now: float) -> float:
         """Seconds until the lease of ``writer`` has run out, if it is not renewed; 0 or less: it has.
 

@@ -1,0 +1,80 @@
+"""This host's lease, kept up, and the others', watched: a look and a small transaction a few times in its length."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ctxd.backends.xtdb.client import XtdbClient
+from ctxd.backends.xtdb.errors import XtdbFailure
+from ctxd.clock import Clock
+from ctxd.store.sharing import claims, leases
+from ctxd.store.sharing.leases import Lease, Observer
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+class Beats:
+    """The leases of all hosts as seen from ``writer``'s. ``run`` while the daemon does."""
+
+    def __init__(
+        self, client: XtdbClient, clock: Clock, *, writer: str, host: str, filesystem: str, incarnation: int,
+        lease_s: float, tell: Tell,
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._clock = clock
+        self._writer = writer
+        self._mine = Lease(host=host, filesystem=filesystem, incarnation=incarnation, beat=0)
+        self._standing: Lease | None = None
+        self._lease_s = lease_s
+        self._tell = tell
+        self._failing = False
+        self.observer = Observer(lease_s)
+
+    async def run(self) -> None:
+        """Renew and watch until cancelled; a node that does not answer is tried again at the next turn."""
+        while True:
+            try:
+                await self.beat()
+                self._failing = False
+            except (XtdbFailure, ValueError) as error:
+                if not self._failing:
+                    self._tell("sharing.lease_not_renewed", {"reason": str(error)})
+                self._failing = True
+            await self._clock.sleep(self._lease_s / leases.RENEWALS)
+
+    async def beat(self) -> None:
+        """Renew this host's lease and look at all. Raises: XtdbFailure, ValueError. Cancel: safe."""
+        await self.look()
+        after = Lease(
+            host=self._mine.host,
+            filesystem=self._mine.filesystem,
+            incarnation=self._mine.incarnation,
+            beat=self._mine.beat + 1,
+        )
+        if await claims.renew(self._client, self._writer, self._standing, after):
+            self._mine = self._standing = after
+
+    async def look(self) -> None:
+        """See everybody's lease. Raises: XtdbFailure, ValueError. Cancel: safe."""
+        seen = await claims.every_lease(self._client)
+        self._standing = seen.pop(self._writer, None)
+        self.observer.see(seen.items(), self._clock.monotonic())
+
+    def left_s(self, writer: str) -> float:
+        """Seconds until the lease of ``writer`` has run out as seen from here; 0 or less: it has.
+
+        One who has none, has one from the first time it is asked for.
+        """
+        self.observer.miss(writer, self._clock.monotonic())
+        return self.observer.left_s(writer, self._clock.monotonic())
+
+    def host(self, writer: str) -> str:
+        """The name of the host of ``writer``, its first digits where no lease tells it."""
+        if writer == self._writer:
+            return self._mine.host
+        lease = self.observer.leases.get(writer)
+        return writer[:8] if lease is None or not lease.host else lease.host
+
+    def filesystem(self, writer: str) -> str:
+        """The id of the own filesystem of the host of ``writer``; empty where no lease tells it."""
+        lease = self.observer.leases.get(writer)
+        return "" if lease is None else lease.filesystem

@@ -1,0 +1,92 @@
+"""What a host wrote to a session that was another's by then: kept in its journal, told apart, and not projected.
+
+A fence is a document of the journal that was written to, so it survives a restart, a backup and a rebuild, and whoever
+compares the node with the journal knows what the node lacks.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from ctxd.backends.port import Version
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import NUMBER_DIGITS, session_of
+
+PREFIX: Final = "fence:"
+_TYPE: Final = "fence"
+
+
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
+    """What this journal says of ``session`` from row ``first`` up to the fence's own is not the session's.
+
+    ``branch``: the session that it is kept as here, null where there was none to keep. ``host``, ``token``: whose the
+    session was found to be, and since which change of hands.
+    """
+
+    session: str
+    first: int
+    branch: str | None
+    host: str
+    token: int
+
+
+def document_of(fence: Fence) -> Document:
+    """The document that keeps ``fence``."""
+    id = f"{PREFIX}{fence.session}#{fence.token:0{NUMBER_DIGITS}d}"
+    payload = msgspec.to_builtins(fence)
+    return Document(
+        id=id,
+        type=_TYPE,
+        identity_hash=identity_hash(_TYPE, None, id),
+        content_hash=content_hash(payload, None),
+        payload=payload,
+    )
+
+
+def read_fence(stored: Stored) -> Fence:
+    """The fence that a version holds. Raises: CtxdError corrupt if it is none."""
+    try:
+        return msgspec.convert(stored.document.payload, Fence)
+    except msgspec.ValidationError as error:
+        raise CtxdError("corrupt", f"the fence {stored.document.id} cannot be read") from error
+
+
+class Fences:
+    """The fences of one journal, each with the sequence of its own row."""
+
+    def __init__(self) -> None:
+        self._by_session: dict[str, list[tuple[Fence, int]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_session)
+
+    def add(self, fence: Fence, seq: int) -> None:
+        """Take note of ``fence``, written as row ``seq``."""
+        self._by_session.setdefault(fence.session, []).append((fence, seq))
+
+    def take(self, found: Iterable[Stored]) -> None:
+        """Take note of the fences in ``found``. Raises: CtxdError corrupt."""
+        for stored in found:
+            self.add(read_fence(stored), stored.tx)
+
+    def newest(self, session: str) -> tuple[Fence, int] | None:
+        """The last fence of ``session`` and its row; null if it has none."""
+        return max(self._by_session.get(session, ()), key=lambda each: each[1], default=None)
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The sessions that have one."""
+        return tuple(self._by_session)
+
+    def skips(self, id: str, seq: int) -> bool:
+        """Whether the version of ``id`` that row ``seq`` wrote is behind a fence."""
+        if not self._by_session or (session := session_of(id)) is None:
+            return False
+        return any(fence.first <= seq < until for fence, until in self._by_session.get(session, ()))
+
+    def kept(self, versions: Iterable[Version]) -> tuple[Version, ...]:
+        """Those of ``versions`` that are behind none."""
+        return tuple(version for version in versions if not self.skips(version.id, version.tx))

@@ -1,0 +1,93 @@
+"""One writer's versions at a node, as of one transaction: where a session is read that another host had.
+
+Whatever others wrote to the same entities, before or after, is passed over: tool calls of two hosts may have one id,
+and two hosts may see one file.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from blake3 import blake3
+
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb import form
+from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
+from ctxd.backends.xtdb.operations import Doc
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored
+from ctxd.store.reads import to_stored
+
+
+class NodeOrigin:
+    """What ``writer`` had projected by the node's transaction ``tx_id``.
+
+    All raise XtdbFailure if the node does not answer, CtxdError corrupt for what no version of this program projects.
+    """
+
+    def __init__(self, client: XtdbClient, writer: str, tx_id: int) -> None:
+        self._client = client
+        self._writer = writer
+        self._tx_id = tx_id
+
+    async def newest(self, ids: Sequence[str]) -> dict[str, Stored]:
+        """See ``Origin.newest``."""
+        held = await self._client.held(ids, valid_time=VALID_TIME_MAX, tx_id=self._tx_id)
+        found: dict[str, Stored] = {}
+        for id, one in held.items():
+            stored = self._mine(one.doc, one.valid_time)
+            if stored is not None:
+                found[id] = stored
+        # Newer is somebody else's; what it hides is in its history.
+        for id in held.keys() - found.keys():
+            if history := await self.history(id):
+                found[id] = history[-1]
+        return {id: found[id] for id in ids if id in found}
+
+    async def scan(self, prefix: str) -> list[Stored]:
+        """See ``Origin.scan``."""
+        ids = await self._client.ids(prefix, valid_time=VALID_TIME_MAX, tx_id=self._tx_id)
+        return list((await self.newest(ids)).values())
+
+    async def history(self, id: str) -> list[Stored]:
+        """See ``Origin.history``."""
+        rows = await self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX, tx_id=self._tx_id)
+        by_tx: dict[int, Stored] = {}
+        for row in rows:
+            if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
+                # A later row of the same write only says that it still held there.
+                by_tx.setdefault(stored.tx, stored)
+        return [by_tx[tx] for tx in sorted(by_tx)]
+
+    async def contents(self, refs: Iterable[str]) -> dict[str, str]:
+        """See ``Origin.contents``."""
+        wanted = {ref: form.content_id(bytes.fromhex(ref)) for ref in refs}
+        docs = await self._texts(wanted.values())
+        parts = {id: form.parts_of(doc) for id, doc in docs.items()}
+        docs |= await self._texts([part for some in parts.values() for part in some or ()])
+        texts: dict[str, str] = {}
+        for ref, id in wanted.items():
+            try:
+                texts[ref] = "".join(form.text_of(docs[part]) for part in parts[id] or (id,))
+            except (KeyError, ValueError) as error:
+                raise CtxdError("corrupt", f"content {ref} is referred to, but not at the node") from error
+            if blake3(texts[ref].encode()).hexdigest() != ref:
+                raise CtxdError("corrupt", f"content {ref} at the node does not match its hash")
+        return texts
+
+    async def _texts(self, ids: Iterable[str]) -> dict[str, Doc]:
+        return await self._client.entities(ids, valid_time=form.FIXED_VALID_TIME, tx_id=self._tx_id)
+
+    def _mine(self, doc: Doc, valid_time: int) -> Stored | None:
+        """The version that ``doc`` is, null if it is another writer's."""
+        if (payload := doc.get("payload")) is None or payload.get("writer") != self._writer:
+            return None
+        try:
+            version, _ = form.from_doc(doc, valid_time)
+        except ValueError as error:
+            raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
+        return _stored(version)
+
+
+def _stored(version: Version) -> Stored:
+    stored = to_stored(version)
+    assert stored is not None, "what has a document is no deletion"
+    return stored

@@ -1,0 +1,171 @@
+"""What a batch of rows needs so that it takes place only while its sessions are this writer's.
+
+Owns what is believed of the owners while batches are under way: each is decided on what the one before it makes of
+them. What turns out otherwise aborts the batch, and is looked up anew. The promise: a row of a session that is
+another's is never projected; what is to become of it is for somebody else to settle.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from ctxd.backends import documents
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.operations import Doc, Op
+from ctxd.objects.document import Stored
+from ctxd.objects.identity import session_of
+from ctxd.store.projection.batches import Piece
+from ctxd.store.sharing import owners
+from ctxd.store.sharing.fences import Fences
+from ctxd.store.sharing.owners import Owner
+
+Heads = Callable[[Iterable[str]], Awaitable[Mapping[str, Stored | None]]]
+"""The newest accepted versions of entities."""
+
+
+class Entities(Protocol):
+    """A node, as far as owners are concerned."""
+
+    async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
+        """See ``XtdbClient.entities``."""
+        ...
+
+
+class Lost(Exception):
+    """``sessions`` are others', each ``Owner``'s by id, and rows of them from ``first`` on are not projected yet."""
+
+    def __init__(self, sessions: Mapping[str, Owner], first: int) -> None:
+        super().__init__(f"sessions are others': {', '.join(sessions)}")
+        self.sessions = sessions
+        self.first = first
+
+
+class Guarded(msgspec.Struct, frozen=True):
+    """``pieces`` without what is behind a fence, and the operations that hold them to their owners."""
+
+    pieces: list[Piece]
+    ops: list[Op]
+
+
+class Ownership:
+    """The owners of the sessions of ``writer``'s journal. ``begin`` before each run of batches."""
+
+    def __init__(self, heads: Heads) -> None:
+        self.writer = ""
+        self.fences = Fences()
+        self._heads = heads
+        self._known: dict[str, Owner | None] = {}
+        self._held: Counter[str] = Counter()
+        self._is_open = False
+        self._opened: anyio.Event | None = None
+
+    def open(self, fences: Iterable[Stored]) -> None:
+        """Let batches through, from now on that the ``fences`` of the journal are known. Raises: CtxdError corrupt."""
+        self.fences.take(fences)
+        self._is_open = True
+        if self._opened is not None:
+            self._opened.set()
+
+    def begin(self, writer: str) -> None:
+        """Believe nothing: what was under way may have failed."""
+        self.writer = writer
+        self._known.clear()
+        self._opened = self._opened or anyio.Event()
+        if self._is_open:
+            self._opened.set()
+
+    @contextmanager
+    def holding(self, session: str) -> Iterator[None]:
+        """See that ``session`` is not given up inside: somebody is about to take it up again."""
+        self._held[session] += 1
+        try:
+            yield
+        finally:
+            self._held[session] -= 1
+            self._held += Counter()
+
+    def believed(self, session: str) -> Owner | None:
+        """What the newest batch, which may be under way, makes of ``session``; null if none says anything."""
+        return self._known.get(session)
+
+    def is_held(self, session: str) -> bool:
+        """Whether somebody is about to take ``session`` up again."""
+        return session in self._held
+
+    def learn(self, session: str, owner: Owner) -> None:
+        """``owner`` was put, by other means than a batch."""
+        self._known[session] = owner
+
+    async def guard(self, node: Entities, batch: Sequence[Piece]) -> Guarded:
+        """What ``batch`` is projected as. It is believed from now on.
+
+        Raises: Lost if there are rows of sessions that are others'; XtdbFailure; ValueError for an owner's document
+        that this version does not write. Cancel: safe.
+        """
+        if self._opened is not None:
+            await self._opened.wait()
+        pieces = [msgspec.structs.replace(piece, versions=self.fences.kept(piece.versions)) for piece in batch]
+        owned = {piece.session: None for piece in pieces if piece.session is not None and _touches(piece)}
+        sessions = [session for session in owned if session is not None]
+        await self._look_up(node, [session for session in sessions if session not in self._known])
+        lost = {
+            session: owner
+            for session in sessions
+            if (owner := self._known[session]) is not None and owner.writer != self.writer
+        }
+        if lost:
+            raise Lost(lost, batch[0].seq)
+        rest = await self._resting(pieces, sessions)
+        ops: list[Op] = []
+        for session in sessions:
+            before = self._known[session]
+            after = self._next(before, rest.get(session))
+            ops += owners.change(session, before, after)
+            self._known[session] = after
+        return Guarded(pieces, ops)
+
+    def _next(self, owner: Owner | None, rests: bool | None) -> Owner:
+        """``owner`` after a batch with rows of its session. ``rests``: what the head in it says, null for none."""
+        if owner is None:
+            after = owners.first(self.writer)
+        else:
+            after = owners.resumed(owner) if owner.released else owner
+        if rests is not None:
+            after = owners.adopted(after)
+        return owners.released(after) if rests else after
+
+    async def _look_up(self, node: Entities, sessions: Sequence[str]) -> None:
+        if not sessions:
+            return
+        found = await node.entities(map(owners.owner_id, sessions), valid_time=FIXED_VALID_TIME)
+        for session in sessions:
+            self._known[session] = owners.from_doc(found.get(owners.owner_id(session)))
+
+    async def _resting(self, pieces: Sequence[Piece], sessions: Sequence[str]) -> dict[str, bool]:
+        """Of the sessions that ``pieces`` have a whole head of, whether there is nothing more to write to them."""
+        states: dict[str, tuple[bool, int]] = {}
+        for piece in pieces:
+            for version in piece.versions:
+                session = session_of(version.id)
+                if session is not None and version.id == f"session:{session}" and version.body is not None:
+                    head = documents.decode(version.id, version.body).payload
+                    if not head.get("entering"):
+                        at_rest = head["settings"].get("state", "active") != "active"
+                        states[session] = (at_rest, version.tx)
+        newest = await self._heads([f"session:{session}" for session, (at_rest, _) in states.items() if at_rest])
+        rest = {}
+        for session, (at_rest, tx) in states.items():
+            head_now = newest.get(f"session:{session}")
+            # What was resumed since is not given up: the row that says so comes after this batch.
+            is_newest = head_now is not None and head_now.tx == tx
+            rest[session] = at_rest and is_newest and session not in self._held
+        return rest
+
+
+def _touches(piece: Piece) -> bool:
+    """Whether ``piece`` says anything of its session itself; its files and tool calls are anybody's."""
+    return any(session_of(version.id) == piece.session for version in piece.versions)
