@@ -147,42 +147,59 @@ def to_committed(read: Any) -> bool:  # noqa: ANN401
     return committed
 
 
+def to_row(read: Any, *, docs: bool = False) -> HistoryRow:  # noqa: ANN401
+    """Raises: ValueError, KeyError."""
+    told = named(read)
+    content = told["content-hash"] if "content-hash" in told else told["contentHash"]
+    present = content not in (None, _NO_CONTENT)
+    doc = to_doc(told.get("doc")) if docs else None
+    if docs and present and doc is None:
+        raise ValueError("a version is there, but its document is not")
+    return HistoryRow(number(read, "tx-id"), number(read, "tx-time"), number(read, "valid-time"), present, doc)
+
+
 def to_history(read: Any, *, docs: bool) -> list[HistoryRow]:  # noqa: ANN401
-    """Raises: ValueError."""
-    if not isinstance(read, list):
-        raise ValueError("a history is no list")
-    rows = []
-    for item in read:
-        told = named(item)
-        content = told["content-hash"] if "content-hash" in told else told["contentHash"]
-        present = content not in (None, _NO_CONTENT)
-        doc = to_doc(told.get("doc")) if docs else None
-        if docs and present and doc is None:
-            raise ValueError("a version is there, but its document is not")
-        times = number(item, "tx-id"), number(item, "tx-time"), number(item, "valid-time")
-        rows.append(HistoryRow(*times, present, doc))
-    return rows
+    """Raises: ValueError, KeyError."""
+    return [to_row(item, docs=docs) for item in _rows(read)]
 
 
-def to_held(read: Any) -> dict[str, Held]:  # noqa: ANN401
-    """The rows of a query for id, valid time and document. Raises: ValueError."""
-    if not isinstance(read, list):
-        raise ValueError("the answer to a query is no list")
-    held = {}
-    for item in read:
-        id, valid_time, doc = item
+def to_docs(read: Any) -> dict[str, Doc]:  # noqa: ANN401
+    """The rows of a query for id and document, those without one left out. Raises: ValueError."""
+    docs = {}
+    for id, doc in _rows(read):
         known = to_doc(doc)
-        if type(valid_time) is not int or known is None or known["xt/id"] != id:
+        if known is None:
+            continue
+        if known["xt/id"] != id:
             raise ValueError("a row of the query is none of an entity")
-        held[id] = Held(valid_time, known)
-    return held
+        docs[id] = known
+    return docs
+
+
+def to_times(read: Any) -> dict[str, int]:  # noqa: ANN401
+    """The rows of a query for id and time. Raises: ValueError."""
+    times = dict(_rows(read))
+    if not all(isinstance(id, str) and type(time) is int for id, time in times.items()):
+        raise ValueError("a row of the query is none of an id and a time")
+    return times
+
+
+def said_valid_time(doc: Doc) -> int | None:
+    """The valid time that a document itself names, null if it does not."""
+    payload = doc.get("payload")
+    said = payload.get("vt") if isinstance(payload, dict) else None
+    return said if type(said) is int else None
+
+
+def _rows(read: Any) -> list[Any]:  # noqa: ANN401
+    if not isinstance(read, list):
+        raise ValueError("the answer is no list")
+    return read
 
 
 def to_ids(read: Any) -> list[str]:  # noqa: ANN401
     """The rows of a query for ids, each once. Raises: ValueError."""
-    if not isinstance(read, list):
-        raise ValueError("the answer to a query is no list")
-    ids = dict.fromkeys(id for (id,) in read)
+    ids = dict.fromkeys(id for (id,) in _rows(read))
     if not all(isinstance(id, str) for id in ids):
         raise ValueError("an id is no text")
     return list(ids)

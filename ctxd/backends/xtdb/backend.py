@@ -5,14 +5,14 @@ one; a read as of a row in the middle of one looks at that transaction and at th
 in the same node is shown as well, under their own tx.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import anyio
 
 from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
 from ctxd.backends.xtdb import form
-from ctxd.backends.xtdb.answers import HistoryRow
+from ctxd.backends.xtdb.answers import HistoryRow, said_valid_time
 from ctxd.backends.xtdb.basis import NEWEST, NOTHING, Bases, Basis
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.errors import Refused
@@ -25,7 +25,7 @@ _SCANNED: Final = 2_000
 _HISTORIES: Final = 200
 """Entities whose histories are read together, some at a time."""
 
-_HISTORIES_AT_ONCE: Final = 8
+_AT_ONCE: Final = 8
 _TRANSACTIONS_KEPT: Final = 10_000
 
 
@@ -60,7 +60,7 @@ class XtdbBackend:
                 ops.append(Delete(change.id, change.start, change.end))
             else:
                 version = Version(change.id, change.start, tx, tx_time, change.body, change.content)
-                ops.append(Put(form.to_doc(version, self._writer), change.start, change.end))
+                ops.append(Put(form.to_doc(version, self._writer, moves=True), change.start, change.end))
             if change.body is None or change.end is not None:
                 ending[change.id] = (tx, tx_time)
         if ending:
@@ -97,8 +97,26 @@ class XtdbBackend:
         return [visible[id][0] for id in wanted if id in visible]
 
     async def _read(self, ids: Sequence[str], valid_time: int, tx_id: int | None) -> dict[str, tuple[Version, str]]:
-        held = await self._client.held(ids, valid_time=valid_time, tx_id=tx_id)
-        return {id: _from_doc(one.doc, one.valid_time) for id, one in held.items()}
+        docs = await self._client.entities(ids, valid_time=valid_time, tx_id=tx_id)
+        times = {id: said_valid_time(doc) for id, doc in docs.items()}
+        silent = [id for id, time in times.items() if time is None]
+        if silent and tx_id is None:
+            # Documents and times are two questions: they have to be of one moment.
+            completed = await self._client.latest_completed()
+            return {} if completed is None else await self._read(ids, valid_time, completed)
+        times |= await self._times(silent, valid_time, tx_id)
+        return {id: _from_doc(docs[id], time) for id, time in times.items() if time is not None}
+
+    async def _times(self, ids: Sequence[str], valid_time: int, tx_id: int | None) -> dict[str, int]:
+        times: dict[str, int] = {}
+
+        async def ask(id: str) -> None:
+            row = await self._client.row(id, valid_time=valid_time, tx_id=tx_id)
+            if row is not None and row.present:
+                times[id] = row.valid_time
+
+        await _each(ids, ask)
+        return times
 
     def _within(self, found: tuple[Version, str], tx: int) -> bool:
         version, writer = found
@@ -225,19 +243,28 @@ class XtdbBackend:
 
     async def _histories(self, ids: Sequence[str]) -> list[tuple[str, list[HistoryRow]]]:
         found: list[tuple[str, list[HistoryRow]]] = []
-        slots = anyio.Semaphore(_HISTORIES_AT_ONCE)
 
         async def read(id: str) -> None:
-            async with slots:
-                found.append((id, await self._client.history(id, corrections=True)))
+            found.append((id, await self._client.history(id, corrections=True)))
 
-        try:
-            async with anyio.create_task_group() as group:
-                for id in ids:
-                    group.start_soon(read, id)
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        await _each(ids, read)
         return found
+
+
+async def _each(ids: Iterable[str], ask: Callable[[str], Awaitable[None]]) -> None:
+    """Ask of each of ``ids``, some at a time. Raises: the first failure."""
+    slots = anyio.Semaphore(_AT_ONCE)
+
+    async def turn(id: str) -> None:
+        async with slots:
+            await ask(id)
+
+    try:
+        async with anyio.create_task_group() as group:
+            for id in ids:
+                group.start_soon(turn, id)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 def _place(version: Version) -> tuple[int, int]:

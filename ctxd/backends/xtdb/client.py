@@ -43,9 +43,8 @@ _STATUS_S: Final = 10.0
 _GRACE_S: Final = 5.0
 """How much longer than the node is asked to wait its answer is waited for."""
 
-_HELD: Final = (
-    "{:find [e t (pull e [*])] :in [[e ...]] :where [[e :xt/id] [(get-start-valid-time e) t]] :timeout 30000}"
-)
+_DOCS: Final = "{:find [e (pull e [*])] :in [[e ...]] :timeout 30000}"
+_SINCE: Final = "{:find [e t] :in [[e ...]] :where [[e :xt/id] [(get-start-valid-time e) t]] :timeout 30000}"
 _RANGE: Final = "{:find [e] :in [low high] :where [[e :xt/id] [(>= e low)] [(< e high)]] :timeout 30000}"
 _FROM: Final = "{:find [e] :in [low] :where [[e :xt/id] [(>= e low)]] :timeout 30000}"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -139,30 +138,48 @@ class XtdbClient:
         parameters = {"eid": id, "valid-time": _date(valid_time), "tx-id": tx_id}
         return await self._ask_if_any("entity", parameters, to_doc)
 
+    async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
+        """What each of ``ids`` is; those that are not there are left out."""
+        return await self._bulk(_DOCS, ids, answers.to_docs, valid_time, tx_id)
+
     async def held(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Held]:
-        """What each of ``ids`` is and since when; those that are not there are left out."""
+        """What each of ``ids`` is and since when; those that are not there are left out.
+
+        Since when is what the document says as ``vt`` in its payload; only of others the node is asked, which counts
+        from the first of several rows that show the same document.
+        """
+        docs = await self.entities(ids, valid_time=valid_time, tx_id=tx_id)
+        since = {id: answers.said_valid_time(doc) for id, doc in docs.items()}
+        silent = [id for id, said in since.items() if said is None]
+        asked = await self._bulk(_SINCE, silent, answers.to_times, valid_time, tx_id)
+        times = {id: asked.get(id) if said is None else said for id, said in since.items()}
+        return {id: Held(time, docs[id]) for id, time in times.items() if time is not None}
+
+    async def _bulk(
+        self, query: str, ids: Iterable[str], read: Callable[[Any], dict[str, T]], valid_time: int, tx_id: int | None
+    ) -> dict[str, T]:
         wanted = list(dict.fromkeys(ids))
-        held: dict[str, Held] = {}
+        if len(wanted) <= BULK_IDS:
+            return await self._query(query, [wanted], read, valid_time, tx_id) if wanted else {}
+        found: dict[str, T] = {}
         slots = anyio.Semaphore(BULK_AT_ONCE)
 
-        async def read(chunk: list[str]) -> None:
+        async def ask(chunk: list[str]) -> None:
             async with slots:
-                held.update(await self._query(_HELD, [chunk], answers.to_held, valid_time, tx_id))
+                found.update(await self._query(query, [chunk], read, valid_time, tx_id))
 
-        if len(wanted) <= BULK_IDS:
-            return await self._query(_HELD, [wanted], answers.to_held, valid_time, tx_id) if wanted else {}
         try:
             async with anyio.create_task_group() as group:
                 for first in range(0, len(wanted), BULK_IDS):
-                    group.start_soon(read, wanted[first : first + BULK_IDS])
+                    group.start_soon(ask, wanted[first : first + BULK_IDS])
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        return held
+        return found
 
-    async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
-        """What each of ``ids`` is; those that are not there are left out."""
-        held = await self.held(ids, valid_time=valid_time, tx_id=tx_id)
-        return {id: one.doc for id, one in held.items()}
+    async def row(self, id: str, *, valid_time: int, tx_id: int | None = None) -> HistoryRow | None:
+        """The row that shows what ``id`` is, or that it is deleted, without its document; null if there is none."""
+        parameters = {"eid": id, "valid-time": _date(valid_time), "tx-id": tx_id}
+        return await self._ask_if_any("entity-tx", parameters, answers.to_row)
 
     async def history(
         self,

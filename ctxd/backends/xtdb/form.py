@@ -40,15 +40,19 @@ def cursor_id(writer: str) -> str:
     return f"{RESERVED}cursor/{writer}"
 
 
-def to_doc(version: Version, writer: str) -> Doc:
+def to_doc(version: Version, writer: str, *, moves: bool = False) -> Doc:
     """The document of ``version``, which ``writer``'s journal holds.
 
+    It says its valid time, so that a bulk read need not ask; unless it ``moves``: a change in the past or one with an
+    end may have the node show the same document at other times too.
     Raises: ValueError for a deletion, which has no document.
     """
     body = version.body
     if body is None:
         raise ValueError("a deletion has no document")
     payload: dict[str, Any] = {"writer": writer, "tx": version.tx, "tx_time": version.tx_time}
+    if not moves:
+        payload["vt"] = version.valid_time
     if version.content is not None:
         payload["content"] = version.content.hex()
     read = _readable(version.id, body)
