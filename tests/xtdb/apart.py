@@ -25,6 +25,10 @@ class Apart:
     def _there(self, id: str) -> str:
         return self._apart + id
 
+    def there(self, versions: Sequence[Version]) -> list[Version]:
+        """``versions`` as they are called in the node."""
+        return [msgspec.structs.replace(version, id=self._there(version.id)) for version in versions]
+
     def _here(self, versions: Sequence[Version]) -> list[Version]:
         return [msgspec.structs.replace(version, id=version.id.removeprefix(self._apart)) for version in versions]
 
