@@ -94,7 +94,7 @@ class Indexer:
         Every call does so for its own mounts.
         """
         for root in mounts.host_roots:
-            self._source.confine(root)
+            self._source.confine(root, mounts.view)
 
     async def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
         """The object that the agent's ``path`` is, whether or not it exists, and where it lies.

@@ -62,6 +62,13 @@ class MountTable:
         on_host = (rule for rule in self._by_canonical if rule.filesystem_id == self.host_filesystem_id)
         return tuple(rule.canonical or "/" for rule in on_host)
 
+    @property
+    def view(self) -> tuple[tuple[str, str | None], ...]:
+        """Each agent prefix with the directory of the host that it is, null where it is none of the host's. The root
+        is an empty prefix."""
+        host = self.host_filesystem_id
+        return tuple((rule.agent, rule.canonical if rule.filesystem_id == host else None) for rule in self._by_agent)
+
     def forward(self, path: str, workdir: str = "/") -> FilesystemSource:
         """Where the file lies that the agent calls ``path``; a relative path is taken from ``workdir``.
 

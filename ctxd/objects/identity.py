@@ -15,7 +15,7 @@ from ctxd_protocol.objects import FilesystemSource
 INFRASTRUCTURE_PREFIXES: Final = ("chat:", "session:", "system_prompt:")
 """How ids of infrastructure objects begin (spec 1 §2.1)."""
 
-INNER_PREFIXES: Final = ("segment:", "assembly:", "fence:")
+INNER_PREFIXES: Final = ("segment:", "assembly:", "sandbox:", "fence:")
 """How ids of entities begin that are no objects: no client is shown one."""
 
 STORE_PREFIX: Final = "ctxd/"

@@ -10,7 +10,8 @@ the process.
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import anyio
@@ -18,6 +19,7 @@ import anyio.to_thread
 
 from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
+from ctxd.sources.beneath import View, open_in_view
 from ctxd.sources.port import (
     Look,
     Missing,
@@ -38,6 +40,9 @@ THREADS: Final = 4
 
 TORN_RETRIES: Final = 3
 """Readings of a file that changes meanwhile, before it is reported as busy."""
+
+VIEWS_MAX: Final = 16
+"""Sandboxes' views in which a symlink is followed, of a directory that so many different ones share."""
 
 RACY_NS: Final = 2_000_000_000
 """How long ago a change must be for a stamp to be trusted: the coarsest file time still in use (FAT) is two seconds."""
@@ -61,14 +66,16 @@ class HostFiles:
     def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
-        self._confined: frozenset[str] = frozenset()
+        self._confined: Mapping[str, tuple[View, ...]] = {}
         self._limiter = anyio.CapacityLimiter(THREADS)
 
-    def confine(self, root: str) -> None:
+    def confine(self, root: str, view: View = ()) -> None:
         """See ``Source.confine``."""
-        # Readers are in threads: they see the set before or after, never half of it.
-        if root not in self._confined and root != "/":
-            self._confined |= {root}
+        views = self._confined.get(root)
+        if root == "/" or (views is not None and (not view or view in views)):
+            return
+        # Readers are in threads: they see the mapping before or after, never half of it.
+        self._confined = {**self._confined, root: (*(views or (((root, root),),)), *((view,) if view else ()))}
 
     async def read(self, path: str | bytes) -> Reading:
         """See ``Source.read``."""
@@ -101,15 +108,13 @@ class HostFiles:
                 if reading is not None:
                     return reading
         except (OSError, ValueError) as error:
-            return _failed(path, error)
+            return self._failed(path, error)
         return Unreadable(errno.EAGAIN)
 
     def _read_once(self, path: str | bytes) -> Reading | None:
         """The file, or null if it changed under the reading."""
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        place = self._opened(path)
         try:
-            if self._escapes(path, place):
-                return Unreadable(errno.EXDEV)
             found = os.fstat(place)
             special = _special(found)
             if special is not None:
@@ -137,11 +142,6 @@ class HostFiles:
             return False
         return not all(f"{led_to}/".startswith(os.path.realpath(root) + "/") for root in roots)
 
-    def _escapes(self, path: str | bytes, place: int) -> bool:
-        """Whether ``path`` is below a confined directory and what it led to, open as ``place``, is not."""
-        # The kernel names what is open, so nothing can be swapped between this look and the reading.
-        return bool(self._roots_above(path)) and self.leads_out(path, os.readlink(f"/proc/self/fd/{place}"))
-
     def _roots_above(self, path: str | bytes) -> list[str]:
         named = os.fsdecode(path)
         return [root for root in self._confined if named.startswith(root + "/")]
@@ -150,18 +150,79 @@ class HostFiles:
         try:
             found = self._looked_at(path) if self._roots_above(path) else os.stat(path)
         except (OSError, ValueError) as error:
-            return _failed(path, error)
-        if found is None:
-            return Unreadable(errno.EXDEV)
+            return self._failed(path, error)
         return _special(found) or Regular(self._stamp(found))
 
-    def _looked_at(self, path: str) -> os.stat_result | None:
-        """What the confined ``path`` is, or null if it leads out."""
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    def _looked_at(self, path: str) -> os.stat_result:
+        place = self._opened(path)
         try:
-            return None if self._escapes(path, place) else os.fstat(place)
+            return os.fstat(place)
         finally:
             os.close(place)
+
+    def _opened(self, path: str | bytes) -> int:
+        """The place that ``path`` leads to; below a confined directory, no other than every sandbox would find there.
+
+        Raises: OSError, EXDEV if it leads out; ValueError.
+        """
+        named = os.fsdecode(path)
+        if "\0" in named or not self._roots_above(path):
+            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+        refused: OSError | None = None
+        found: dict[tuple[int, int], int] = {}
+        for view in self._views(named):
+            try:
+                place = open_in_view(named, view, self._confined)
+            except OSError as error:
+                refused = refused or error
+                continue
+            stamped = os.fstat(place)
+            if (stamped.st_dev, stamped.st_ino) in found:
+                os.close(place)
+            else:
+                found[stamped.st_dev, stamped.st_ino] = place
+        if len(found) == 1:
+            return next(iter(found.values()))
+        for place in found.values():
+            os.close(place)
+        raise refused if refused is not None and not found else OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+
+    def _views(self, path: str) -> dict[View, None]:
+        """What sandboxes see whose directory ``path`` is below, newest first."""
+        views = [view for root in self._roots_above(path) for view in self._confined[root]]
+        return dict.fromkeys(views[::-1][:VIEWS_MAX])
+
+    def _failed(self, path: str | bytes, error: OSError | ValueError) -> Missing | Unreadable:
+        """What an error on the way to ``path`` says. Only a name that is missing from a directory that is there is
+        gone."""
+        if not isinstance(error, OSError):
+            return Unreadable(errno.EINVAL)
+        if error.errno == errno.ENOTDIR:
+            return Missing(False)
+        if error.errno != errno.ENOENT:
+            return Unreadable(error.errno or errno.EIO)
+        try:
+            return self._missing(path)
+        except FileNotFoundError:
+            return Missing(False)
+        except OSError as blocked:
+            return Unreadable(blocked.errno or errno.EIO)
+
+    def _missing(self, path: str | bytes) -> Missing:
+        """What is missing at ``path``. Raises: OSError if the directory above it cannot be looked at."""
+        above, name = os.path.split(path)
+        is_confined = bool(self._roots_above(above))
+        directory = self._opened(above) if is_confined else os.open(above, os.O_PATH | os.O_CLOEXEC)
+        try:
+            found = os.fstat(directory)
+            if not stat.S_ISDIR(found.st_mode):
+                return Missing(False, found.st_dev)
+            with suppress(FileNotFoundError):
+                os.lstat(name, dir_fd=directory)
+                return Missing(False)  # A symlink that leads nowhere.
+            return Missing(True, found.st_dev)
+        finally:
+            os.close(directory)
 
     def _stamp(self, found: os.stat_result, read_from: str | bytes | None = None) -> Stamp:
         # ctime cannot be set by hand, so it also tells of a change whose mtime was put back.
@@ -230,28 +291,3 @@ def _decoded(raw: bytes) -> str | None:
         return raw.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _failed(path: str | bytes, error: OSError | ValueError) -> Missing | Unreadable:
-    """What an error on the way to ``path`` says. Only a name that is missing from a directory that is there is gone."""
-    if not isinstance(error, OSError):
-        return Unreadable(errno.EINVAL)
-    if error.errno == errno.ENOTDIR:
-        return Missing(False)
-    if error.errno != errno.ENOENT:
-        return Unreadable(error.errno or errno.EIO)
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        pass
-    except OSError as blocked:
-        return Unreadable(blocked.errno or errno.EIO)
-    else:
-        return Missing(False)
-    try:
-        parent = os.stat(os.path.dirname(path))
-    except FileNotFoundError:
-        return Missing(False)
-    except OSError as blocked:
-        return Unreadable(blocked.errno or errno.EIO)
-    return Missing(stat.S_ISDIR(parent.st_mode), parent.st_dev)

@@ -106,10 +106,13 @@ Look = Regular | Unreadable | Special | Missing
 class Source(Protocol):
     """Files by canonical absolute path. Symlinks are followed. Nothing here blocks the loop; cancel: safe anywhere."""
 
-    def confine(self, root: str) -> None:
+    def confine(self, root: str, view: tuple[tuple[str, str | None], ...] = ()) -> None:
         """From now on read and look at paths below ``root`` only if they lead to files below it, symlinks followed.
 
         For a directory that a sandbox writes to: its symlinks mean the sandbox's files, and must not fetch the host's.
+        ``view`` tells what they mean: each of the sandbox's directories with the host's that it is, null where it is
+        none of the host's. Without, they mean what they would on the host. Where several sandboxes share ``root`` and a
+        link means different files to them, it leads nowhere.
         """
 
     async def read(self, path: str | bytes) -> Reading:

@@ -72,7 +72,7 @@ class FakeFiles:
         """Make a symlink to an absolute path."""
         self._links[path] = target
 
-    def confine(self, root: str) -> None:
+    def confine(self, root: str, view: tuple[tuple[str, str | None], ...] = ()) -> None:
         self._confined.add(root)
 
     def deny(self, path: str, number: int = errno.EACCES) -> None:

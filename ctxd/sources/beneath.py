@@ -1,0 +1,165 @@
+"""Opening files that a sandbox can rearrange while they are opened, as the sandbox itself would, and no others.
+
+Owns the way from a canonical path below a confined directory to an open inode. Nothing is checked and then opened: the
+kernel opens beneath the directory without following any symlink, and links are followed here, one by one, in the
+sandbox's own view: what an absolute link means is told by its mounts, and a place that they do not cover is not opened.
+Promise: whatever is renamed meanwhile, what was opened was beneath a directory that the sandbox has mounted.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Collection
+from typing import Final
+
+HOPS_MAX: Final = 40
+"""Symlinks of one path: as many as the kernel follows."""
+
+_TRIES: Final = 64
+"""How often the kernel is asked again that saw something renamed while it looked."""
+
+_PATH_BYTES_MAX: Final = 4096
+_OPENAT2: Final = 437
+"""Its number on every architecture; the C library has no name for it."""
+
+_RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
+"""RESOLVE_NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH."""
+
+_PLACE: Final = os.O_PATH | os.O_CLOEXEC
+
+View = tuple[tuple[str, str | None], ...]
+"""A sandbox's mounts: each agent prefix with the host's directory that it is, null for one that is not the host's. The
+root is an empty prefix."""
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class _Kernel:
+    """Whether the kernel opens beneath a directory; looked at once, and again never."""
+
+    def __init__(self) -> None:
+        self._call = ctypes.CDLL(None, use_errno=True).syscall
+        self._how = _How(_PLACE, 0, _RESOLVE)
+        self.can = True
+
+    def open(self, directory: int, below: str) -> int:
+        """The place ``below`` the open ``directory``, no symlink on the way.
+
+        Raises: OSError; ENOSYS if the kernel or a filter of system calls knows no such call.
+        """
+        name = os.fsencode(below)
+        for _ in range(_TRIES):
+            fd: int = self._call(_OPENAT2, directory, name, ctypes.byref(self._how), ctypes.sizeof(_How))
+            if fd >= 0:
+                return fd
+            number = ctypes.get_errno()
+            if number != errno.EAGAIN:
+                break
+        if number in (errno.ENOSYS, errno.EPERM):
+            self.can = False
+            number = errno.ENOSYS
+        raise OSError(number, os.strerror(number), below)
+
+
+_KERNEL: Final = _Kernel()
+
+
+def open_in_view(path: str, view: View, roots: Collection[str], *, by_kernel: bool = True) -> int:
+    """An ``O_PATH`` descriptor of what the canonical ``path`` is for the sandbox with ``view``.
+
+    ``roots`` are the directories that sandboxes may rearrange. ``by_kernel`` false: step by step, as where the kernel
+    cannot. Raises: OSError; EXDEV if the path leaves the view, ELOOP after ``HOPS_MAX`` symlinks.
+    """
+    rule = _rule_of(path, view)
+    for _ in range(HOPS_MAX + 1):
+        root = _outermost(path, roots)
+        if root is None:
+            raise _refused(errno.EXDEV, path)
+        found = _opened(root, path[len(root) + 1 :], by_kernel=by_kernel)
+        if isinstance(found, int):
+            return found
+        depth, target = found
+        path, rule = _followed(path, root, depth, target, rule, view)
+    raise _refused(errno.ELOOP, path)
+
+
+def _opened(root: str, below: str, *, by_kernel: bool) -> int | tuple[int, str]:
+    """The place, or the first symlink on the way: how many components lead to it, and what it says."""
+    directory = os.open(root, _PLACE | os.O_DIRECTORY)
+    try:
+        if by_kernel and _KERNEL.can:
+            try:
+                return _KERNEL.open(directory, below)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENOSYS):
+                    raise
+        return _stepped(directory, below, strict=not (by_kernel and _KERNEL.can))
+    finally:
+        os.close(directory)
+
+
+def _stepped(directory: int, below: str, *, strict: bool) -> int | tuple[int, str]:
+    """As ``_opened``, component by component. ``strict``: no other device may be entered."""
+    device = os.fstat(directory).st_dev
+    parts = below.split("/")
+    current = os.dup(directory)
+    try:
+        for depth, part in enumerate(parts):
+            inner = os.open(part, _PLACE | os.O_NOFOLLOW, dir_fd=current)
+            os.close(current)
+            current = inner
+            found = os.fstat(current)
+            if stat.S_ISLNK(found.st_mode):
+                return depth, os.readlink("", dir_fd=current)
+            if strict and stat.S_ISDIR(found.st_mode) and found.st_dev != device:
+                raise _refused(errno.EXDEV, part)
+        return os.dup(current)
+    finally:
+        os.close(current)
+
+
+def _followed(
+    path: str, root: str, depth: int, target: str, rule: tuple[str, str], view: View
+) -> tuple[str, tuple[str, str]]:
+    """The canonical path that the link leads to, in the view, and the mount that it is below."""
+    parts = path[len(root) + 1 :].split("/")
+    agent, canonical = rule
+    directory = "/".join([root, *parts[:depth]])
+    if directory != canonical and not directory.startswith(canonical + "/"):
+        raise _refused(errno.EXDEV, path)  # The link is above the mount: the sandbox does not see it.
+    start = "" if target.startswith("/") else agent + directory[len(canonical) :]
+    meant: list[str] = []
+    for part in f"{start}/{target}/{'/'.join(parts[depth + 1 :])}".split("/"):
+        if part == "..":
+            if meant:
+                meant.pop()
+        elif part and part != ".":
+            meant.append(part)
+    named = "/" + "/".join(meant)
+    if len(os.fsencode(named)) > _PATH_BYTES_MAX:
+        raise _refused(errno.ENAMETOOLONG, path)
+    for prefix, place in sorted(view, key=lambda mount: -len(mount[0])):
+        if named == prefix or named.startswith(prefix + "/"):
+            if place is None:
+                break
+            return place + named[len(prefix) :], (prefix, place)
+    raise _refused(errno.EXDEV, path)
+
+
+def _rule_of(path: str, view: View) -> tuple[str, str]:
+    fitting = [(agent, place) for agent, place in view if place is not None and path.startswith(place + "/")]
+    if not fitting:
+        raise _refused(errno.EXDEV, path)
+    return max(fitting, key=lambda rule: len(rule[1]))
+
+
+def _outermost(path: str, roots: Collection[str]) -> str | None:
+    """The root that holds all others above ``path``: what lies between them may be rearranged too."""
+    return min((root for root in roots if path.startswith(root + "/")), key=len, default=None)
+
+
+def _refused(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
