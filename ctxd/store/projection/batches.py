@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 import msgspec
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, to_doc
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, deletions_doc, to_doc
 from ctxd.backends.xtdb.operations import Delete, Doc, Op, Put
 from ctxd.store.projection.cursor import Cursor, moved
 
@@ -64,12 +64,16 @@ def wanted(pieces: Sequence[Piece], projected: Container[bytes]) -> list[bytes]:
 def documents(pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str) -> list[Op]:
     """What puts ``pieces``, with ``texts`` before what refers to them."""
     ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in _text_docs(texts)]
+    deleted: dict[str, tuple[int, int]] = {}
     for piece in pieces:
         for version in piece.versions:
             if version.body is None:
+                deleted[version.id] = (version.tx, version.tx_time)
                 ops.append(Delete(version.id, version.valid_time))
             else:
                 ops.append(Put(to_doc(version, writer), version.valid_time))
+    if deleted:
+        ops.append(Put(deletions_doc(writer, pieces[-1].seq, deleted), FIXED_VALID_TIME))
     return ops
 
 

@@ -4,11 +4,14 @@ Blocks. A row is handed out once its hashes are recomputed: what is damaged is n
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends.port import Version
 from ctxd.backends.xtdb.operations import Op
 from ctxd.errors import CtxdError
 from ctxd.store import journal
@@ -129,3 +132,20 @@ class Rows:
         with answering():
             texts = self._reader.contents(ref.hex() for ref in refs)
         return documents(pieces, {ref: texts[ref.hex()] for ref in refs}, self.writer), refs
+
+    # --- for a comparison ---
+
+    def histories(self, after: int, limit: int) -> list[tuple[int, str, list[Version]]]:
+        """Entities by number, beyond ``after``: number, id, and every version by time; without those that only others
+        refer to. Raises: CtxdError ``corrupt``, ``store_failed``."""
+        with answering():
+            entities = self._reader.entity_ids(after, limit)
+            return [(n, id, self._reader.versions.history(id, corrections=True)) for n, id in entities]
+
+    def unknown(self, ids: Sequence[str]) -> list[str]:
+        """Those of ``ids`` that the journal never put. Raises: as ``histories``."""
+        query = """SELECT value FROM json_each(?) WHERE NOT EXISTS(
+            SELECT 1 FROM entity JOIN version ON version.entity=entity.n WHERE entity.id=value)"""
+        with answering():
+            encoded = msgspec.json.encode(list(ids)).decode()
+            return [str(id) for (id,) in self._reader.connection.execute(query, (encoded,))]

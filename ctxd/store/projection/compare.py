@@ -1,0 +1,259 @@
+"""Whether a node holds what the journal says: version by version, text by text, and as one digest of each.
+
+Compares up to the cursor that the node has at the beginning, so a daemon may be projecting meanwhile. What was left
+out, and is said to be, counts on neither side.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+from anyio.to_thread import run_sync
+from blake3 import blake3
+
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, RESERVED, content_id, cursor_id, from_doc, parts_of, text_of
+from ctxd.backends.xtdb.operations import Doc
+from ctxd.store.digest import LogicalDigest
+from ctxd.store.projection.cursor import Cursor
+from ctxd.store.projection.cursor import from_doc as to_cursor
+from ctxd.store.projection.node import Node
+from ctxd.store.projection.rows import Rows
+from ctxd.store.verify import Problem, Severity
+
+AT_ONCE: Final = 8
+"""Requests to the node under way."""
+
+_STEP: Final = 400
+_PROBLEMS_MAX: Final = 1_000
+_EVER: Final = 253_402_300_799_999
+
+
+@dataclass
+class Comparison:
+    """What was compared so far, and what differs. ``phase`` names what is being looked at, ``done`` counts it.
+
+    The three digests are over what the node should have, and are equal if it does.
+    """
+
+    phase: str = ""
+    done: int = 0
+    head_seq: int = 0
+    seq: int = 0
+    quarantined: tuple[int, ...] = ()
+    entities: int = 0
+    texts: int = 0
+    journal_digest: str = ""
+    embedded_digest: str = ""
+    node_digest: str = ""
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def worst(self) -> Severity | None:
+        """The severest of the problems; null if there is none."""
+        found = {problem.severity for problem in self.problems}
+        order: tuple[Severity, ...] = ("data_loss", "damage", "warning")
+        return next((severity for severity in order if severity in found), None)
+
+    @property
+    def equal(self) -> bool:
+        """Whether all three hold the same."""
+        return self.journal_digest == self.embedded_digest == self.node_digest != ""
+
+    def note(self, severity: Severity, message: str) -> None:
+        """Add a problem; past a thousand only count on the severest being told."""
+        if len(self.problems) < _PROBLEMS_MAX:
+            self.problems.append(Problem(severity, message))
+
+
+async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) -> Comparison:
+    """Compare what ``node`` holds of the journal behind ``rows`` with it. ``step`` is told of progress.
+
+    Raises: XtdbFailure if the node does not answer; CtxdError ``corrupt``, ``store_failed`` if the journal cannot be
+    read. Cancel: safe.
+    """
+    report = Comparison(head_seq=await run_sync(rows.head))
+    cursor = await _cursor(node, rows, report)
+    if cursor is not None:
+        await _Comparing(node, rows, cursor, report, step).run()
+    return report
+
+
+async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
+    """The node's cursor, if it is one of this journal."""
+    try:
+        cursor = to_cursor(await node.entity(cursor_id(rows.writer), valid_time=FIXED_VALID_TIME))
+    except ValueError as error:
+        report.note("damage", f"the cursor at the node cannot be read: {error}")
+        return None
+    if cursor is None:
+        if report.head_seq:
+            report.note("warning", f"the node has nothing of this journal, which has {report.head_seq} rows")
+        return None
+    report.seq, report.quarantined = cursor.seq, cursor.quarantined
+    chain = await run_sync(rows.chain, cursor.seq)
+    if chain is None:
+        report.note("data_loss", f"the node has row {cursor.seq} of this journal, which ends at {report.head_seq}")
+        return None
+    if chain != cursor.chain:
+        report.note("data_loss", f"row {cursor.seq} at the node is not the journal's")
+        return None
+    if cursor.seq < report.head_seq:
+        report.note("warning", f"the node lacks the newest {report.head_seq - cursor.seq} rows")
+    for seq in cursor.quarantined:
+        report.note("warning", f"row {seq} is left out of the node: ctxd requeue puts it there")
+    return cursor
+
+
+class _Comparing:
+    def __init__(
+        self, node: Node, rows: Rows, cursor: Cursor, report: Comparison, step: Callable[[Comparison], None]
+    ) -> None:
+        self._node = node
+        self._rows = rows
+        self._cursor = cursor
+        self._report = report
+        self._step = step
+        self._left_out = frozenset(cursor.quarantined)
+        self._node_digest = LogicalDigest()
+        self._embedded = LogicalDigest()
+        self._refs: set[bytes] = set()
+
+    async def run(self) -> None:
+        await self._journal()
+        await self._entities()
+        await self._strangers()
+        await self._texts()
+        report = self._report
+        report.embedded_digest, report.node_digest = self._embedded.hex(), self._node_digest.hex()
+        if report.embedded_digest != report.journal_digest:
+            report.note("damage", "the embedded versions are not what the journal says: see ctxd verify")
+
+    def _counts(self, tx: int) -> bool:
+        return tx <= self._cursor.seq and tx not in self._left_out
+
+    def _tell(self, phase: str, done: int) -> None:
+        self._report.phase, self._report.done = phase, done
+        self._step(self._report)
+
+    async def _journal(self) -> None:
+        digest, after = LogicalDigest(), 0
+        while after < self._cursor.seq:
+            pieces = await run_sync(self._rows.pieces, after)
+            for piece in pieces:
+                if self._counts(piece.seq):
+                    for version in piece.versions:
+                        digest.add(version)
+                        if version.content is not None:
+                            self._refs.add(version.content)
+            after = pieces[-1].seq if pieces else self._cursor.seq
+            self._tell("journal", min(after, self._cursor.seq))
+        self._report.journal_digest = digest.hex()
+
+    async def _entities(self) -> None:
+        after = 0
+        while True:
+            portion = await run_sync(self._rows.histories, after, _STEP)
+            if not portion:
+                return
+            after = portion[-1][0]
+            slots = anyio.Semaphore(AT_ONCE)
+            try:
+                async with anyio.create_task_group() as group:
+                    for _, id, versions in portion:
+                        group.start_soon(self._entity, slots, id, versions)
+            except BaseExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+            self._report.entities += len(portion)
+            self._tell("entities", self._report.entities)
+
+    async def _entity(self, slots: anyio.Semaphore, id: str, versions: list[Version]) -> None:
+        mine = [version for version in versions if self._counts(version.tx)]
+        for version in mine:
+            self._embedded.add(version)
+        theirs = await self._at_node(slots, id, mine)
+        for version in theirs:
+            self._node_digest.add(version)
+        if theirs == mine:
+            return
+        newest = "the newest version" if mine[-1:] != theirs[-1:] else "an older version"
+        counts = f"{len(theirs)} versions there, {len(mine)} here"
+        self._report.note("damage", f"{newest} of {id} is another at the node: {counts}")
+
+    async def _at_node(self, slots: anyio.Semaphore, id: str, mine: list[Version]) -> list[Version]:
+        """What the node has of ``id`` from this journal, by time. A deletion there does not say whose it is: it counts
+        as ours where we have one."""
+        deletions = {version.valid_time: version for version in mine if version.body is None}
+        async with slots:
+            rows = await self._node.history(id, corrections=True)
+        found: dict[int, Version] = {}
+        for row in rows:
+            if row.doc is None:
+                version = deletions.get(row.valid_time)
+                if version is None:
+                    continue
+            else:
+                try:
+                    version, writer = from_doc(row.doc, row.valid_time)
+                except ValueError as error:
+                    self._report.note("damage", f"{id} at the node cannot be read: {error}")
+                    found.pop(row.valid_time, None)
+                    continue
+                if writer != self._rows.writer or not self._counts(version.tx):
+                    continue
+            # Of two at one valid time the later one shows.
+            found[version.valid_time] = version
+        return [found[place] for place in sorted(found)]
+
+    async def _strangers(self) -> None:
+        """What the node has under our name, and the journal has not."""
+        ids = [id for id in await self._node.ids("", valid_time=_EVER) if not id.startswith(RESERVED)]
+        unknown = await run_sync(self._rows.unknown, ids)
+        for first in range(0, len(unknown), _STEP):
+            held = await self._node.held(unknown[first : first + _STEP], valid_time=_EVER)
+            for id, one in held.items():
+                try:
+                    version, writer = from_doc(one.doc, one.valid_time)
+                except ValueError:
+                    # Whatever it is, it does not say that it is ours.
+                    continue
+                if writer == self._rows.writer and version.tx <= self._cursor.seq:
+                    self._node_digest.add(version)
+                    self._report.note("damage", f"{id} is at the node, but not in the journal")
+
+    async def _texts(self) -> None:
+        refs = sorted(self._refs)
+        for first in range(0, len(refs), _STEP):
+            asked = refs[first : first + _STEP]
+            docs = await self._docs(map(content_id, asked))
+            docs |= await self._docs({part for doc in docs.values() for part in _parts(doc)})
+            for ref in asked:
+                if not _matches(ref, docs):
+                    self._report.note("damage", f"the text {ref.hex()} at the node is missing, or another")
+            self._report.texts += len(asked)
+            self._tell("texts", self._report.texts)
+
+    async def _docs(self, ids: Iterable[str]) -> dict[str, Doc]:
+        held = await self._node.held(ids, valid_time=FIXED_VALID_TIME)
+        return {id: one.doc for id, one in held.items()}
+
+
+def _parts(doc: Doc) -> list[str]:
+    try:
+        return parts_of(doc) or []
+    except ValueError:
+        return []
+
+
+def _matches(ref: bytes, docs: dict[str, Doc]) -> bool:
+    """Whether ``docs`` hold the text whose BLAKE3 is ``ref``."""
+    doc = docs.get(content_id(ref))
+    if doc is None:
+        return False
+    try:
+        parts = parts_of(doc)
+        text = text_of(doc) if parts is None else "".join(text_of(docs[part]) for part in parts)
+        return blake3(text.encode()).digest() == ref
+    except (ValueError, KeyError):
+        return False

@@ -1,0 +1,164 @@
+"""An XTDB node in memory, with the faults that a test asks for. It passes the suite that a real one passes."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from ctxd.backends.port import LATEST, Change
+from ctxd.backends.xtdb.answers import Held, HistoryRow, NodeStatus
+from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
+from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction
+from tests.fakes.backend import MemoryBackend
+
+
+class MemoryNode:
+    """See ``Node``. ``log`` holds what was submitted; ``down``, ``refuses`` and the others are for a test to set."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.ingester_failed = False
+        self.refuses: Callable[[Op], bool] = lambda op: False
+        self.lose_reply = 0
+        """So many submissions from now on are done, and their answer is lost."""
+        self.abort = 0
+        """So many submissions from now on are aborted for no reason."""
+        self.hold: anyio.Event | None = None
+        """While set and not fired, nothing is indexed."""
+        self.answers = True
+        """Whether reads are answered."""
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Forget everything."""
+        self._versions = MemoryBackend()
+        self._committed: list[bool] = []
+        self.log: list[list[Op]] = []
+
+    def copy(self) -> "MemoryNode":
+        """Another node that was told the same."""
+        other = MemoryNode()
+        for ops in self.log:
+            other._take(ops)
+        return other
+
+    def become(self, other: "MemoryNode") -> None:
+        """Hold what ``other`` does, and nothing else."""
+        self._versions, self._committed, self.log = other._versions, list(other._committed), list(other.log)
+
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator["MemoryNode"]:
+        """A connection, as ``Connect`` makes one."""
+        yield self
+
+    def _require(self) -> None:
+        if self.down:
+            raise Unreachable("nobody listens")
+
+    async def status(self) -> NodeStatus:
+        self._require()
+        return NodeStatus(
+            version="1", revision=None, index_version=22, kv_store="memory", keys=0, bytes=0,
+            ingester_failed=self.ingester_failed,
+        )  # fmt: skip
+
+    async def submit(self, ops: Sequence[Op]) -> int:
+        self._require()
+        encode_transaction(ops)
+        for op in ops:
+            if self.refuses(op):
+                raise Refused("invalid tx-op", op=op)
+        tx_id = self._take(ops)
+        if self.lose_reply:
+            self.lose_reply -= 1
+            raise Unknown("the reply was lost")
+        return tx_id
+
+    def _take(self, ops: Sequence[Op]) -> int:
+        tx_id = len(self.log)
+        self.log.append(list(ops))
+        done = all(self._matches(op, tx_id) for op in ops if isinstance(op, Match)) and not self.abort
+        self.abort = max(0, self.abort - 1)
+        if done:
+            for op in ops:
+                self._do(op, tx_id)
+        self._committed.append(done)
+        return tx_id
+
+    def _matches(self, op: Match, tx_id: int) -> bool:
+        found = self._versions.as_of([op.id], valid_time=op.valid_time)
+        return (json.loads(found[0].body or b"") if found else None) == op.doc
+
+    def _do(self, op: Op, tx_id: int) -> None:
+        if isinstance(op, Put):
+            body = json.dumps(op.doc).encode()
+            self._versions.apply(tx_id, tx_id, [Change(op.doc["xt/id"], op.valid_time, body, end=op.end)])
+        elif isinstance(op, Delete):
+            self._versions.apply(tx_id, tx_id, [Change(op.id, op.valid_time, None, end=op.end)])
+        elif isinstance(op, Evict):
+            self._versions._rows.pop(op.id, None)
+
+    async def committed(self, tx_id: int, *, timeout_s: float) -> bool:
+        self._require()
+        if self.hold is not None:
+            with anyio.move_on_after(timeout_s):
+                await self.hold.wait()
+        if tx_id >= len(self._committed):
+            raise Unknown("not indexed")
+        return self._committed[tx_id]
+
+    def _reads(self, tx_id: int | None) -> int:
+        self._require()
+        if not self.answers:
+            raise Unknown("no answer")
+        if tx_id is not None and tx_id >= len(self.log):
+            raise Behind("out of sync")
+        return LATEST if tx_id is None else tx_id
+
+    async def entity(self, id: str, *, valid_time: int, tx_id: int | None = None) -> Doc | None:
+        found = await self.held([id], valid_time=valid_time, tx_id=tx_id)
+        return found[id].doc if id in found else None
+
+    async def held(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Held]:
+        tx = self._reads(tx_id)
+        found = self._versions.as_of(list(dict.fromkeys(ids)), valid_time=valid_time, tx=tx)
+        return {one.id: Held(one.valid_time, json.loads(one.body or b"")) for one in found}
+
+    async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
+        return {id: one.doc for id, one in (await self.held(ids, valid_time=valid_time, tx_id=tx_id)).items()}
+
+    async def history(
+        self,
+        id: str,
+        *,
+        ascending: bool = True,
+        corrections: bool = False,
+        docs: bool = True,
+        valid_time: int = LATEST,
+        tx_id: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> list[HistoryRow]:
+        tx = self._reads(tx_id)
+        rows = self._versions.history(id, ascending=ascending, corrections=corrections, valid_time=valid_time, tx=tx)
+        return [
+            HistoryRow(row.tx, row.tx_time, row.valid_time, row.body is not None,
+                       json.loads(row.body) if row.body is not None and docs else None)
+            for row in rows
+            if (first is None or row.valid_time >= first) and (last is None or row.valid_time <= last)
+        ]  # fmt: skip
+
+    async def ids(
+        self,
+        prefix: str,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        ascending: bool = True,
+        valid_time: int,
+        tx_id: int | None = None,
+    ) -> list[str]:
+        tx = self._reads(tx_id)
+        rows = self._versions.scan(prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx)
+        return [row.id for row in rows]

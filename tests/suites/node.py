@@ -1,0 +1,113 @@
+"""What the projection relies on in a node, over every implementation. Subclasses give ``fresh_node``, which makes one
+that may hold others' entities, and ``anyio_backend``."""
+
+import itertools
+import uuid
+
+import pytest
+
+from ctxd.backends.xtdb.errors import Behind, Refused
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.operations import Delete, Match, Put
+
+WAIT_S = 30
+FAR = 4_000_000_000_000
+
+
+def doc(id: str, **payload: object) -> dict:
+    return {"xt/id": id, "type": "t", "payload": payload}
+
+
+@pytest.mark.anyio
+class NodeSuite:
+    @pytest.fixture
+    def name(self):
+        """Ids that nobody else has."""
+        run, number = uuid.uuid4().hex, itertools.count()
+        return lambda: f"suite/{run}/{next(number):03d}"
+
+    async def done(self, node, ops) -> bool:
+        return await node.committed(await node.submit(ops), timeout_s=WAIT_S)
+
+    async def test_what_is_put_is_there_from_its_valid_time_on(self, fresh_node, name):
+        async with fresh_node() as node:
+            id = name()
+            assert await self.done(node, [Put(doc(id, n=1, deep={"b": [1, None, "~x"]}), 1_000)])
+            assert await self.done(node, [Put(doc(id, n=2), 2_000)])
+            assert await node.entity(id, valid_time=999) is None
+            assert await node.entity(id, valid_time=1_999) == doc(id, n=1, deep={"b": [1, None, "~x"]})
+            held = await node.held([id, name()], valid_time=FAR)
+            assert {key: (one.valid_time, one.doc["payload"]) for key, one in held.items()} == {id: (2_000, {"n": 2})}
+
+    async def test_a_transaction_whose_match_fails_does_nothing(self, fresh_node, name):
+        async with fresh_node() as node:
+            cursor, id = name(), name()
+            absent = Match(cursor, None, FIXED_VALID_TIME)
+            assert await self.done(node, [absent, Put(doc(cursor, n=1), FIXED_VALID_TIME)])
+            moved = [
+                Match(cursor, doc(cursor, n=1), FIXED_VALID_TIME),
+                Put(doc(id), 5_000),
+                Put(doc(cursor, n=2), FIXED_VALID_TIME),
+            ]
+            assert await self.done(node, moved)
+            assert not await self.done(node, moved)
+            assert not await self.done(node, [absent, Put(doc(id, late=True), 6_000)])
+            assert len(await node.history(id, corrections=True)) == 1
+            assert await node.entity(cursor, valid_time=FIXED_VALID_TIME) == doc(cursor, n=2)
+
+    async def test_transactions_submitted_one_after_the_other_each_see_the_one_before(self, fresh_node, name):
+        async with fresh_node() as node:
+            cursor = name()
+            sent = [await node.submit([Put(doc(cursor, n=0), FIXED_VALID_TIME)])]
+            for n in range(5):
+                match = Match(cursor, doc(cursor, n=n), FIXED_VALID_TIME)
+                sent.append(await node.submit([match, Put(doc(cursor, n=n + 1), FIXED_VALID_TIME)]))
+            assert [await node.committed(tx_id, timeout_s=WAIT_S) for tx_id in sent] == [True] * 6
+
+    async def test_a_read_as_of_a_transaction_does_not_see_later_ones(self, fresh_node, name):
+        async with fresh_node() as node:
+            id = name()
+            first = await node.submit([Put(doc(id, n=1), 1_000)])
+            assert await node.committed(first, timeout_s=WAIT_S)
+            assert await self.done(node, [Put(doc(id, n=2), 2_000)])
+            assert await node.entity(id, valid_time=FAR, tx_id=first) == doc(id, n=1)
+            assert [row.valid_time for row in await node.history(id, tx_id=first)] == [1_000]
+
+    async def test_a_transaction_that_the_node_has_not_got_to_is_no_basis(self, fresh_node, name):
+        async with fresh_node() as node:
+            tx_id = await node.submit([Put(doc(name()), 1_000)])
+            assert await node.committed(tx_id, timeout_s=WAIT_S)
+            with pytest.raises(Behind):
+                await node.held([name()], valid_time=FAR, tx_id=tx_id + 1_000_000)
+
+    async def test_a_history_is_cut_and_ordered_by_valid_time(self, fresh_node, name):
+        async with fresh_node() as node:
+            id = name()
+            for vt in (1_000, 2_000, 3_000):
+                assert await self.done(node, [Put(doc(id, at=vt), vt)])
+            assert await self.done(node, [Delete(id, 4_000)])
+            rows = await node.history(id)
+            assert [(row.valid_time, row.doc and row.doc["payload"]["at"]) for row in rows] == [
+                (1_000, 1_000), (2_000, 2_000), (3_000, 3_000), (4_000, None),
+            ]  # fmt: skip
+            down = await node.history(id, ascending=False, first=2_000, last=3_000)
+            assert [row.valid_time for row in down] == [3_000, 2_000]
+            assert [row.doc for row in await node.history(id, docs=False)] == [None] * 4
+
+    async def test_ids_are_listed_by_prefix_in_order(self, fresh_node, name):
+        async with fresh_node() as node:
+            ids = [name() for _ in range(4)]
+            assert await self.done(node, [Put(doc(id), 1_000) for id in reversed(ids)])
+            prefix = ids[0].rpartition("/")[0]
+            assert await node.ids(prefix, valid_time=FAR) == ids
+            assert await node.ids(prefix, after=ids[0], limit=2, valid_time=FAR) == ids[1:3]
+            assert await node.ids(prefix, after=ids[3], ascending=False, valid_time=FAR) == ids[2::-1]
+
+    async def test_what_nobody_would_take_is_refused(self, fresh_node):
+        async with fresh_node() as node:
+            with pytest.raises(Refused):
+                await node.submit([Put({"xt/id": 7, "type": "t"}, 1_000)])
+
+    async def test_a_node_that_indexes_says_so(self, fresh_node):
+        async with fresh_node() as node:
+            assert not (await node.status()).ingester_failed

@@ -1,0 +1,84 @@
+"""A store that projects, for the length of a block, and what a test waits for there."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync
+
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.clock import SystemClock
+from ctxd.store.projection.compare import Comparison, compare
+from ctxd.store.projection.node import Connect
+from ctxd.store.projection.projection import Projection, Target
+from ctxd.store.projection.rows import Rows
+from ctxd.store.projection.spill import Room
+from ctxd.store.versions import VersionStore
+
+WAIT_S = 30
+ROOM = Room()
+
+
+class Projecting(VersionStore):
+    """A store with the projection at hand, and what it told."""
+
+    def __init__(self, root: Path, url: str, connect: Connect, room: Room) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        clock = SystemClock()
+        self.projection = Projection(
+            Target(url=url, room=room),
+            clock,
+            tell=lambda what, said: self.told.append((what, said)),
+            connect=connect,
+        )
+        super().__init__(root, clock, self.projection)
+        self.faults: list[Exception] = []
+        self.on_fault(self.faults.append)
+
+    def heard(self, what: str) -> list[dict[str, Any]]:
+        return [said for name, said in self.told if name == what]
+
+
+@asynccontextmanager
+async def projecting(
+    root: Path, connect: Connect, url: str = "", room: Room = ROOM, wait_s: float = WAIT_S
+) -> AsyncIterator[Projecting]:
+    store = Projecting(root, url, connect, room)
+    async with anyio.create_task_group() as group:
+        await group.start(store.run)
+        with anyio.fail_after(wait_s):
+            yield store
+        group.cancel_scope.cancel()
+    assert store.faults == []
+
+
+async def until(condition: Callable[[], object], wait_s: float = WAIT_S) -> None:
+    """Return once ``condition`` holds. What is waited for tells nobody, so it is asked at intervals."""
+    with anyio.fail_after(wait_s):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+async def level(store: VersionStore) -> None:
+    """Return once the node has everything that was accepted."""
+    await store.settled()
+
+    def reached() -> bool:
+        status = store.status()
+        found = status.projection
+        # Before it was looked at, the node is believed to have what it had.
+        return found is not None and found.state == "projecting" and found.seq >= status.head_seq
+
+    await until(reached)
+
+
+async def compared(root: Path, connect: Connect, url: str = "") -> Comparison:
+    """What a comparison of the state directory with the node finds."""
+    rows = await run_sync(lambda: Rows(root / "state.db", ArtifactStore(root / "artifacts")))
+    try:
+        async with connect(url) as node:
+            return await compare(node, rows, lambda report: None)
+    finally:
+        await run_sync(rows.close)

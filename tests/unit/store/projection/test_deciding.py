@@ -1,0 +1,194 @@
+"""What the projection decides, without a node: cursors, batches, pace, room."""
+
+import pytest
+
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_id, cursor_id, deletions_id
+from ctxd.backends.xtdb.operations import Delete, Match, Put
+from ctxd.errors import CtxdError
+from ctxd.store.projection import batches, cursor, pace, spill
+from ctxd.store.projection.batches import Bounds, Piece
+from ctxd.store.projection.cursor import Cursor, Halt, Resume
+
+WIDE = Bounds(rows=100, versions=100, bytes=10_000)
+AT = Cursor(3, "run-a", 7, "c7")
+
+
+def piece(seq: int, *ids: str, size: int = 10, fault: str = "", content: bytes | None = None) -> Piece:
+    versions = tuple(Version(id, seq, seq, seq, b"\x90", content) for id in ids)
+    return Piece(seq, f"c{seq}", "s1", versions, size, fault)
+
+
+class TestBatches:
+    def test_a_batch_ends_before_a_row_that_puts_an_entity_again(self) -> None:
+        rows = [piece(1, "a", "b"), piece(2, "c"), piece(3, "b"), piece(4, "d")]
+        assert batches.take(rows, WIDE) == 2
+
+    def test_a_batch_keeps_to_every_bound_but_holds_one_row_at_least(self) -> None:
+        rows = [piece(n, f"a{n}", f"b{n}", size=100) for n in range(1, 6)]
+        assert batches.take(rows, Bounds(rows=3, versions=100, bytes=10_000)) == 3
+        assert batches.take(rows, Bounds(rows=100, versions=5, bytes=10_000)) == 2
+        assert batches.take(rows, Bounds(rows=100, versions=100, bytes=250)) == 2
+        assert batches.take(rows, Bounds(rows=100, versions=1, bytes=1)) == 1
+        assert batches.take([], WIDE) == 0
+
+    def test_a_row_that_cannot_be_projected_stands_alone(self) -> None:
+        rows = [piece(1, "a"), piece(2, "b", fault="damaged"), piece(3, "c")]
+        assert batches.take(rows, WIDE) == 1
+        assert batches.take(rows[1:], WIDE) == 1
+
+    def test_a_transaction_matches_the_cursor_before_it_puts_and_moves_it(self) -> None:
+        after = cursor.advance(AT, 8, "c8")
+        put = Put({"xt/id": "a", "type": "t"}, 8)
+        ops = batches.transaction(AT, after, [put], "w")
+        assert ops == [
+            Match(cursor_id("w"), cursor.to_doc(AT, "w"), FIXED_VALID_TIME),
+            put,
+            Put(cursor.to_doc(after, "w"), FIXED_VALID_TIME),
+        ]
+        assert isinstance(batches.transaction(None, after, [], "w")[0], Match)
+        assert batches.transaction(None, after, [], "w")[0].doc is None
+
+    def test_a_text_is_put_once_and_before_what_refers_to_it(self) -> None:
+        rows = [piece(1, "a", content=b"\1" * 32), piece(2, "b", content=b"\1" * 32), piece(3, "c", content=b"\2" * 32)]
+        assert batches.wanted(rows, {b"\2" * 32}) == [b"\1" * 32]
+        ops = batches.documents(rows, {b"\1" * 32: "text"}, "w")
+        assert [op.doc["xt/id"] for op in ops] == [content_id(b"\1" * 32), "a", "b", "c"]
+        assert [op.valid_time for op in ops] == [FIXED_VALID_TIME, 1, 2, 3]
+
+    def test_what_is_deleted_is_named_in_the_transaction_that_deletes_it(self) -> None:
+        row = Piece(5, "c5", "s1", (Version("a", 50, 5, 55, None),), 1)
+        deletion, named = batches.documents([row], {}, "w")
+        assert deletion == Delete("a", 50)
+        assert named.doc["xt/id"] == deletions_id("w") and named.doc["payload"]["deleted"] == {"a": [5, 55]}
+
+
+class TestCursors:
+    def test_a_cursor_comes_back_from_its_document(self) -> None:
+        left = cursor.advance(AT, 8, "c8", leaving_out=True)
+        assert cursor.from_doc(cursor.to_doc(left, "w")) == left == Cursor(3, "run-a", 8, "c8", (8,))
+        assert cursor.requeued(left, 8) == Cursor(3, "run-a", 8, "c8")
+        assert cursor.from_doc(None) is None
+
+    def test_a_cursor_of_another_make_is_not_guessed_at(self) -> None:
+        doc = cursor.to_doc(AT, "w")
+        doc["payload"]["added"] = 1
+        with pytest.raises(ValueError):
+            cursor.from_doc(doc)
+
+    def test_who_takes_over_has_a_higher_incarnation_than_anybody_before(self) -> None:
+        assert cursor.fence(AT, None, run="b", genesis="g") == Cursor(4, "b", 7, "c7")
+        assert cursor.fence(AT, Cursor(9, "b", 9, "c9"), run="b", genesis="g") == Cursor(10, "b", 7, "c7")
+        assert cursor.fence(None, None, run="b", genesis="g") == Cursor(1, "b", 0, "g")
+
+    def test_a_cursor_on_the_journals_chain_is_gone_on_from(self) -> None:
+        assert cursor.judge(AT, None, run="b", chain="c7", head_seq=9) == Resume()
+        assert cursor.judge(None, None, run="b", chain=None, head_seq=9) == Resume()
+
+    def test_a_node_that_lost_rows_is_noticed(self) -> None:
+        known = Cursor(5, "b", 9, "c9")
+        assert cursor.judge(AT, known, run="b", chain="c7", head_seq=9) == Resume(lost=2)
+        assert cursor.judge(None, known, run="b", chain=None, head_seq=9) == Resume(lost=9)
+
+    def test_a_cursor_beyond_or_off_the_journal_stops_everything(self) -> None:
+        beyond = cursor.judge(AT, None, run="b", chain=None, head_seq=5)
+        off = cursor.judge(AT, None, run="b", chain="other", head_seq=9)
+        assert isinstance(beyond, Halt) and isinstance(off, Halt)
+        assert "rebuild-xtdb" in beyond.reason and "rebuild-xtdb" in off.reason
+
+    def test_another_daemon_that_took_over_is_not_fought(self) -> None:
+        verdict = cursor.judge(AT, Cursor(2, "b", 7, "c7"), run="b", chain="c7", head_seq=9)
+        assert isinstance(verdict, Halt) and verdict.final
+
+    def test_an_older_copy_of_the_node_is_no_other_daemon(self) -> None:
+        assert cursor.judge(AT, Cursor(8, "b", 9, "c9"), run="b", chain="c7", head_seq=9) == Resume(lost=2)
+
+    def test_an_abort_is_explained_by_a_cursor_that_moved(self) -> None:
+        assert cursor.explains(AT, AT) == "unmoved"
+        assert cursor.explains(cursor.advance(AT, 8, "c8"), AT) == "moved"
+        assert cursor.explains(None, AT) == "moved"
+
+
+class TestPace:
+    def test_quick_answers_to_full_batches_make_them_larger_up_to_a_bound(self) -> None:
+        now = pace.Pace()
+        for _ in range(20):
+            now = pace.adapted(now, 0.05, now.versions)
+        assert now.versions == pace.VERSIONS_MAX
+        assert pace.adapted(pace.Pace(), 0.05, 3).versions == pace.Pace().versions
+
+    def test_slow_answers_make_them_smaller_down_to_a_bound(self) -> None:
+        now = pace.Pace()
+        for _ in range(20):
+            now = pace.adapted(now, 2.0, now.versions)
+        assert now.versions == pace.VERSIONS_MIN
+
+    def test_rows_wait_for_company_as_long_as_a_transaction_takes_within_bounds(self) -> None:
+        assert pace.linger_s(pace.Pace(latency_s=0.0)) == pace.LINGER_MIN_S
+        assert pace.linger_s(pace.Pace(latency_s=0.02)) == 0.02
+        assert pace.linger_s(pace.Pace(latency_s=9.0)) == pace.LINGER_MAX_S
+
+
+class TestRoom:
+    def test_eight_hours_of_fifty_writes_a_second_fit_without_a_warning_turning_into_a_refusal(self) -> None:
+        rows = 8 * 3600 * 50
+        assert spill.level(spill.fullness(spill.Room(), rows, rows * 2048)) == "warn"
+
+    @pytest.mark.parametrize(
+        ("rows", "size", "expected"),
+        [(49, 0, "open"), (50, 0, "warn"), (0, 800, "throttle"), (100, 0, "full"), (0, 2_000, "full")],
+    )
+    def test_whatever_is_fuller_decides(self, rows: int, size: int, expected: str) -> None:
+        assert spill.level(spill.fullness(spill.Room(rows=100, bytes=1_000), rows, size)) == expected
+
+    def test_what_waits_is_counted_in_rows_bytes_and_seconds(self) -> None:
+        waiting = spill.Waiting()
+        waiting.begin(reached=10, head=10, bytes_each=0, now=100.0)
+        waiting.add(12, 700, now=101.0)
+        waiting.add(13, 300, now=105.0)
+        assert (waiting.rows, waiting.bytes, waiting.age_s(107.0)) == (3, 1_000, 6.0)
+        waiting.reach(12)
+        assert (waiting.rows, waiting.bytes, waiting.age_s(107.0)) == (1, 300, 2.0)
+        waiting.reach(13)
+        assert (waiting.rows, waiting.bytes, waiting.age_s(107.0)) == (0, 0, 0.0)
+
+    def test_rows_from_before_the_start_count_as_much_as_they_do_on_average(self) -> None:
+        waiting = spill.Waiting()
+        waiting.begin(reached=0, head=1_000, bytes_each=50.0, now=0.0)
+        waiting.reach(400)
+        assert (waiting.rows, waiting.bytes) == (600, 30_000)
+
+    def test_what_a_node_lost_is_projected_again_and_waits_for_nothing(self) -> None:
+        waiting = spill.Waiting()
+        waiting.begin(reached=1_000, head=1_000, bytes_each=50.0, now=0.0)
+        waiting.reach(3)
+        assert (waiting.rows, waiting.bytes) == (0, 0)
+
+    def test_a_long_outage_is_counted_in_few_words(self) -> None:
+        waiting = spill.Waiting()
+        for n in range(1, 100_001):
+            waiting.add(n, 100, now=n / 1_000)
+        assert waiting.bytes == 10_000_000
+        assert len(waiting._buckets) <= 101
+
+    def test_throttled_writes_pass_at_the_rate_of_the_drain(self) -> None:
+        throttle = spill.Throttle()
+        passed = sum(throttle.wait_s(n / 1_000, 100.0) == 0 for n in range(10_000))
+        assert 1_000 <= passed <= 1_101
+
+    def test_without_any_drain_a_few_still_pass_and_the_others_are_told_when(self) -> None:
+        throttle = spill.Throttle()
+        waits = [throttle.wait_s(0.0, 0.0) for _ in range(1 + int(spill.DRAIN_LEAST))]
+        assert waits[:-1] == [0.0] * int(spill.DRAIN_LEAST) and 0 < waits[-1] <= 1 / spill.DRAIN_LEAST
+
+    def test_a_refusal_says_why_when_to_come_back_and_that_nothing_was_applied(self) -> None:
+        full = spill.refusal("full", 1.0, "nobody listens", 0.0)
+        slow = spill.refusal("throttle", 0.9, "", 0.02)
+        assert isinstance(full, CtxdError)
+        assert (full.code, full.outcome, full.retry_after_ms) == (
+            "store_backlog_full",
+            "not_applied",
+            spill.RETRY_FULL_MS,
+        )
+        assert "nobody listens" in full.message and full.hint
+        assert (slow.code, slow.outcome, slow.retry_after_ms) == ("rate_limited", "not_applied", 20)
