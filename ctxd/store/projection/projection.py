@@ -16,9 +16,10 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.store.past import Past, ReadModel
 from ctxd.store.projection.node import Connect, connect
+from ctxd.store.projection.ownership import Ownership
 from ctxd.store.projection.past import ProjectedPast
 from ctxd.store.projection.progress import Progress
-from ctxd.store.projection.projector import RECHECK_S, Projector, Sharing, Tell
+from ctxd.store.projection.projector import RECHECK_S, Projector, Tell
 from ctxd.store.projection.record import Record, load, save
 from ctxd.store.projection.rows import Rows
 from ctxd.store.projection.spill import THROTTLE_AT, Room, Throttle, fullness, level, refusal
@@ -49,11 +50,16 @@ class Projection:
         self._throttle = Throttle()
         self._run = secrets.token_hex(8)
         self._refusing = False
-        self._sharing: Sharing | None = None
+        self._ownership: Ownership | None = None
 
-    def share(self, sharing: Sharing) -> None:
-        """Project only what is this host's, as ``sharing`` knows. Called before ``run``."""
-        self._sharing = sharing
+    def share(self, ownership: Ownership) -> None:
+        """Project only what is this host's, as ``ownership`` knows. Called before ``open``."""
+        self._ownership = ownership
+
+    @property
+    def seq(self) -> int:
+        """The newest row that the node is known to have."""
+        return self._progress.seq
 
     def open(self, database: Path, artifacts: ArtifactStore, record: Path) -> None:
         """Begin with the journal in ``database``; what is remembered is kept at ``record``. Blocks."""
@@ -88,7 +94,7 @@ class Projection:
                     run=self._run,
                     connect=self._connect,
                     tell=self._tell,
-                    sharing=self._sharing,
+                    ownership=self._ownership,
                 )
                 try:
                     await projector.run()
@@ -121,7 +127,7 @@ class Projection:
 
     def past(self, model: ReadModel) -> Past:
         """Who answers reads that name a time, with ``model`` for what the node lacks."""
-        fences = None if self._sharing is None else self._sharing.ownership.fences
+        fences = None if self._ownership is None else self._ownership.fences
         return ProjectedPast(model, self._progress, self._tide, self._clock, self._rows.writer, fences)
 
     def rise(self, seq: int, size: int) -> None:

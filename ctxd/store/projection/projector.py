@@ -7,7 +7,7 @@ after a while. Only a journal that does not fit what the node holds ends that.
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 from anyio.to_thread import run_sync
@@ -18,11 +18,11 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.store.projection.cursor import Cursor, Halt, explains, fence, from_doc, judge, moved
 from ctxd.store.projection.node import Connect, Node
+from ctxd.store.projection.ownership import Lost, Ownership
 from ctxd.store.projection.pace import ROWS_MAX, Pace
 from ctxd.store.projection.progress import Progress
 from ctxd.store.projection.rows import Rows
 from ctxd.store.projection.stream import Aborted, Sent, Stopped, Stream, Tide
-from ctxd.store.sharing.ownership import Lost, Ownership
 
 FENCES_MAX: Final = 10
 """Attempts to move the cursor before a life is given up: each one lost is a late transaction that came through."""
@@ -37,17 +37,6 @@ RECHECK_S: Final = 10.0
 
 Tell = Callable[[str, dict[str, Any]], None]
 """Takes what happened, by name, and its figures."""
-
-
-class Sharing(Protocol):
-    """Several hosts, as far as projecting depends on them."""
-
-    ownership: Ownership
-
-    async def settle(self, lost: Lost) -> None:
-        """Return once rows of the sessions in ``lost`` can be told from those of their owners. Raises: nothing that
-        passes by itself."""
-        ...
 
 
 class Failed(Exception):
@@ -68,9 +57,9 @@ class Projector:
         run: str,
         connect: Connect,
         tell: Tell,
-        sharing: Sharing | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
-        """``run`` is a name that no other run of any daemon has. ``sharing``: with other hosts; null: with none."""
+        """``run`` is a name that no other run of any daemon has. ``ownership``: null without other hosts."""
         self._url = url
         self._rows = rows
         self._tide = tide
@@ -79,7 +68,7 @@ class Projector:
         self._run = run
         self._connect = connect
         self._tell = tell
-        self._sharing = sharing
+        self._ownership = ownership
         self._pace = Pace()
         self._rows_max = ROWS_MAX
         self._backoff_s = BACKOFF_MIN_S
@@ -105,9 +94,9 @@ class Projector:
             self._become("failed", "the node's ingester has failed: restart the node")
             return min(RECHECK_S, self._longer())
         except Lost as lost:
-            assert self._sharing is not None, "only what is shared is lost"
+            assert self._ownership is not None, "only what has owners is lost"
             self._become("projecting", str(lost))
-            await self._sharing.settle(lost)
+            await self._ownership.settle(lost)
             return 0.0
         except Aborted as aborted:
             # Another life finds out why; see _suspect.
@@ -137,8 +126,8 @@ class Projector:
             self._progress.begin(node, start, tx_id)
             self._backoff_s = BACKOFF_MIN_S
             self._become("projecting", "")
-            if self._sharing is not None:
-                self._sharing.ownership.begin(self._rows.writer)
+            if self._ownership is not None:
+                self._ownership.begin(self._rows.writer)
             stream = Stream(
                 node,
                 self._rows,
@@ -149,7 +138,7 @@ class Projector:
                 pace=self._pace,
                 rows_max=max(1, self._rows_max),
                 condemned=start.seq + 1 if self._rows_max == 0 else 0,
-                ownership=None if self._sharing is None else self._sharing.ownership,
+                ownership=self._ownership,
             )
             self._rows_max = ROWS_MAX
             try:

@@ -22,9 +22,9 @@ from ctxd.failpoints import hit
 from ctxd.store.projection.batches import Piece, take, transaction
 from ctxd.store.projection.cursor import QUARANTINED_MAX, Cursor, advance
 from ctxd.store.projection.node import Node
+from ctxd.store.projection.ownership import Guarded, Lost, Ownership
 from ctxd.store.projection.pace import ROWS_MAX, Pace, adapted, bounds, linger_s
 from ctxd.store.projection.rows import PORTION_ROWS, Rows, Texts
-from ctxd.store.sharing.ownership import Guarded, Lost, Ownership
 
 OUTSTANDING_MAX: Final = 4
 """Transactions that are submitted and not known to be committed: so much may the node's index be behind its log."""

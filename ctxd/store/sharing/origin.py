@@ -4,23 +4,28 @@ Whatever others wrote to the same entities, before or after, is passed over: too
 and two hosts may see one file.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import TypeVar
 
 from blake3 import blake3
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import form
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
+from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.store.reads import to_stored
 
+T = TypeVar("T")
+
 
 class NodeOrigin:
     """What ``writer`` had projected by the node's transaction ``tx_id``.
 
-    All raise XtdbFailure if the node does not answer, CtxdError corrupt for what no version of this program projects.
+    All raise CtxdError store_unavailable if the node does not answer, corrupt for what no version of this program
+    projects.
     """
 
     def __init__(self, client: XtdbClient, writer: str, tx_id: int) -> None:
@@ -30,7 +35,7 @@ class NodeOrigin:
 
     async def newest(self, ids: Sequence[str]) -> dict[str, Stored]:
         """See ``Origin.newest``."""
-        held = await self._client.held(ids, valid_time=VALID_TIME_MAX, tx_id=self._tx_id)
+        held = await _answered(self._client.held(ids, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
         found: dict[str, Stored] = {}
         for id, one in held.items():
             stored = self._mine(one.doc, one.valid_time)
@@ -44,12 +49,12 @@ class NodeOrigin:
 
     async def scan(self, prefix: str) -> list[Stored]:
         """See ``Origin.scan``."""
-        ids = await self._client.ids(prefix, valid_time=VALID_TIME_MAX, tx_id=self._tx_id)
+        ids = await _answered(self._client.ids(prefix, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
         return list((await self.newest(ids)).values())
 
     async def history(self, id: str) -> list[Stored]:
         """See ``Origin.history``."""
-        rows = await self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX, tx_id=self._tx_id)
+        rows = await _answered(self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
         by_tx: dict[int, Stored] = {}
         for row in rows:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
@@ -74,7 +79,7 @@ class NodeOrigin:
         return texts
 
     async def _texts(self, ids: Iterable[str]) -> dict[str, Doc]:
-        return await self._client.entities(ids, valid_time=form.FIXED_VALID_TIME, tx_id=self._tx_id)
+        return await _answered(self._client.entities(ids, valid_time=form.FIXED_VALID_TIME, tx_id=self._tx_id))
 
     def _mine(self, doc: Doc, valid_time: int) -> Stored | None:
         """The version that ``doc`` is, null if it is another writer's."""
@@ -85,6 +90,14 @@ class NodeOrigin:
         except ValueError as error:
             raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
         return _stored(version)
+
+
+async def _answered(asking: Awaitable[T]) -> T:
+    try:
+        return await asking
+    except XtdbFailure as error:
+        message = f"the XTDB node does not tell what another host wrote: {error}"
+        raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied") from error
 
 
 def _stored(version: Version) -> Stored:

@@ -60,12 +60,15 @@ class Ownership:
         self._heads = heads
         self._known: dict[str, Owner | None] = {}
         self._held: Counter[str] = Counter()
+        self._settler: Callable[[Lost], Awaitable[None]] | None = None
         self._is_open = False
         self._opened: anyio.Event | None = None
 
-    def open(self, fences: Iterable[Stored]) -> None:
-        """Let batches through, from now on that the ``fences`` of the journal are known. Raises: CtxdError corrupt."""
+    def open(self, fences: Iterable[Stored], settler: Callable[[Lost], Awaitable[None]]) -> None:
+        """Let batches through, from now on that the ``fences`` of the journal are known. ``settler`` is awaited when
+        sessions are lost. Raises: CtxdError corrupt."""
         self.fences.take(fences)
+        self._settler = settler
         self._is_open = True
         if self._opened is not None:
             self._opened.set()
@@ -91,6 +94,11 @@ class Ownership:
     def believed(self, session: str) -> Owner | None:
         """What the newest batch, which may be under way, makes of ``session``; null if none says anything."""
         return self._known.get(session)
+
+    async def settle(self, lost: Lost) -> None:
+        """Return once rows of the sessions in ``lost`` can be told from those of their owners."""
+        assert self._settler is not None, "nothing is lost before it is open"
+        await self._settler(lost)
 
     def is_held(self, session: str) -> bool:
         """Whether somebody is about to take ``session`` up again."""

@@ -1,0 +1,333 @@
+"""Sessions of several hosts on one log: taken over from another one, taken up again here, and told apart when lost.
+
+Owns who may do so, the order of the steps, and what is kept when a session went on elsewhere. The promise: whoever is
+told that a session is here may write to it, or learns from the first refusal where it is and which branch keeps what
+came too late; nothing that was acknowledged is lost.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import anyio
+
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.sessions.barred import Barred, owned_elsewhere
+from ctxd.sessions.catalog import no_session
+from ctxd.sessions.entering import Origin, OwnJournal, enter, here_of, past_of
+from ctxd.sessions.head import Head, read_head
+from ctxd.sessions.lock import SessionLock
+from ctxd.sessions.registry import Sessions
+from ctxd.store.projection.ownership import Lost, Ownership
+from ctxd.store.sharing import fences, owners
+from ctxd.store.sharing.fences import Fence
+from ctxd.store.sharing.log import SharedLog
+from ctxd.store.sharing.owners import Owner
+from ctxd.store.writes import Write
+from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.methods import SessionOwnerResult
+from ctxd_protocol.sessions import SessionSummary
+
+STEPS_MAX: Final = 5
+"""Attempts to claim a session of which another host changed the owner meanwhile."""
+
+TIDY_S: Final = 1.0
+"""Seconds between two looks for sessions that have no owner, or are to be given up."""
+
+SETTLE_S: Final = 1.0
+"""Seconds until a fence that could not be written is tried again."""
+
+_SESSION_CHARS: Final = 96
+"""Characters of a session's id that its branch's id begins with: what is added must fit an id."""
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+class Hosts:
+    """The several hosts, as one of them sees them. ``start``, then ``run`` while anything else is called."""
+
+    def __init__(
+        self, sessions: Sessions, log: SharedLog, ownership: Ownership, clock: Clock, *,
+        projected: Callable[[], int], tell: Tell,
+    ) -> None:  # fmt: skip
+        """``projected``: the newest journal row that the node is known to have."""
+        self._sessions = sessions
+        self._store = sessions.store
+        self._log = log
+        self._ownership = ownership
+        self._clock = clock
+        self._projected = projected
+        self._tell = tell
+        self._bringing: dict[str, SessionLock] = {}
+
+    @property
+    def _writer(self) -> str:
+        return self._store.writer
+
+    async def start(self) -> None:
+        """Know what was fenced, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
+        self._ownership.open(await self._store.scan(fences.PREFIX), self._settle)
+        for session in self._ownership.fences.sessions:
+            await self._bar_again(session)
+
+    async def _bar_again(self, session: str) -> None:
+        """Refuse writes to ``session`` if its last fence was not followed by its return."""
+        newest = self._ownership.fences.newest(session)
+        head = (await self._store.heads((str(session_object_id(session)),)))[str(session_object_id(session))]
+        if newest is not None and head is not None and head.tx < newest[1]:
+            self._sessions.barred[session] = Barred(newest[0].host, newest[0].branch)
+
+    async def run(self) -> None:
+        """Keep the lease and watch the others' until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._log.run)
+            group.start_soon(self._tidy)
+
+    # --- take a session up, or over ---
+
+    @asynccontextmanager
+    async def bringing(self, session: str, principal: str) -> AsyncIterator[None]:
+        """Have ``session`` here, whole and this host's, inside: it is about to be resumed.
+
+        Raises: CtxdError session_not_found, session_owned_elsewhere, store_unavailable, session_closed, corrupt and
+        those of the store. Cancel: safe; what is taken in by then is taken in again by the next attempt.
+        """
+        lock = self._bringing.setdefault(session, SessionLock())
+        try:
+            async with lock:
+                with self._ownership.holding(session):
+                    if not self._is_active(session):
+                        await self._bring(session, principal)
+                    yield
+        finally:
+            if lock.free:
+                self._bringing.pop(session, None)
+
+    def _is_active(self, session: str) -> bool:
+        """Whether ``session`` is here and was not given up."""
+        state = self._sessions.catalog.state(session)
+        return state == "active" and session not in self._sessions.barred
+
+    def _is_whole(self, session: str) -> bool:
+        """Whether all of ``session`` is here, as it was when it was here last."""
+        return session in self._sessions.catalog and session not in self._sessions.barred
+
+    async def _bring(self, session: str, principal: str) -> None:
+        for _ in range(STEPS_MAX):
+            try:
+                owner = await self._take(session)
+            except CtxdError as error:
+                if error.code == "store_unavailable" and self._is_unprojected(session):
+                    return
+                raise
+            if owner is not None:
+                if owner.source is not None:
+                    await self._take_in(session, owner.source, principal)
+                return
+        raise owned_elsewhere(session, "another", retry_after_ms=1_000, hint="It changes hands; try again.")
+
+    def _is_unprojected(self, session: str) -> bool:
+        """Whether the pause of ``session`` surely has not got to the node: then nobody can have claimed it."""
+        owner = self._ownership.believed(session)
+        return owner is not None and self._is_whole(session) and owners.standing(owner, self._writer) == "mine"
+
+    async def _take(self, session: str) -> Owner | None:
+        """One attempt to make ``session`` this host's. Returns: its owner then; null if it changed meanwhile.
+
+        Raises: CtxdError session_not_found, session_owned_elsewhere, session_closed, store_unavailable.
+        """
+        owner = await self._log.owner(session)
+        if owner is None:
+            if not self._is_whole(session):
+                raise no_session(session)
+            return owners.first(self._writer)
+        match owners.standing(owner, self._writer):
+            case "mine" if owner.source is not None or self._is_whole(session):
+                believed = self._ownership.believed(session)
+                # A batch that gives it up may be under way: wait for its outcome by looking again.
+                if believed is not None and believed.token == owner.token and believed.released:
+                    await self._clock.sleep(0.05)
+                    return None
+                return owner
+            case "resting" if self._is_whole(session):
+                after = owners.resumed(owner)
+            case _:
+                await self._require_claimable(session, owner)
+                after = owners.claimed(owner, self._writer)
+                if after.source == self._writer and self._is_whole(session):
+                    after = owners.adopted(after)
+        if not await self._log.step(session, owner, after):
+            return None
+        self._ownership.learn(session, after)
+        self._tell("sharing.claimed", {"session": session, "token": after.token, "from": owner.writer})
+        return after
+
+    async def _require_claimable(self, session: str, owner: Owner) -> None:
+        left_s = 0.0
+        if owner.writer != self._writer:
+            await self._log.meet(owner.writer)
+            left_s = self._log.left_s(owner.writer)
+        if not owners.may_claim(owner, self._writer, expired=left_s <= 0):
+            wait = max(1, int(left_s * 1000))
+            raise owned_elsewhere(session, self._log.host(owner.writer), retry_after_ms=wait)
+        stored = (await self._log.heads((session,))).get(session)
+        if stored is not None and read_head(stored).settings.state == "closed":
+            raise CtxdError("session_closed", f"session {session} is closed", outcome="not_applied")
+
+    async def _take_in(self, session: str, source: str, principal: str) -> None:
+        """Write ``session`` here as it is at the node. Raises: CtxdError."""
+        began = self._clock.monotonic()
+        origin: Origin = await self._log.origin(session, source)
+        past = await past_of(origin, session)
+        if past is None:
+            raise CtxdError("corrupt", f"session {session} has an owner, but is not at the node", outcome="not_applied")
+        here = await here_of(
+            self._store,
+            past,
+            session,
+            ordinal=self._sessions.next_ordinal(),
+            filesystem="" if source == self._writer else self._log.filesystem(source),
+            taken_up=True,
+        )
+        self._sessions.unload(session)
+        pending = await enter(self._store, origin, past, here, kind="session.adopt", principal=principal)
+        await pending.wait()
+        self._sessions.unload(session)
+        self._sessions.barred.pop(session, None)
+        took_ms = int((self._clock.monotonic() - began) * 1000)
+        figures = {"segments": len(past.segments), "objects": len(past.objects), "took_ms": took_ms}
+        self._tell("sharing.taken_in", {"session": session, "from": self._log.host(source), **figures})
+
+    # --- what was lost ---
+
+    async def _settle(self, lost: Lost) -> None:
+        """Fence every session in ``lost``, and keep what is written of it here as a branch."""
+        for session, owner in lost.sessions.items():
+            try:
+                await self._fence(session, owner, lost.first)
+            except CtxdError as error:
+                self._tell("sharing.fence_not_written", {"session": session, "reason": error.message})
+                await self._clock.sleep(SETTLE_S)
+                return
+
+    async def _fence(self, session: str, owner: Owner, first: int) -> None:
+        with suppress(CtxdError):
+            await self._log.meet(owner.writer)
+        host = self._log.host(owner.writer)
+        branch = self._branch_id(session, owner) if session in self._sessions.catalog else None
+        self._sessions.barred[session] = Barred(host, branch)
+        self._sessions.unload(session)
+        await self._store.settled()
+        if branch is not None:
+            await self._keep_branch(session, branch)
+        fence = Fence(session=session, first=first, branch=branch, host=host, token=owner.token)
+        receipt = await self._store.submit(
+            Write(kind="session.fence", principal="daemon", puts=(fences.document_of(fence),))
+        ).wait()
+        self._ownership.fences.add(fence, receipt.seq)
+        self._tell("sharing.lost", {"session": session, "to": host, "branch": branch})
+
+    async def _keep_branch(self, session: str, branch: str) -> None:
+        if branch in self._sessions.catalog:
+            return
+        origin = OwnJournal(self._store)
+        past = await past_of(origin, session)
+        if past is None:
+            return
+        here = await here_of(self._store, past, branch, ordinal=self._sessions.next_ordinal())
+        pending = await enter(self._store, origin, past, here, kind="session.branch", principal="daemon")
+        await pending.wait()
+
+    def _branch_id(self, session: str, owner: Owner) -> str:
+        return f"{session[:_SESSION_CHARS]}@{self._writer[:8]}.{owner.token}"
+
+    # --- keep in order ---
+
+    async def _tidy(self) -> None:
+        """Give sessions that were here before there were several hosts an owner, and give up those set aside."""
+        while True:
+            await self._clock.sleep(TIDY_S)
+            try:
+                await self._tidy_once()
+            except CtxdError as error:
+                # The lease says so already, if the node is away.
+                if error.code != "store_unavailable":
+                    self._tell("sharing.not_tidied", {"reason": error.message})
+                await self._clock.sleep(TIDY_S)
+
+    async def _tidy_once(self) -> None:
+        states = {
+            session: state
+            for session, state in self._sessions.catalog.states().items()
+            if session not in self._sessions.barred and not self._ownership.is_held(session)
+        }
+        unsure = [session for session in states if self._is_untidy(session, states[session])]
+        for session in unsure:
+            head = (await self._store.heads((session_object_id(session),)))[session_object_id(session)]
+            if head is None or head.tx > self._projected():
+                continue
+            owner = await self._log.owner(session)
+            if owner is not None and owners.standing(owner, self._writer) != "mine":
+                self._ownership.learn(session, owner)
+                continue
+            after = owners.first(self._writer) if owner is None else owner
+            after = owners.released(after) if states[session] != "active" and not after.source else after
+            if after == owner or await self._log.step(session, owner, after):
+                self._ownership.learn(session, after)
+
+    def _is_untidy(self, session: str, state: str) -> bool:
+        owner = self._ownership.believed(session)
+        if owner is None:
+            return True
+        return state != "active" and owners.standing(owner, self._writer) == "mine" and not owner.source
+
+    # --- tell ---
+
+    async def owner(self, session: str) -> SessionOwnerResult:
+        """Whose ``session`` is. Raises: CtxdError session_not_found, store_unavailable. Cancel: safe."""
+        barred = self._sessions.barred.get(session)
+        owner = await self._log.owner(session)
+        if owner is None and session not in self._sessions.catalog:
+            raise no_session(session)
+        if owner is not None and owner.writer != self._writer:
+            await self._log.meet(owner.writer)
+        here = owner is None or owner.writer == self._writer
+        writer = self._writer if owner is None else owner.writer
+        return SessionOwnerResult(
+            session=session,
+            host=self._log.host(writer),
+            here=here,
+            released=owner is not None and owner.released,
+            branch=None if barred is None else barred.branch,
+            lease_left_ms=None if here else max(0, int(self._log.left_s(writer) * 1000)),
+        )
+
+    async def elsewhere(self) -> list[SessionSummary]:
+        """The sessions that other hosts wrote last, by id. Raises: CtxdError store_unavailable. Cancel: safe."""
+        others = {s: owner for s, owner in (await self._log.owners()).items() if owner.writer != self._writer}
+        for writer in {owner.writer for owner in others.values()}:
+            await self._log.meet(writer)
+        heads = await self._log.heads(others)
+        return [
+            _summary(session, read_head(heads[session]), heads[session].valid_time, self._log.host(owner.writer))
+            for session, owner in others.items()
+            if session in heads
+        ]
+
+
+def _summary(session: str, head: Head, valid_time: int, host: str) -> SessionSummary:
+    settings = head.settings
+    return SessionSummary(
+        session=session,
+        agent=settings.agent,
+        state=settings.state,
+        created_at=settings.created_at,
+        updated_at=valid_time,
+        turn_count=head.turn_count,
+        index_count=head.index_count,
+        active_count=head.active_count,
+        preview=head.preview,
+        labels=settings.labels,
+        host=host,
+    )

@@ -1,0 +1,106 @@
+"""The log that several hosts share, as one of them asks it: whose sessions are, who is alive, what another one wrote.
+
+What goes wrong with the node is told as ``store_unavailable``, here and nowhere above.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import anyio
+
+from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
+from ctxd.backends.xtdb.errors import XtdbFailure
+from ctxd.backends.xtdb.form import from_doc
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored
+from ctxd.store.reads import to_stored
+from ctxd.store.sharing import claims
+from ctxd.store.sharing.beats import Beats
+from ctxd.store.sharing.origin import NodeOrigin
+from ctxd.store.sharing.owners import Owner
+
+ANSWER_S: Final = 10.0
+"""Seconds that the node may take for one question or step, before it counts as away."""
+
+
+class SharedLog:
+    """See the module. ``run`` while anything else is called. All calls raise CtxdError ``store_unavailable`` if the
+    node does not answer, or not in time; all may be cancelled."""
+
+    def __init__(self, client: XtdbClient, beats: Beats) -> None:
+        self._client = client
+        self._beats = beats
+
+    async def run(self) -> None:
+        """Keep this host's lease and watch the others' until cancelled."""
+        async with self._client:
+            await self._beats.run()
+
+    # --- hosts ---
+
+    def host(self, writer: str) -> str:
+        """The name of the host of ``writer``."""
+        return self._beats.host(writer)
+
+    def filesystem(self, writer: str) -> str:
+        """The id of the own filesystem of the host of ``writer``; empty where nothing tells it."""
+        return self._beats.filesystem(writer)
+
+    def left_s(self, writer: str) -> float:
+        """Seconds until ``writer`` counts as dead if it stays silent; 0 or less: it does."""
+        return self._beats.left_s(writer)
+
+    async def meet(self, writer: str) -> None:
+        """Know the lease of ``writer``, if it has one."""
+        if writer not in self._beats.observer.leases:
+            with _asking("which hosts there are"):
+                await self._beats.look()
+
+    # --- owners ---
+
+    async def owner(self, session: str) -> Owner | None:
+        """Whose ``session`` is; null if nobody's."""
+        with _asking(f"whose session {session} is"):
+            return await claims.owner_of(self._client, session)
+
+    async def owners(self) -> dict[str, Owner]:
+        """The owner of each session that has one, by id of session."""
+        with _asking("whose the sessions are"):
+            return await claims.every_owner(self._client)
+
+    async def step(self, session: str, before: Owner | None, after: Owner) -> bool:
+        """See ``claims.take_step``."""
+        with _asking(f"whether session {session} changed hands"):
+            return await claims.take_step(self._client, session, before, after)
+
+    # --- what others wrote ---
+
+    async def heads(self, sessions: Iterable[str]) -> Mapping[str, Stored]:
+        """The newest heads of ``sessions``, whoever wrote them, by id of session."""
+        ids = {f"session:{session}": session for session in sessions}
+        with _asking("what the sessions are"):
+            held = await self._client.held(ids, valid_time=VALID_TIME_MAX)
+            versions = {ids[id]: from_doc(one.doc, one.valid_time)[0] for id, one in held.items()}
+        found = {session: to_stored(version) for session, version in versions.items()}
+        return {session: stored for session, stored in found.items() if stored is not None}
+
+    async def origin(self, session: str, source: str) -> NodeOrigin:
+        """``session`` as it was when ``source`` had it whole for the last time."""
+        with _asking(f"since when session {session} is claimed"):
+            return NodeOrigin(self._client, source, await claims.basis_of(self._client, session))
+
+
+@contextmanager
+def _asking(what: str) -> Iterator[None]:
+    try:
+        with anyio.fail_after(ANSWER_S):
+            yield
+    except (XtdbFailure, TimeoutError, ValueError) as error:
+        raise unavailable(what, str(error) or "it does not answer in time") from error
+
+
+def unavailable(what: str, why: str) -> CtxdError:
+    """The error of a call that needs the node."""
+    message = f"the XTDB node does not tell {what}: {why}"
+    return CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied")
