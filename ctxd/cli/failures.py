@@ -26,6 +26,9 @@ COMMANDS: Final = {
     "object.history": "object history",
     "object.list": "object ls",
     "context.assemble": "context",
+    "context.current": "current",
+    "sandbox.list": "sandbox ls",
+    "sandbox.release": "sandbox release",
 }
 """The command for what a method does; a method that is missing here is called by ``ctx rpc``."""
 

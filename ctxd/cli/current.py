@@ -1,0 +1,25 @@
+"""``ctx current``: the id of the context that is being worked in, for hooks and scripts that must not wait."""
+
+import click
+
+from ctxd.cli.command import Command, Invocation, common
+from ctxd.cli.context_id import look
+from ctxd.cli.exits import NOT_FOUND, Stop
+
+
+@click.command(cls=Command, examples='ctx current\nctx current -s s1\ngit commit -m "in $(ctx current)"')
+@click.option("-s", "--session", metavar="SESSION", help="Of this session; else $CTXD_SESSION, else the socket's own.")
+@common
+def current(run: Invocation, session: str | None) -> None:
+    """Print the id of the current context. Nothing, and exit code 3, when there is none.
+
+    $CTXD_CONTEXT_ID wins; then $CTXD_CONTEXT_FILE, or current.json beside the socket; then the daemon is asked. It
+    takes no longer than 200 ms.
+    """
+    found = look(session, run.socket)
+    if found is None:
+        raise Stop(NOT_FOUND)
+    if run.screen.as_json:
+        run.screen.document(found)
+    else:
+        run.screen.content(found["context_id"] + "\n")

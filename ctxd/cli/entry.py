@@ -1,0 +1,21 @@
+"""Where ``ctx`` begins: the one command that hooks wait for is carried out before anything else is loaded."""
+
+import sys
+from typing import Final
+
+_NOT_FOUND: Final = 3
+
+
+def main() -> None:
+    """Run the program and exit."""
+    if sys.argv[1:] == ["current"]:
+        from ctxd.cli.context_id import look
+
+        found = look()
+        if found is None:
+            sys.exit(_NOT_FOUND)
+        sys.stdout.write(found["context_id"] + "\n")
+        sys.exit(0)
+    from ctxd.cli.main import main as every_command
+
+    every_command()

@@ -1,0 +1,149 @@
+"""The commit-msg hook of ``ctx install git``: its text, and putting it in its place and away again.
+
+Owns one file in git's hooks directory, and the name under which a hook that was there before is kept. Promise: what was
+there runs as before, first, and comes back when this goes.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ctxd.cli.exits import CONFLICT, FAILURE, NOT_FOUND, Stop
+
+TRAILER: Final = "Context-Id"
+"""The trailer's name."""
+
+_NAME: Final = "commit-msg"
+_KEPT: Final = "commit-msg.before-ctxd"
+_MARK: Final = "# Made by ctx install git"
+_GIT_S: Final = 10.0
+
+_HOOK: Final = f"""#!/bin/sh
+{_MARK}; taken away by ctx install git --uninstall.
+# Runs the hook that was here before, then adds the context in which the commit is made, if there is one.
+before=$(dirname "$0")/{_KEPT}
+if [ -x "$before" ]; then
+    "$before" "$@" || exit $?
+fi
+context=${{CTXD_CONTEXT_ID:-}}
+if [ -z "$context" ] && command -v ctx >/dev/null 2>&1; then
+    context=$(ctx current 2>/dev/null </dev/null) || context=
+fi
+if [ -z "$context" ]; then
+    file=${{CTXD_CONTEXT_FILE:-/run/ctxd/current.json}}
+    if [ -r "$file" ]; then
+        context=$(sed -n 's/.*"context_id": *"\\([A-Za-z0-9-]*\\)".*/\\1/p' "$file" 2>/dev/null)
+    fi
+fi
+case $context in
+    *[!A-Za-z0-9-]*) exit 0 ;;
+    ctx-?*) ;;
+    *) exit 0 ;;
+esac
+# A message of comments alone is a commit that was given up: it must stay empty.
+if [ -n "$(git stripspace --strip-comments <"$1" 2>/dev/null)" ]; then
+    git interpret-trailers --in-place --no-divider --if-exists addIfDifferent \\
+        --trailer "{TRAILER}: $context" "$1" 2>/dev/null
+fi
+exit 0
+"""
+
+
+class Done(NamedTuple):
+    """What became of the hook. ``kept``: a hook that was there before goes on running, or is back. ``shared``: it is
+    no repository's own."""
+
+    told: str
+    hook: Path
+    changed: bool
+    kept: bool
+    shared: bool
+
+
+def install(repo: Path) -> Done:
+    """Put the hook in its place. Again: no effect. Raises: ``Stop``."""
+    folder, shared = _hooks(repo)
+    hook, kept = folder / _NAME, folder / _KEPT
+    if _is_ours(hook):
+        changed = hook.read_text() != _HOOK or not os.access(hook, os.X_OK)
+        if changed:
+            _write(hook)
+        return Done("renewed" if changed else "already there", hook, changed, _is_there(kept), shared)
+    if _is_there(hook):
+        if _is_there(kept):
+            raise Stop(CONFLICT, f"{hook} and {kept} are both there", hint="take one of them away", symbol="conflict")
+        _do(lambda: hook.rename(kept))
+    _do(lambda: folder.mkdir(parents=True, exist_ok=True))
+    _write(hook)
+    return Done("installed", hook, True, _is_there(kept), shared)
+
+
+def uninstall(repo: Path) -> Done:
+    """Take the hook away, and put back what was there. Without one: no effect. Raises: ``Stop``."""
+    folder, shared = _hooks(repo)
+    hook, kept = folder / _NAME, folder / _KEPT
+    if not _is_ours(hook):
+        return Done("not there", hook, False, False, shared)
+    was_kept = _is_there(kept)
+    _do(lambda: kept.replace(hook) if was_kept else hook.unlink())
+    return Done("taken away", hook, True, was_kept, shared)
+
+
+def _hooks(repo: Path) -> tuple[Path, bool]:
+    """Where git looks for hooks of the work tree ``repo``, and whether that is outside of it. Raises: ``Stop``."""
+    hooks = repo / _git(repo, "rev-parse", "--git-path", "hooks")
+    own = (repo / _git(repo, "rev-parse", "--git-common-dir")).resolve(), _top(repo)
+    place = hooks.resolve()
+    return place, not any(place.is_relative_to(each) for each in own)
+
+
+def _top(repo: Path) -> Path:
+    try:
+        return Path(_git(repo, "rev-parse", "--show-toplevel")).resolve()
+    except Stop:
+        return repo.resolve()  # A bare repository has no work tree.
+
+
+def _git(repo: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", os.fspath(repo), *words], capture_output=True, text=True, timeout=_GIT_S, check=False
+        )
+    except FileNotFoundError:
+        raise Stop(FAILURE, "there is no git here", hint="install it", symbol="unsupported") from None
+    except subprocess.TimeoutExpired:
+        raise Stop(FAILURE, f"git does not answer in {repo}", symbol="timeout") from None
+    if done.returncode:
+        raise Stop(NOT_FOUND, f"{repo} is in no git repository", hint="name one: --repo PATH", symbol="not_found")
+    return done.stdout.rstrip("\n")
+
+
+def _is_ours(hook: Path) -> bool:
+    try:
+        return not hook.is_symlink() and _MARK in hook.read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _write(hook: Path) -> None:
+    fresh = hook.with_name(f".{hook.name}.ctxd")
+
+    def written() -> None:
+        fresh.write_text(_HOOK)
+        fresh.chmod(0o755)
+        fresh.replace(hook)
+
+    _do(written)
+
+
+def _do(work: Callable[[], Any]) -> None:
+    try:
+        work()
+    except OSError as error:
+        raise Stop(FAILURE, f"{error.filename}: {error.strerror}", symbol="failed") from error

@@ -1,0 +1,60 @@
+"""``ctx sandbox``: which sandboxes have a socket of their own."""
+
+import click
+
+from ctxd.cli.command import Command, Group, Invocation, common, listing
+from ctxd.cli.words import age, count
+from ctxd.clock import SystemClock
+from ctxd_protocol.sandboxes import SandboxView
+
+
+@click.group(cls=Group, examples="ctx sandbox ls\nctx sandbox release k7q2nx4fzr3wv5ta")
+def sandbox() -> None:
+    """See and end the sandboxes that are registered."""
+
+
+@sandbox.command(cls=Command, examples="ctx sandbox ls\nctx sandbox ls --json | jq -r '.items[].directory'")
+@listing
+@common
+def ls(run: Invocation) -> None:
+    """List sandboxes, oldest first: whose they are, how long, and what they use."""
+    with run.client() as client:
+        found = client.sandbox_list().sandboxes
+    if run.screen.listing(found, [each.sandbox for each in found]):
+        return
+    now = SystemClock().wall_ms()
+    run.screen.table(
+        ("SANDBOX", "PRINCIPAL", "SESSIONS", "MAY", "OPEN", "CALLS", "REFUSED", "LEASE", "SINCE"),
+        [
+            (
+                each.sandbox,
+                each.principal,
+                ", ".join(each.sessions),
+                ", ".join(each.grants) or "ask",
+                count(each.connections),
+                count(each.requests),
+                count(each.refused),
+                _lease(each, now),
+                age(each.created_at, now),
+            )
+            for each in found
+        ],
+        right=(4, 5, 6),
+    )
+
+
+@sandbox.command(cls=Command, examples="ctx sandbox release k7q2nx4fzr3wv5ta")
+@click.argument("sandbox_id", metavar="SANDBOX")
+@common
+def release(run: Invocation, sandbox_id: str) -> None:
+    """End SANDBOX: its socket, its connections and its directory. Its sessions stay."""
+    with run.client() as client:
+        done = client.sandbox_release(sandbox_id)
+    if run.screen.as_json:
+        run.screen.document(done)
+
+
+def _lease(found: SandboxView, now: int) -> str:
+    if found.expires_at is None:
+        return "its connection's"
+    return f"{count(max(0, found.expires_at - now) // 1000)} s"
