@@ -6,6 +6,7 @@ meanings: a duplicated request reaches the node twice, a dropped reply was given
 
 import asyncio
 import random
+import re
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
@@ -18,6 +19,7 @@ SECONDS_HELD: Final = 0.05
 """How long a delayed request or a held reply waits at most: longer than a node takes, shorter than a client waits."""
 
 DRIP_BYTES: Final = 7
+_TX_ID: Final = re.compile(rb'tx-id",(\d+)')
 
 
 class Fault(StrEnum):
@@ -124,6 +126,7 @@ class ChaosProxy:
         self._upstream = upstream
         self._passed = asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
+        self._newest_tx = 0
 
     @asynccontextmanager
     async def running(self):
@@ -165,7 +168,8 @@ class ChaosProxy:
         if fault is Fault.ERROR_BEFORE:
             return await self._say(writer, reply(self._error(), b'["^ ","~:type","chaos"]'))
         if fault is Fault.LIE:
-            said = b'["^ ","~:xtdb.api/tx-id",%d,"~:xtdb.api/tx-time","~m1700000000000"]' % (2**40)
+            # The id that the next one will really have: what a node says that loses it in a power cut.
+            said = b'["^ ","~:xtdb.api/tx-id",%d,"~:xtdb.api/tx-time","~m1700000000000"]' % (self._newest_tx + 1)
             return await self._say(writer, reply(202, said))
         if fault is Fault.DELAY:
             await asyncio.sleep(SECONDS_HELD)
@@ -191,7 +195,10 @@ class ChaosProxy:
             return b""
         try:
             writer.write(request.closing())
-            return kept_open(await reader.read())
+            answer = kept_open(await reader.read())
+            if request.submits and (found := _TX_ID.search(answer)) is not None:
+                self._newest_tx = max(self._newest_tx, int(found[1]))
+            return answer
         except ConnectionError:
             return b""
         finally:
