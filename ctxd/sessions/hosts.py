@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
+from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
@@ -31,6 +32,9 @@ from ctxd_protocol.sessions import SessionSummary
 
 STEPS_MAX: Final = 5
 """Attempts to claim a session of which another host changed the owner meanwhile."""
+
+UNKNOWN_S: Final = 1.0
+"""Seconds that making a session waits for the node to say that no other host has one of this id."""
 
 TIDY_S: Final = 1.0
 """Seconds between two looks for sessions that have no owner, or are to be given up."""
@@ -78,11 +82,12 @@ class Hosts:
         if newest is not None and head is not None and head.tx < newest[1]:
             self._sessions.barred[session] = Barred(newest[0].host, newest[0].branch)
 
-    async def run(self) -> None:
-        """Keep the lease and watch the others' until cancelled."""
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep the lease and watch the others' until cancelled; started once the rest may be called."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._log.run)
+            await group.start(self._log.run)
             group.start_soon(self._tidy)
+            task_status.started()
 
     # --- take a session up, or over ---
 
@@ -198,6 +203,22 @@ class Hosts:
         took_ms = int((self._clock.monotonic() - began) * 1000)
         figures = {"segments": len(past.segments), "objects": len(past.objects), "took_ms": took_ms}
         self._tell("sharing.taken_in", {"session": session, "from": self._log.host(source), **figures})
+
+    async def require_unknown(self, session: str) -> None:
+        """Raises: CtxdError session_exists if another host is known to have ``session``. A node that does not answer
+        at once says nothing: should there be one, what is made here is kept as a branch. Cancel: safe."""
+        if session in self._sessions.catalog:
+            return
+        owner: Owner | None = None
+        with anyio.move_on_after(UNKNOWN_S), suppress(CtxdError):
+            owner = await self._log.owner(session)
+        if owner is not None and owners.standing(owner, self._writer) == "elsewhere":
+            raise CtxdError(
+                "session_exists",
+                f"session {session} exists on host {self._log.host(owner.writer)}",
+                hint="Choose another id, or take it over with session.resume.",
+                outcome="not_applied",
+            )
 
     # --- what was lost ---
 

@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from typing import Final
 
 import anyio
+from anyio.abc import TaskStatus
 
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.form import from_doc
+from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.store.reads import to_stored
 from ctxd.store.sharing import claims
-from ctxd.store.sharing.beats import Beats
+from ctxd.store.sharing.beats import Beats, Tell
 from ctxd.store.sharing.origin import NodeOrigin
 from ctxd.store.sharing.owners import Owner
 
@@ -32,9 +34,10 @@ class SharedLog:
         self._client = client
         self._beats = beats
 
-    async def run(self) -> None:
-        """Keep this host's lease and watch the others' until cancelled."""
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep this host's lease and watch the others' until cancelled; started once the rest may be called."""
         async with self._client:
+            task_status.started()
             await self._beats.run()
 
     # --- hosts ---
@@ -89,6 +92,24 @@ class SharedLog:
         """``session`` as it was when ``source`` had it whole for the last time."""
         with _asking(f"since when session {session} is claimed"):
             return NodeOrigin(self._client, source, await claims.basis_of(self._client, session))
+
+
+def shared_log(
+    url: str, clock: Clock, *, writer: str, host: str, filesystem: str, incarnation: int, lease_s: float, tell: Tell
+) -> SharedLog:
+    """The log behind the node at ``url``, for the journal of ``writer`` in its ``incarnation`` on ``host``."""
+    client = XtdbClient(url, clock=clock)
+    beats = Beats(
+        client,
+        clock,
+        writer=writer,
+        host=host,
+        filesystem=filesystem,
+        incarnation=incarnation,
+        lease_s=lease_s,
+        tell=tell,
+    )
+    return SharedLog(client, beats)
 
 
 @contextmanager

@@ -1,0 +1,79 @@
+"""What sharing a log with other hosts adds to ``session.*``: whose a session is, and taking it over when resumed.
+
+Adds to calls that are made elsewhere, and changes none of them: with one host, all is as if this were not there.
+"""
+
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.dispatch import Answer, Handler
+from ctxd_protocol import methods as wire
+from ctxd_protocol.sessions import SessionSummary
+
+if TYPE_CHECKING:
+    # What it takes to speak HTTP is loaded only by those who do.
+    from ctxd.sessions.hosts import Hosts
+
+_RESUME: Final = "session.resume"
+_CREATE: Final = "session.create"
+_LIST: Final = "session.list"
+
+
+def handlers(family: Mapping[str, Handler], hosts: "Hosts | None") -> dict[str, Handler]:
+    """``family``, the methods of sessions on this host, with the other hosts in sight; ``hosts`` null: none are."""
+    shared = _SharedCalls(family, hosts)
+    table: dict[str, Handler] = {**family, "session.owner": shared.owner, _LIST: shared.list}
+    return table if hosts is None else table | {_RESUME: shared.resume, _CREATE: shared.create}
+
+
+class _SharedCalls:
+    def __init__(self, family: Mapping[str, Handler], hosts: "Hosts | None") -> None:
+        self._family = family
+        self._hosts = hosts
+
+    @property
+    def _others(self) -> "Hosts":
+        if self._hosts is None:
+            hint = "Set store.shared on every host whose node is on the same log."
+            raise CtxdError("unsupported", "this daemon shares its sessions with no other host", hint=hint)
+        return self._hosts
+
+    async def owner(self, _: Caller, params: wire.SessionParams) -> wire.SessionOwnerResult:
+        return await self._others.owner(params.session)
+
+    async def resume(self, caller: Caller, params: wire.SessionWriteParams) -> Answer:
+        async with self._others.bringing(params.session, caller.principal):
+            return await self._here(_RESUME, caller, params)
+
+    async def create(self, caller: Caller, params: wire.SessionCreateParams) -> Answer:
+        if params.session is not None:
+            await self._others.require_unknown(params.session)
+        return await self._here(_CREATE, caller, params)
+
+    async def list(self, caller: Caller, params: wire.SessionListParams) -> Answer:
+        if not params.elsewhere:
+            return await self._here(_LIST, caller, params)
+        rows = [row for row in await self._others.elsewhere() if _passes(row, params)]
+        rows = [row for row in rows if params.cursor is None or row.session > params.cursor]
+        page = tuple(rows[: params.limit])
+        more = page[-1].session if len(rows) > len(page) else None
+        return wire.SessionListResult(sessions=page, next_cursor=more)
+
+    async def _here(self, method: str, caller: Caller, params: Any) -> Answer:  # noqa: ANN401 - that method's params
+        answer = self._family[method](caller, params)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+
+def _passes(row: SessionSummary, params: wire.SessionListParams) -> bool:
+    if params.state not in (None, row.state) or params.agent not in (None, row.agent):
+        return False
+    if params.label is not None:
+        key, equals, value = params.label.partition("=")
+        if not equals:
+            raise CtxdError("invalid_params", f"label {params.label!r} is not of the form key=value")
+        if row.labels.get(key) != value:
+            return False
+    needle = (params.text or "").casefold()
+    return not needle or any(needle in part.casefold() for part in (row.preview, row.session, row.agent))
