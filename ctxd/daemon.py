@@ -163,7 +163,7 @@ class Daemon:
                 status=self.status,
                 check_witness=store.check_witness,
             ),
-            sessions.handlers(live, indexer, notices, self._options.collapse),
+            sandboxes.keeping_mounts(sessions.handlers(live, indexer, notices, self._options.collapse), boxes),
             toolcalls.handlers(live),
             files.handlers(live, indexer),
             objects.handlers(live),
@@ -195,6 +195,7 @@ class Daemon:
             self._log,
             current=known.current,
             objects=known.objects,
+            holds=known.holds,
             limits=options.limits,
             timing=options.timing,
         )

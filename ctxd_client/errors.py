@@ -128,6 +128,7 @@ CLASSES: Final[dict[str, type[CallFailed]]] = {
     "path_escapes_mount": Forbidden,
     "session_not_active": InvalidState,
     "session_closed": InvalidState,
+    "session_in_sandbox": InvalidState,
     "not_in_index": InvalidState,
     "not_in_pool": InvalidState,
     "not_active": InvalidState,

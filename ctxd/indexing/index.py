@@ -25,8 +25,8 @@ from ctxd.indexing.versions import Versions, newest
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import file_id
-from ctxd.sources.port import Missing, Source
+from ctxd.objects.identity import file_id, observed
+from ctxd.sources.port import Missing, Present, Source
 from ctxd_protocol.methods import FileKind, FileOutcome
 from ctxd_protocol.objects import FilesystemSource
 
@@ -111,9 +111,19 @@ class Indexer:
         return await self._reach.readable(mounts, sources)
 
     async def index(
-        self, mounts: MountTable, workdir: str, path: str, *, content: bytes | None = None, cause: Cause = "read"
+        self,
+        mounts: MountTable,
+        workdir: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        cause: Cause = "read",
+        observer: str | None = None,
     ) -> Indexed:
         """Index the file that the agent calls ``path``, by ``content`` or, where that is null, by reading it.
+
+        ``observer``: the session whose word alone ``content`` is. Of a file that the daemon can read itself it is then
+        an observation, an object of that session's own, unless the daemon reads the same.
 
         Unchanged: one hash and one look-up. Only a ``check`` finds ``deleted`` and ``orphaned``, and only of an object
         that exists. Raises: CtxdError invalid_path, file_not_found, source_unreachable, path_escapes_mount,
@@ -123,10 +133,19 @@ class Indexer:
         id, source = await self.resolve(mounts, workdir, path)
         if content is None:
             return await self._index_source(mounts, id, source, normalise(path, workdir), cause)
+        if observer is not None and all(await self._reach.readable(mounts, (source,))):
+            if await self._agrees(source, content):
+                return await self._index_source(mounts, id, source, normalise(path, workdir), cause)
+            source = observed(observer, normalise(path, workdir))
+            id = file_id(source)
         seen = await self._builder.seen_in(content)
         document = await self._built_early(id, source, seen, await newest(self._versions, id))
         head = await newest(self._versions, id)
         return self._concluded(id, source, seen, head, document)
+
+    async def _agrees(self, source: FilesystemSource, content: bytes) -> bool:
+        reading = await self._source.read(source.path)
+        return isinstance(reading, Present) and reading.raw == content
 
     async def index_object(self, mounts: MountTable, id: str, *, cause: Cause = "check") -> Indexed:
         """Index the file of which ``id`` is the object: how an unread one is read when it is activated.
@@ -141,7 +160,7 @@ class Indexer:
         source = head.document.source
         if source is None:
             raise CtxdError("content_unavailable", f"object id={id} has no source to read")
-        return await self._index_source(mounts, id, source, source.path, cause)
+        return await self._index_source(mounts, id, source, mounts.display(source), cause)
 
     async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[Found, ...]:
         """See ``ctxd.indexing.discover.discover``."""

@@ -4,6 +4,7 @@ The promise: ids of different origin never meet. A file's id is a hash of its so
 has a reserved prefix; a tool call keeps its harness's id unless that could be taken for one of those.
 """
 
+import hashlib
 import re
 from typing import Final
 
@@ -39,6 +40,11 @@ def file_id(source: FilesystemSource) -> ObjectId:
         return ObjectId(identity_hash("file", source, ""))
     except ValueError as error:
         raise CtxdError("invalid_path", f"path {source.path!r} is not valid UTF-8") from error
+
+
+def observed(session: str, path: str) -> FilesystemSource:
+    """Where a file lies that only ``session`` saw as it is: nowhere but in what that session says of its ``path``."""
+    return FilesystemSource(hashlib.sha256(f"observed\0{session}".encode()).hexdigest(), path)
 
 
 def is_file_id(id: str) -> bool:

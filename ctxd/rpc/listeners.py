@@ -16,6 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
 from ctxd.rpc.capability import granted
+from ctxd.rpc.discretion import Holds, discreet
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.lane import Floor, Standing, Timing
 from ctxd.rpc.meter import Meter
@@ -50,15 +51,18 @@ class Listeners:
         *,
         current: Callable[[str], CurrentContext],
         objects: Callable[[str], int],
+        holds: Holds,
         limits: Limits,
         timing: Timing,
     ) -> None:
-        """``current`` tells a session's context, ``objects`` how many entries its index has. ``limits`` and ``timing``
+        """``current`` tells a session's context, ``objects`` how many entries its index has, and
+        ``holds`` whether an object is one. ``limits`` and ``timing``
         are the host's; a sandbox has shorter lines."""
         self._clock = clock
         self._log = log
         self._current = current
         self._objects = objects
+        self._holds = holds
         frame_bytes = min(limits.frame_bytes, FRAME_BYTES_SANDBOX_MAX)
         self._limits = msgspec.structs.replace(limits, frame_bytes=frame_bytes)
         self._timing = msgspec.structs.replace(timing, write_buffer_bytes=_WRITE_BUFFER_BYTES)
@@ -70,7 +74,7 @@ class Listeners:
 
     def serve(self, handlers: Mapping[str, Handler], floor: Floor) -> None:
         """Answer with ``handlers``, and share ``floor`` with the host's listener."""
-        self._handlers, self._floor = handlers, floor
+        self._handlers, self._floor = discreet(handlers, self._holds), floor
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep listeners until cancelled. Cancel: safe; every connection is closed at once."""

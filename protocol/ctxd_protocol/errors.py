@@ -57,6 +57,7 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     # What the state does not allow.
     "session_not_active": ErrorKind(-32007),
     "session_closed": ErrorKind(-32007),
+    "session_in_sandbox": ErrorKind(-32007),
     "not_in_index": ErrorKind(-32007),
     "not_in_pool": ErrorKind(-32007),
     "not_active": ErrorKind(-32007),

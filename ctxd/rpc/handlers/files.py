@@ -76,7 +76,13 @@ class _Files:
             if replay is not None:
                 return again(replay, FileIndexResult)
             indexed = await self._indexer.index(
-                live.mounts, live.settings.workdir, params.path, content=content, cause=params.cause
+                live.mounts,
+                live.settings.workdir,
+                params.path,
+                content=content,
+                cause=params.cause,
+                # A sandbox is believed about itself, not about a file that others read too.
+                observer=None if caller.capability == "host" else params.session,
             )
             # No await from here to the write: another session's version cannot come between.
             delta = _met(live.state, indexed.object, params.cause)

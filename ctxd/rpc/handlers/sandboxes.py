@@ -1,11 +1,14 @@
 """``sandbox.*``: the harness's side of sandboxes. None of it exists on a sandbox's own socket: they do not nest."""
 
+from collections.abc import Coroutine
+from typing import Any
+
 import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.registry import Home, Sandboxes
 from ctxd.sessions.calls import Call, call_of, kept_result
@@ -32,6 +35,11 @@ class Known:
         """The durable context of ``session``. Raises: CtxdError session_not_found."""
         return self._sessions.current(session)
 
+    def holds(self, session: str, object: str) -> bool:
+        """Whether its index has ``object``, as far as is in memory: as after any call for the session."""
+        live = self._sessions.peek(session)
+        return live is not None and object in live.state.index
+
     def objects(self, session: str) -> int:
         """The entries of its index."""
         return self._sessions.summary(session)[0].index_count
@@ -41,6 +49,23 @@ class _Kept(msgspec.Struct, frozen=True):
     """What is kept of a write for a resend: the rest is as it is then."""
 
     sandbox: str
+
+
+def keeping_mounts(handlers: dict[str, Handler], sandboxes: Sandboxes) -> dict[str, Handler]:
+    """``handlers`` of sessions, of which none changes what a registered sandbox was given of the host."""
+    configure = handlers["session.configure"]
+
+    def kept(caller: Caller, params: wire.SessionConfigureParams) -> Answer | Coroutine[Any, Any, Answer]:
+        if params.mounts is not None and sandboxes.confines(params.session):
+            raise CtxdError(
+                "session_in_sandbox",
+                f"session {params.session} is a registered sandbox's, whose mounts are fixed",
+                hint="Release the sandbox, or register another one.",
+                outcome="not_applied",
+            )
+        return configure(caller, params)
+
+    return {**handlers, "session.configure": kept}
 
 
 def handlers(sandboxes: Sandboxes, sessions: Sessions, clock: Clock) -> dict[str, Handler]:

@@ -39,18 +39,18 @@ class _Recorder:
         call = call_of("toolcall.record", caller.principal, params)
         live = self._sessions.loaded(params.session)
         if live is not None and live.admits(call):
-            id, head = self._place(live, params.id)
+            id, head = self._place(live, params.id, alone=caller.capability != "host")
             if head is None and id not in live.state.index:
                 return _create(live, call, id, params)
-        return self._look_up(call, params)
+        return self._look_up(call, params, alone=caller.capability != "host")
 
-    async def _look_up(self, call: Call, params: ToolcallRecordParams) -> Accepted:
+    async def _look_up(self, call: Call, params: ToolcallRecordParams, *, alone: bool) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call, heads=(params.id,))
             if replay is not None:
                 return again(replay, ToolcallRecordResult)
-            while isinstance((place := self._place(live, params.id))[1], Missing):
+            while isinstance((place := self._place(live, params.id, alone=alone))[1], Missing):
                 await self._store.heads(place[:1])
             id, head = place
             if id not in live.state.index:
@@ -63,12 +63,15 @@ class _Recorder:
             unchanged = ToolcallRecordResult(object=id, outcome="unchanged", collapsed=(), receipt=None)
             return Accepted(live.barrier, lambda _: unchanged)
 
-    def _place(self, live: LiveSession, harness_id: str) -> tuple[str, Stored | None | Missing]:
+    def _place(self, live: LiveSession, harness_id: str, *, alone: bool) -> tuple[str, Stored | None | Missing]:
         """The id under which the session keeps the tool call, the harness's own or an alias if that is not free, and
-        what is there. ``MISSING``: this must be looked up first."""
+        what is there. ``MISSING``: this must be looked up first.
+
+        ``alone``: an alias unless the session has the id already: whether it is free would tell of other sessions.
+        """
         index = live.state.index
         alias = toolcall_alias(live.session, harness_id)
-        if not is_reserved(harness_id):
+        if not is_reserved(harness_id) and (not alone or harness_id in index):
             head = self._store.peek(harness_id)
             if isinstance(head, Missing) or harness_id in index or (head is None and alias not in index):
                 return harness_id, head
