@@ -113,6 +113,10 @@ class EmbeddedBackend(VersionBackend, Protocol):
         """Make what is missing to keep versions in."""
         ...
 
+    def clear(self) -> None:
+        """Remove every version and every number. What refers to a number has to go first."""
+        ...
+
     def number(self, ids: Iterable[str]) -> None:
         """See to it that each of ``ids`` has a number. What ``append`` and ``apply`` write has one without this."""
         ...

@@ -2,10 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import msgspec
 
+from ctxd.commands.projecting import Place, counted, end, perform, place, url_option
 from ctxd.commands.terminal import (
     EXITS,
     config_option,
@@ -21,17 +23,24 @@ from ctxd.errors import StateDirError
 
 
 @click.command()
+@click.option("--store", is_flag=True, help="Compare the XTDB node with the journal instead: versions, texts, digests.")
+@url_option
 @json_option
 @state_dir_option
 @config_option
-def verify(as_json: bool, state_dir: Path | None, config: Path | None) -> None:
+def verify(store: bool, store_url: str | None, as_json: bool, state_dir: Path | None, config: Path | None) -> None:
     """Recompute every hash, the chain, and every table from the journal. A daemon may be running.
+
+    With --store the XTDB node has to answer; 69 if it does not.
 
     \b
     Examples:
       ctxd verify
       ctxd verify --state-dir /var/lib/ctxd --json
+      ctxd verify --store
     """
+    if store or store_url is not None:
+        _compare(place(state_dir, store_url, config), as_json)
     from ctxd.store.verify import Report
     from ctxd.store.verify import verify as check
 
@@ -45,3 +54,11 @@ def verify(as_json: bool, state_dir: Path | None, config: Path | None) -> None:
     progress("")
     show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, told(report))
     sys.exit(EXITS[report.worst])
+
+
+def _compare(at: Place, as_json: bool) -> NoReturn:
+    from ctxd.store.projection.node import connect
+    from ctxd.store.projection.offline import compared
+
+    report = perform(lambda: compared(at.url, at.root, connect, counted))
+    end(as_json, report, store_url=at.url)

@@ -17,6 +17,10 @@ class MemoryBackend:
     def create(self) -> None:
         """See ``EmbeddedBackend.create``."""
 
+    def clear(self) -> None:
+        """See ``EmbeddedBackend.clear``."""
+        self._rows.clear()
+
     def number(self, ids: Iterable[str]) -> None:
         """See ``EmbeddedBackend.number``. Nothing refers to what is here."""
 

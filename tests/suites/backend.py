@@ -267,6 +267,13 @@ class EmbeddedSuite(BackendSuite):
         embedded.apply(1, 0, [put("a", 10, b"x")])
         assert bodies(embedded.scan("")) == [b"x"]
 
+    async def test_a_cleared_one_is_as_a_fresh_one(self, embedded: EmbeddedBackend) -> None:
+        embedded.apply(1, 0, [put("a", 10, b"x"), put("b", 10, b"y")])
+        embedded.clear()
+        assert (embedded.history("a", corrections=True), embedded.scan("")) == ([], [])
+        embedded.apply(1, 0, [put("b", 10, b"z")])
+        assert bodies(embedded.scan("")) == [b"z"]
+
     async def test_an_appended_version_is_as_one_put_after_all_others(self, embedded: EmbeddedBackend) -> None:
         embedded.append([Version("a", 10, 1, 7, b"x", b"c" * 32), Version("b", 10, 1, 7, b"y")])
         embedded.append([Version("a", 11, 2, 8, b"z")])

@@ -37,6 +37,11 @@ class SqliteBackend:
         """See ``EmbeddedBackend.create``."""
         self._connection.execute(schema.TABLES).fetchall()
 
+    def clear(self) -> None:
+        """See ``EmbeddedBackend.clear``."""
+        self._connection.execute("DELETE FROM version").fetchall()
+        self._connection.execute("DELETE FROM entity").fetchall()
+
     def number(self, ids: Iterable[str]) -> None:
         """See ``EmbeddedBackend.number``."""
         dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in ids])

@@ -165,7 +165,7 @@ class _Comparing:
                         group.start_soon(self._entity, slots, id, versions)
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
-            self._report.entities += len(portion)
+            self._report.entities += sum(bool(versions) for _, _, versions in portion)
             self._tell("entities", self._report.entities)
 
     async def _entity(self, slots: anyio.Semaphore, id: str, versions: list[Version]) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.operations import Op
@@ -136,16 +134,13 @@ class Rows:
     # --- for a comparison ---
 
     def histories(self, after: int, limit: int) -> list[tuple[int, str, list[Version]]]:
-        """Entities by number, beyond ``after``: number, id, and every version by time; without those that only others
-        refer to. Raises: CtxdError ``corrupt``, ``store_failed``."""
+        """Entities by number, beyond ``after``: number, id, and every version by time; none of those that are only
+        referred to. Raises: CtxdError ``corrupt``, ``store_failed``."""
         with answering():
             entities = self._reader.entity_ids(after, limit)
             return [(n, id, self._reader.versions.history(id, corrections=True)) for n, id in entities]
 
     def unknown(self, ids: Sequence[str]) -> list[str]:
         """Those of ``ids`` that the journal never put. Raises: as ``histories``."""
-        query = """SELECT value FROM json_each(?) WHERE NOT EXISTS(
-            SELECT 1 FROM entity JOIN version ON version.entity=entity.n WHERE entity.id=value)"""
         with answering():
-            encoded = msgspec.json.encode(list(ids)).decode()
-            return [str(id) for (id,) in self._reader.connection.execute(query, (encoded,))]
+            return [id for id in ids if not self._reader.versions.history(id, limit=1)]

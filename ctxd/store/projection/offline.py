@@ -1,0 +1,254 @@
+"""Projecting while no daemon runs: until the node has everything, or one row that it would not take.
+
+The state directory is held meanwhile, so a daemon cannot start. Whatever is interrupted goes on where it was when it
+is begun again: the cursor says where.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from anyio.to_thread import run_sync
+
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends.xtdb.errors import Refused, XtdbFailure
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, cursor_id
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError, StateDirError
+from ctxd.store import journal, statedir
+from ctxd.store.projection.batches import transaction
+from ctxd.store.projection.compare import Comparison, compare
+from ctxd.store.projection.cursor import Cursor, Halt, fence, from_doc, judge, moved, requeued
+from ctxd.store.projection.node import Connect, Node
+from ctxd.store.projection.node import connect as connect_to
+from ctxd.store.projection.projection import Projection, Target
+from ctxd.store.projection.rows import Rows, Texts
+from ctxd_protocol.status import ProjectionStatus
+
+EXIT_NO_STATE: Final = 10
+EXIT_UNAVAILABLE: Final = 69
+EXIT_REFUSED: Final = 73
+EXIT_IO: Final = 74
+
+PATIENCE_S: Final = 60.0
+"""Seconds without a row that gets to the node after which it is given up."""
+
+POLL_S: Final = 0.1
+COMMIT_S: Final = 60.0
+
+Step = Callable[[ProjectionStatus], None]
+
+
+class GivenUp(Exception):
+    """It cannot be done; ``exit_code`` is what the program ends with."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@asynccontextmanager
+async def held(root: Path) -> AsyncIterator[statedir.StateDir]:
+    """The state directory ``root``, held against any daemon, its journal with a writer's name.
+
+    Raises: StateDirError if there is no state, or a daemon runs on it.
+    """
+    if not (root / "state.db").is_file():
+        raise StateDirError(f"there is no state in {root}", exit_code=EXIT_NO_STATE)
+    state = await run_sync(statedir.hold, root)
+    try:
+        await run_sync(partial(_name_writer, state.database, afresh=False))
+        yield state
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_sync(state.close)
+
+
+def become_another_writer(state: statedir.StateDir) -> None:
+    """Give the journal another name to project under: what is at the node under the former one is nobody's any more.
+
+    Raises: StateDirError.
+    """
+    _name_writer(state.database, afresh=True)
+    state.projection.unlink(missing_ok=True)
+
+
+def _name_writer(database: Path, *, afresh: bool) -> None:
+    try:
+        with dbfile.faults():
+            connection = dbfile.open_writer(database)
+            try:
+                if afresh or not journal.writer_id(connection):
+                    journal.become_writer(connection)
+            finally:
+                connection.close()
+    except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+        raise StateDirError(f"{database} cannot be written: {error}", exit_code=EXIT_IO) from error
+
+
+@asynccontextmanager
+async def rows_of(root: Path) -> AsyncIterator[Rows]:
+    """The journal in ``root``, for reading. Raises: StateDirError if there is none."""
+    database = root / "state.db"
+    if not database.is_file():
+        raise StateDirError(f"there is no state in {root}", exit_code=EXIT_NO_STATE)
+    rows = await run_sync(Rows, database, ArtifactStore(root / "artifacts"))
+    try:
+        yield rows
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_sync(rows.close)
+
+
+async def found(url: str, rows: Rows, connect: Connect) -> Cursor | Halt | None:
+    """The cursor of the journal behind ``rows`` at the node; a ``Halt`` if it is not on the journal's chain.
+
+    Raises: XtdbFailure.
+    """
+    async with connect(url) as node:
+        return await _look(node, rows)
+
+
+async def _look(node: Node, rows: Rows) -> Cursor | Halt | None:
+    try:
+        cursor = from_doc(await node.entity(cursor_id(rows.writer), valid_time=FIXED_VALID_TIME))
+    except ValueError as error:
+        return Halt(f"the cursor at the node cannot be read: {error}")
+    chain = None if cursor is None else await run_sync(rows.chain, cursor.seq)
+    verdict = judge(cursor, None, run="", chain=chain, head_seq=await run_sync(rows.head))
+    return verdict if isinstance(verdict, Halt) else cursor
+
+
+async def project(
+    state: statedir.StateDir,
+    target: Target,
+    clock: Clock,
+    connect: Connect,
+    step: Step,
+    *,
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Project everything in ``state``. ``step`` is told how far it is.
+
+    Raises: GivenUp if the node holds something else, or gets no further for ``patience_s``. Cancel: safe.
+    """
+    projection = Projection(target, clock, tell=_silent, connect=connect)
+    await run_sync(projection.open, state.database, ArtifactStore(state.artifacts), state.projection)
+    faults: list[Exception] = []
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(projection.run, faults.append)
+            await _watched(projection, clock, step, faults, patience_s)
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        given_up = failures.subgroup(GivenUp)
+        if given_up is None:
+            raise
+        raise _first(given_up) from None
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_sync(projection.close)
+
+
+async def _watched(
+    projection: Projection, clock: Clock, step: Step, faults: list[Exception], patience_s: float
+) -> None:
+    """Return once everything is projected. Raises: GivenUp."""
+    seq, since = -1, clock.monotonic()
+    while True:
+        status = projection.status()
+        step(status)
+        if status.state == "projecting" and status.lag_rows == 0:
+            return
+        if status.state == "stopped":
+            raise GivenUp(status.reason, exit_code=EXIT_REFUSED)
+        if faults:
+            raise GivenUp(f"the projection broke off: {faults[0]!r}", exit_code=1)
+        if status.seq != seq:
+            seq, since = status.seq, clock.monotonic()
+        elif clock.monotonic() - since > patience_s:
+            raise GivenUp(status.reason or "the node gets no further", exit_code=EXIT_UNAVAILABLE)
+        await clock.sleep(POLL_S)
+
+
+async def compared(url: str, root: Path, connect: Connect, step: Callable[[Comparison], None]) -> Comparison:
+    """What a comparison of the state in ``root`` with the node finds. A daemon may be running.
+
+    Raises: StateDirError; GivenUp if the node does not answer.
+    """
+    async with rows_of(root) as rows:
+        try:
+            async with connect(url) as node:
+                return await compare(node, rows, step)
+        except XtdbFailure as error:
+            raise GivenUp(f"{url} does not answer: {error}", exit_code=EXIT_UNAVAILABLE) from error
+        except CtxdError as error:
+            report = Comparison()
+            report.note("damage", error.message)
+            return report
+
+
+async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect = connect_to) -> dict[int, str]:
+    """As ``requeue``, of the journal in ``root``, on which no daemon may run. Raises: StateDirError as well."""
+    async with held(root), rows_of(root) as rows:
+        return await requeue(url, rows, connect, seqs)
+
+
+async def requeue(url: str, rows: Rows, connect: Connect, seqs: tuple[int, ...]) -> dict[int, str]:
+    """Put the rows ``seqs`` that were left out, all that were if it is empty, and take them from the cursor's list.
+
+    Returns: by row, why it is still left out; empty if it is there now. Raises: GivenUp. Cancel: safe.
+    """
+    try:
+        async with connect(url) as node:
+            cursor = await _fenced(node, rows)
+            wanted = seqs or cursor.quarantined
+            if strange := set(wanted) - set(cursor.quarantined):
+                raise GivenUp(f"row {min(strange)} is not left out", exit_code=1)
+            outcome: dict[int, str] = {}
+            for seq in wanted:
+                outcome[seq] = await _put_back(node, rows, cursor, seq)
+                if not outcome[seq]:
+                    cursor = requeued(cursor, seq)
+            return outcome
+    except XtdbFailure as error:
+        raise GivenUp(f"{url} does not answer: {error}", exit_code=EXIT_UNAVAILABLE) from error
+
+
+async def _fenced(node: Node, rows: Rows) -> Cursor:
+    before = await _look(node, rows)
+    if isinstance(before, Halt):
+        raise GivenUp(before.reason, exit_code=EXIT_REFUSED)
+    if before is None:
+        raise GivenUp("the node has nothing of this journal", exit_code=1)
+    cursor = fence(before, None, run=secrets.token_hex(8), genesis="")
+    if not await node.committed(await node.submit(moved(before, cursor, rows.writer)), timeout_s=COMMIT_S):
+        raise GivenUp("the cursor moved: another daemon projects this journal", exit_code=EXIT_REFUSED)
+    return cursor
+
+
+async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
+    """Put row ``seq``. Returns: why not; empty if it is there."""
+    try:
+        pieces = await run_sync(rows.pieces, seq - 1, 1)
+        ops, _ = await run_sync(rows.operations, pieces, Texts())
+        tx_id = await node.submit(transaction(cursor, requeued(cursor, seq), ops, rows.writer))
+    except (Refused, CtxdError, ValueError) as error:
+        return str(error)
+    return "" if await node.committed(tx_id, timeout_s=COMMIT_S) else "its transaction was aborted"
+
+
+def _silent(what: str, said: dict[str, Any]) -> None:
+    """The terminal shows progress instead."""
+
+
+def _first(group: BaseExceptionGroup[GivenUp]) -> GivenUp:
+    found: BaseExceptionGroup[GivenUp] | GivenUp = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,84 @@
+"""The read model made again from the journal: what a fold of it says replaces what is in the tables.
+
+One transaction: an interruption leaves the tables as they were. Stat signatures go, they are a cache. Blocks, on a
+state directory that nobody else writes to.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ctxd import dbfile
+from ctxd.errors import StateDirError
+from ctxd.store import journal, statedir
+from ctxd.store.backend import backend_of
+from ctxd.store.digest import fold
+from ctxd.store.verify import Report, verify
+
+_EXIT_NO_STATE: Final = 10
+_EXIT_DAMAGED: Final = 2
+_STEP: Final = 1_000
+_KNOWS_ROW: Final = "((SELECT n FROM entity WHERE id=?),(SELECT n FROM entity WHERE id=?))"
+
+
+def checked(root: Path, step: Callable[[str, int], None]) -> tuple[Report, int]:
+    """See that the tables of the state directory ``root`` are what its journal says, folding it again if they are not.
+
+    ``step`` is told what is looked at, and how much of it. Returns: the last verification, and how many rows were
+    folded, 0 if there was no need. Raises: StateDirError if there is no state, it is in use, or cannot be folded.
+    """
+    database = root / "state.db"
+    if not database.is_file():
+        raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
+    state = statedir.hold(root)
+    try:
+        report, folded = _verified(root, step), 0
+        if report.worst not in (None, "warning"):
+            try:
+                folded = refold(database, lambda done: step("folding", done))
+            except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed, ValueError) as error:
+                raise StateDirError(f"{database} cannot be folded again: {error}", exit_code=_EXIT_DAMAGED) from error
+            report = _verified(root, step)
+        return report, folded
+    finally:
+        state.close()
+
+
+def _verified(root: Path, step: Callable[[str, int], None]) -> Report:
+    report = Report()
+    for report in verify(root):
+        step(report.phase, report.done)
+    return report
+
+
+def refold(database: Path, step: Callable[[int], None]) -> int:
+    """Fold the journal in ``database`` into its tables afresh; ``step`` is told how many rows are done.
+
+    Returns: the rows folded. Raises: ``dbfile``'s errors, ValueError for a row that cannot be read: nothing is changed
+    then.
+    """
+    with dbfile.faults():
+        connection = dbfile.open_writer(database)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("DELETE FROM knows").fetchall()
+            connection.execute("DELETE FROM signature").fetchall()
+            backend_of(connection).clear()
+            done = 0
+            for row in journal.read_rows(connection, after=0):
+                _put(connection, row)
+                done += 1
+                if done % _STEP == 0:
+                    step(done)
+            connection.execute("COMMIT")
+            return done
+        finally:
+            connection.close()
+
+
+def _put(connection: dbfile.Connection, row: journal.Row) -> None:
+    versions = backend_of(connection)
+    versions.append(fold(row))
+    knows = [(id, f"session:{row.session}") for id in journal.decode_body(row.body).knows]
+    versions.number(dict.fromkeys(id for pair in knows for id in pair))
+    dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", _KNOWS_ROW, knows)

@@ -1,0 +1,193 @@
+"""What is done to a projection while no daemon runs: rebuilt, migrated, rows put back."""
+
+import sqlite3
+from contextlib import closing
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync
+
+from ctxd.backends.xtdb.operations import Put
+from ctxd.clock import SystemClock
+from ctxd.errors import StateDirError
+from ctxd.store.projection import offline, projector, rebuild
+from ctxd.store.projection.offline import GivenUp, put_back
+from ctxd.store.projection.rebuild import rebuild as make
+from ctxd.store.refold import checked
+from tests.fakes.node import MemoryNode
+from tests.unit.store.documents import document, sourced, write
+from tests.unit.store.projection.projecting import compared, level, projecting
+from tests.unit.store.running import running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(projector, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(offline, "POLL_S", 0.005)
+
+
+@pytest.fixture
+def node():
+    return MemoryNode()
+
+
+@pytest.fixture
+async def root(tmp_path):
+    """A state directory that was never projected."""
+    async with running(tmp_path / "state") as store:
+        for n in range(200):
+            store.submit(write(document(f"t{n}", f"text {n}", tool="x"), sourced("/a.py", f"v{n}"), knows=(f"t{n}",)))
+        await store.drain()
+    return tmp_path / "state"
+
+
+async def rebuilt(root, node, **options):
+    with anyio.fail_after(30):
+        return await make(root, "", SystemClock(), lambda s: None, lambda c: None, connect=node.connect, **options)
+
+
+async def test_an_empty_node_gets_everything_and_is_compared(root, node):
+    report = await rebuilt(root, node)
+    assert report.equal and report.problems == [] and (report.seq, report.entities) == (200, 201)
+
+
+async def test_what_was_interrupted_goes_on(root, node):
+    steps = []
+
+    def stop_soon(status):
+        steps.append(status.seq)
+        if status.seq > 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(BaseExceptionGroup):
+        await make(root, "", SystemClock(), stop_soon, lambda c: None, connect=node.connect)
+    began = len(node.log)
+    assert 0 < steps[-1]
+    assert (await rebuilt(root, node)).equal
+    puts = [
+        op.doc["payload"]["tx"] for ops in node.log for op in ops if isinstance(op, Put) and op.doc["type"] == "file"
+    ]
+    assert sorted(puts) == list(range(1, 201)) and len(node.log) > began
+
+
+async def test_one_that_has_it_all_is_only_compared(root, node):
+    await rebuilt(root, node)
+    before = len(node.log)
+    assert (await rebuilt(root, node)).equal
+    # A fence, and no row.
+    assert [len(ops) for ops in node.log[before:]] == [2]
+
+
+async def test_a_node_that_holds_something_else_is_refused_unless_forced(root, node, tmp_path):
+    await rebuilt(root, node)
+    async with running(root) as store:
+        await store.submit(write(document("more"))).wait()
+    await rebuilt(root, node)
+    with closing(sqlite3.connect(root / "state.db")) as database:
+        database.execute("UPDATE journal SET chain=zeroblob(32) WHERE seq=201")
+        database.commit()
+    with pytest.raises(GivenUp, match="--force") as given_up:
+        await rebuilt(root, node)
+    assert given_up.value.exit_code == offline.EXIT_REFUSED
+
+
+async def test_forced_it_takes_a_new_name_and_what_was_there_is_not_looked_at_again(root, node):
+    await rebuilt(root, node)
+    forged = next(op for ops in node.log for op in ops if isinstance(op, Put) and op.doc["xt/id"] == "t7")
+    payload = {**forged.doc["payload"], "fields": {"tool": "forged"}}
+    await node.submit([Put({**forged.doc, "payload": payload}, forged.valid_time)])
+    assert (await rebuilt(root, node)).worst == "damage"
+    report = await rebuilt(root, node, force=True)
+    assert report.equal and report.problems == []
+    async with projecting(root, node.connect) as store:
+        await level(store)
+        assert (await store.get("t7", tx=200)).document.payload == {"tool": "x"}
+        assert store._past.answered == 1
+
+
+async def test_it_gives_up_when_nobody_answers_or_the_node_gets_no_further(root, node, monkeypatch):
+    node.down = True
+    with pytest.raises(GivenUp) as given_up:
+        await rebuilt(root, node)
+    assert given_up.value.exit_code == offline.EXIT_UNAVAILABLE
+    node.down = False
+    node.refuses = lambda op: True
+    with pytest.raises(GivenUp), anyio.fail_after(30):
+        async with offline.held(root) as state:
+            target = rebuild.Target(url="")
+            clock = SystemClock()
+            await offline.project(state, target, clock, node.connect, lambda s: None, patience_s=0.2)
+
+
+async def test_a_state_that_a_daemon_uses_is_refused(root, node):
+    async with running(root):
+        with pytest.raises(StateDirError) as refused:
+            await rebuilt(root, node)
+        assert refused.value.exit_code == 75
+    with pytest.raises(StateDirError) as refused:
+        await rebuilt(root.parent / "none", node)
+    assert refused.value.exit_code == offline.EXIT_NO_STATE
+
+
+async def test_rows_that_were_left_out_are_put_back_once_the_node_takes_them(root, node):
+    node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] in ("t5", "t6")
+    report = await rebuilt(root, node)
+    assert report.quarantined == (6, 7) and report.worst == "warning"
+    node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] == "t6"
+    assert await put_back(root, "", (), connect=node.connect) == {6: "", 7: "invalid tx-op"}
+    assert (await compared(root, node.connect)).quarantined == (7,)
+    with pytest.raises(GivenUp):
+        await put_back(root, "", (6,), connect=node.connect)
+    node.refuses = lambda op: False
+    assert await put_back(root, "", (7,), connect=node.connect) == {7: ""}
+    found = await compared(root, node.connect)
+    assert found.equal and found.problems == []
+
+
+async def test_a_daemon_goes_on_after_rows_were_put_back(root, node):
+    node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] == "t5"
+    await rebuilt(root, node)
+    node.refuses = lambda op: False
+    await put_back(root, "", (), connect=node.connect)
+    async with projecting(root, node.connect) as store:
+        store.submit(write(document("later")))
+        await level(store)
+        assert store.status().projection.reason == ""
+
+
+class TestFolding:
+    async def test_embedded_versions_that_agree_are_left_as_they_are(self, root):
+        report, folded = await run_sync(checked, root, lambda what, done: None)
+        assert (report.worst, folded) == (None, 0)
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "DELETE FROM version WHERE rowid=5",
+            "UPDATE version SET vt=vt+1 WHERE rowid=5",
+            "DELETE FROM knows WHERE object=(SELECT n FROM entity WHERE id='t5')",
+            "DELETE FROM entity WHERE n=3",
+        ],
+    )
+    async def test_those_that_do_not_are_folded_from_the_journal_again(self, root, damage):
+        before = (await run_sync(checked, root, lambda what, done: None))[0].digest
+        with closing(sqlite3.connect(root / "state.db")) as database:
+            database.execute(damage)
+            database.commit()
+        report, folded = await run_sync(checked, root, lambda what, done: None)
+        assert (report.worst, folded, report.digest) == (None, 200, before)
+        async with running(root) as store:
+            assert (await store.get("t5", content=True)).document.content == "text 5"
+            assert await store.knowing("t5") == ["s1"]
+
+    async def test_an_interruption_leaves_them_as_they_were(self, root):
+        with closing(sqlite3.connect(root / "state.db")) as database:
+            database.execute("DELETE FROM version WHERE rowid=5")
+            database.execute("UPDATE journal SET body=x'00' WHERE seq=150")
+            database.commit()
+        with pytest.raises(StateDirError):
+            await run_sync(checked, root, lambda what, done: None)
+        with closing(sqlite3.connect(root / "state.db")) as database:
+            assert database.execute("SELECT count(*) FROM version").fetchone() == (399,)
