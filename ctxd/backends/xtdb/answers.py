@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.backends.xtdb import transit
-from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, XtdbFailure
+from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.backends.xtdb.operations import Doc, to_doc
 
 TYPE: Final = "application/transit+json"
@@ -18,7 +18,7 @@ _REFUSING: Final = frozenset(
 """Kinds of error that an equal request meets again. Anything else may pass, or may hide that it was applied."""
 
 _MALFORMED: Final = "Malformed "
-"""How an official server's message begins where it could not read a request; it says no kind then."""
+"""How a message begins where a request could not be read. What is written is sound, so it was damaged on its way."""
 
 _BEHIND: Final = frozenset({"node-out-of-sync", "NodeOutOfSyncException"})
 
@@ -78,7 +78,9 @@ def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
     message = str(told.get("message") or told.get("error") or kind or f"the node answered {status}")
     if simple & _BEHIND:
         return Behind(message, kind=kind, status=status)
-    if 400 <= status < 500 and (simple & _REFUSING or (not kinds and message.startswith(_MALFORMED))):
+    if 400 <= status < 500 and message.startswith(_MALFORMED):
+        return Unreachable(f"the request came to the node damaged: {message}")
+    if 400 <= status < 500 and simple & _REFUSING:
         return Refused(message, kind=kind, status=status, op=told.get("op"))
     return Unknown(message, kind=kind, status=status)
 

@@ -16,7 +16,7 @@ from ctxd.backends.xtdb import answers, transit
 from ctxd.backends.xtdb.answers import Held, HistoryRow, NodeStatus
 from ctxd.backends.xtdb.awaiter import Awaiter
 from ctxd.backends.xtdb.breaker import Breaker
-from ctxd.backends.xtdb.errors import Unknown
+from ctxd.backends.xtdb.errors import Behind, Unknown
 from ctxd.backends.xtdb.exchange import Answer, Exchange
 from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction, to_doc
 from ctxd.clock import Clock, SystemClock
@@ -37,11 +37,8 @@ BULK_AT_ONCE: Final = 4
 _READ_HERE_BYTES: Final = 64 * 1024
 """Bytes of an answer that is read on the loop, in a millisecond or two; longer ones are read on a thread."""
 
-_READ_S: Final = 30.0
-_SUBMIT_S: Final = 30.0
-_STATUS_S: Final = 10.0
-_GRACE_S: Final = 5.0
-"""How much longer than the node is asked to wait its answer is waited for."""
+ANSWER_S: Final = 35.0
+"""Seconds that an answer may take: longer than the 30 after which a node gives up a query."""
 
 _DOCS: Final = "{:find [e (pull e [*])] :in [[e ...]] :timeout 30000}"
 _SINCE: Final = "{:find [e t] :in [[e ...]] :where [[e :xt/id] [(get-start-valid-time e) t]] :timeout 30000}"
@@ -58,8 +55,13 @@ class XtdbClient:
     of a transaction, null for the newest the node has completed.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, answer_s: float = ANSWER_S) -> None:
+        """``answer_s`` bounds every wait for an answer; what the node is asked to wait for comes on top.
+
+        Raises: ValueError for another kind of address.
+        """
         self.url = url
+        self._answer_s = answer_s
         self.breaker = Breaker(clock or SystemClock())
         self._exchange = Exchange(url)
         self._awaiter = Awaiter(self._await)
@@ -79,7 +81,7 @@ class XtdbClient:
 
     async def status(self) -> NodeStatus:
         """The node's account of itself. Asks even while the circuit is open, and says nothing to it."""
-        answer = await self._exchange.get("status", {}, timeout_s=_STATUS_S)
+        answer = await self._exchange.get("status", {}, timeout_s=self._answer_s)
         return await self._read(answer, answers.to_status)
 
     async def latest_completed(self) -> int | None:
@@ -103,7 +105,7 @@ class XtdbClient:
     async def sync(self, timeout_s: float) -> None:
         """Return when reads see everything that was in the log. Raises: Unknown if that takes longer."""
         parameters = {"timeout": int(timeout_s * 1000)}
-        await self._ask_if_any("sync", parameters, answers.named, timeout_s=timeout_s + _GRACE_S)
+        await self._ask_if_any("sync", parameters, answers.named, waits_s=timeout_s)
 
     # --- transactions ---
 
@@ -111,8 +113,12 @@ class XtdbClient:
         """Append ``ops`` to the log as one transaction. Returns: its id. Whether it commits is for ``committed``."""
         body = encode_transaction(ops)
         with self.breaker.request():
-            answer = await self._exchange.post("submit-tx", {}, body, timeout_s=_SUBMIT_S)
-            return await self._read(answer, _tx_id, success=202)
+            answer = await self._exchange.post("submit-tx", {}, body, timeout_s=self._answer_s)
+            tx_id = await self._read(answer, _tx_id, success=202)
+        if tx_id <= self._awaiter.completed:
+            # Ids only rise: perhaps this is another node than the one that completed that.
+            self._awaiter.forget()
+        return tx_id
 
     async def committed(self, tx_id: int, *, timeout_s: float) -> bool:
         """Whether transaction ``tx_id`` took place, once the node has got to it; false if a match failed.
@@ -121,12 +127,16 @@ class XtdbClient:
         """
         if not await self._awaiter.reach(tx_id, timeout_s=timeout_s):
             raise Unknown(f"transaction {tx_id} is not indexed after {timeout_s:g} s", kind="timeout")
-        return await self._ask("tx-committed", {"tx-id": tx_id}, answers.to_committed)
+        try:
+            return await self._ask("tx-committed", {"tx-id": tx_id}, answers.to_committed)
+        except Behind as error:
+            self._awaiter.forget()
+            raise Unknown(f"the node has lost transaction {tx_id}: {error.message}", kind=error.kind) from error
 
     async def _await(self, tx_id: int, timeout_s: float) -> int | None:
         parameters = {"tx-id": tx_id, "timeout": max(1, int(timeout_s * 1000))}
         with self.breaker.request():
-            answer = await self._exchange.get("await-tx", parameters, timeout_s=timeout_s + _GRACE_S)
+            answer = await self._exchange.get("await-tx", parameters, timeout_s=timeout_s + self._answer_s)
             if not answers.too_early(answer.status, answer.media_type, answer.body):
                 return await self._read(answer, _tx_id)
         return await self.latest_completed()
@@ -245,20 +255,19 @@ class XtdbClient:
         body = b'{"~:query":%s,"~:in-args":%s}' % (transit.encode(query), transit.encode(arguments))
         parameters = {"valid-time": _date(valid_time), "tx-id": tx_id}
         with self.breaker.request():
-            answer = await self._exchange.post("query", parameters, body, timeout_s=_READ_S + _GRACE_S)
+            answer = await self._exchange.post("query", parameters, body, timeout_s=self._answer_s)
             return await self._read(answer, read)
 
-    async def _ask(
-        self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, timeout_s: float = _READ_S
-    ) -> T:
+    async def _ask(self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, waits_s: float = 0.0) -> T:
         with self.breaker.request():
-            return await self._read(await self._exchange.get(path, parameters, timeout_s=timeout_s), read)
+            answer = await self._exchange.get(path, parameters, timeout_s=waits_s + self._answer_s)
+            return await self._read(answer, read)
 
     async def _ask_if_any(
-        self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, timeout_s: float = _READ_S
+        self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, waits_s: float = 0.0
     ) -> T | None:
         with self.breaker.request():
-            answer = await self._exchange.get(path, parameters, timeout_s=timeout_s)
+            answer = await self._exchange.get(path, parameters, timeout_s=waits_s + self._answer_s)
             if answers.absent(answer.status, answer.media_type, answer.body):
                 return None
             return await self._read(answer, read)

@@ -10,6 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from blake3 import blake3
 
 from ctxd.backends import documents
@@ -25,6 +26,8 @@ FIXED_VALID_TIME: Final = 946_684_800_000
 RESERVED: Final = "ctxd/"
 """What ids of ctxd's own entities start with."""
 
+_json: Final = msgspec.json.Encoder().encode
+_parse: Final = msgspec.json.Decoder().decode
 _OPAQUE: Final = "opaque"
 _UNSAFE: Final = re.compile(rb"\xcb(?:\x80\x00\x00\x00\x00\x00\x00\x00|[\x7f\xff][\xf0-\xff])")
 """-0.0, infinities and NaNs in MessagePack, or bytes that look like one."""
@@ -107,6 +110,8 @@ def _readable(id: str, body: bytes) -> tuple[Document, list[Any] | None] | None:
         return None
     try:
         document = documents.decode(id, body)
+        if _parse(_json(document.payload)) != document.payload:
+            return None
         if documents.encode(document, ordered=True) == body:
             return document, None
         if not isinstance(document.payload, dict) or documents.encode(document) != body:

@@ -51,10 +51,10 @@ _LONG: Final = tuple(re.compile(before + rb"-?[0-9]{16}") for before in (rb"\A",
 
 
 def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
-    """``value`` as transit, its keys as text.
+    """``value`` as transit: made of dict with text keys, list, tuple, str, int, float, bool and None.
 
-    Raises: TypeError, ValueError or OverflowError for what is no JSON value: a float that is not finite, a key that is
-    no text, a lone surrogate, nesting that exhausts the stack.
+    Raises: TypeError, ValueError or OverflowError for what JSON has no word for: a float that is not finite, a lone
+    surrogate, nesting that exhausts the stack.
     """
     return encode_all((value,))[0]
 

@@ -1,0 +1,125 @@
+"""Whoever many wait for a node, one request waits, and it wakes them all."""
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from ctxd.backends.xtdb.awaiter import Awaiter
+from ctxd.backends.xtdb.errors import Unknown
+
+pytestmark = pytest.mark.anyio
+
+
+class Node:
+    """A node that completes what it is told to, and how many ask it at a time."""
+
+    def __init__(self) -> None:
+        self.completed = -1
+        self.failing: list[Exception] = []
+        self.asked: list[int] = []
+        self.busiest = 0
+        self._busy = 0
+        self._moved = anyio.Event()
+
+    def complete(self, tx_id: int) -> None:
+        self.completed = tx_id
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    async def ask(self, tx_id: int, timeout_s: float) -> int:
+        self.asked.append(tx_id)
+        self._busy += 1
+        self.busiest = max(self.busiest, self._busy)
+        try:
+            await anyio.lowlevel.checkpoint()
+            if self.failing:
+                raise self.failing.pop()
+            with anyio.move_on_after(timeout_s):
+                while self.completed < tx_id:
+                    await self._moved.wait()
+            return self.completed
+        finally:
+            self._busy -= 1
+
+
+async def test_many_waits_are_one_request_for_the_highest():
+    node = Node()
+    awaiter = Awaiter(node.ask)
+    reached = []
+
+    async def wait(tx_id: int) -> None:
+        assert await awaiter.reach(tx_id, timeout_s=10)
+        reached.append(tx_id)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait, 3)
+            await anyio.wait_all_tasks_blocked()
+            for tx_id in (1, 2, *range(4, 50)):
+                group.start_soon(wait, tx_id)
+            await anyio.wait_all_tasks_blocked()
+            node.complete(3)
+            await anyio.wait_all_tasks_blocked()
+            assert sorted(reached) == [1, 2, 3]
+            node.complete(60)
+    assert node.busiest == 1
+    assert node.asked == [3, 49]
+    assert len(reached) == 49
+
+
+async def test_what_was_completed_is_not_asked_for_again():
+    node = Node()
+    node.complete(5)
+    awaiter = Awaiter(node.ask)
+    assert await awaiter.reach(4, timeout_s=1)
+    assert await awaiter.reach(5, timeout_s=1)
+    assert node.asked == [4]
+    awaiter.forget()
+    assert await awaiter.reach(4, timeout_s=1)
+    assert node.asked == [4, 4]
+
+
+async def test_a_wait_ends_at_its_time():
+    assert not await Awaiter(Node().ask).reach(1, timeout_s=0.05)
+
+
+async def test_who_asks_may_leave_and_another_asks_instead():
+    node = Node()
+    awaiter = Awaiter(node.ask)
+    reached = anyio.Event()
+
+    async def wait() -> None:
+        assert await awaiter.reach(7, timeout_s=10)
+        reached.set()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as others:
+            async with anyio.create_task_group() as first:
+                first.start_soon(lambda: awaiter.reach(7, timeout_s=10))
+                await anyio.wait_all_tasks_blocked()
+                others.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                first.cancel_scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+            node.complete(7)
+            await reached.wait()
+    assert node.asked == [7, 7]
+
+
+async def test_a_failure_is_for_the_one_that_asked():
+    node = Node()
+    node.failing = [Unknown("lost")]
+    node.complete(9)
+    awaiter = Awaiter(node.ask)
+    ends = []
+
+    async def wait() -> None:
+        try:
+            ends.append(await awaiter.reach(9, timeout_s=10))
+        except Unknown:
+            ends.append("failed")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        group.start_soon(wait)
+    assert sorted(map(str, ends)) == ["True", "failed"]

@@ -1,0 +1,196 @@
+"""Every body comes back from a document as the same bytes, whatever a client put into it."""
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctxd.backends import documents
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb import form, operations, transit
+from ctxd.objects.document import Document
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
+from ctxd_protocol.objects import FilesystemSource
+
+WRITER = "0123456789abcdef" * 2
+
+text = st.text(max_size=10) | st.sampled_from(("", "~", "^ ", "`a", "~:x", "\0", "\U0001f600", "a" * 64, "A" * 64))
+integers = st.integers(-(2**63), 2**64 - 1) | st.sampled_from((2**53, -(2**53), 2**63))
+values = st.recursive(
+    st.none() | st.booleans() | integers | st.floats() | text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=5),
+    max_leaves=20,
+)
+hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
+bodies = st.builds(
+    lambda **fields: documents.encode(Document(**fields)),
+    id=st.just("id"),
+    type=text,
+    source=st.none() | st.builds(FilesystemSource, hashes | text, text),
+    identity_hash=hashes | st.just("id"),
+    source_hash=st.none() | hashes,
+    content_hash=hashes,
+    payload=st.dictionaries(text, values, max_size=6),
+)
+
+
+def as_xtdb_keeps_it(value: Any, dice: random.Random) -> Any:
+    """``value`` as a node gives it back: keys in any order, and no -0.0."""
+    if isinstance(value, dict):
+        keys = list(value)
+        dice.shuffle(keys)
+        return {key: as_xtdb_keeps_it(value[key], dice) for key in keys}
+    if isinstance(value, list):
+        return [as_xtdb_keeps_it(item, dice) for item in value]
+    return 0.0 if isinstance(value, float) and value == 0 else value
+
+
+def through_xtdb(doc: operations.Doc, dice: random.Random) -> operations.Doc:
+    read = operations.to_doc(transit.decode(operations.encode_document(doc)))
+    assert read is not None
+    return as_xtdb_keeps_it(read, dice)
+
+
+@given(
+    bodies | st.binary(max_size=40), st.none() | st.binary(min_size=32, max_size=32), st.randoms(use_true_random=False)
+)
+@settings(max_examples=500)
+def test_a_version_comes_back_byte_for_byte(body, content, dice):
+    version = Version("toolcall:~x", 5, 7, 9, body, content)
+    doc = through_xtdb(form.to_doc(version, WRITER), dice)
+    assert form.from_doc(doc, 5) == (version, WRITER)
+
+
+@given(bodies)
+@settings(max_examples=200)
+def test_what_a_client_named_never_becomes_a_key_of_xtdb(body):
+    doc = form.to_doc(Version("a", 1, 1, 1, body), WRITER)
+    assert set(doc) <= set(operations.KEYS)
+    assert set(doc["payload"]) <= {"writer", "tx", "tx_time", "vt", "content", "fields", "order", "body"}
+
+
+def body_of(payload: dict[str, Any]) -> bytes:
+    return documents.encode(
+        Document(id="a", type="file", identity_hash="i" * 64, content_hash="c" * 64, payload=payload)
+    )
+
+
+def test_a_document_is_readable_in_the_node():
+    source = FilesystemSource("f" * 64, "/home/x")
+    document = Document(
+        id="a",
+        type="file",
+        source=source,
+        identity_hash="i" * 64,
+        source_hash="5" * 64,
+        content_hash="c" * 64,
+        payload={"b": 1, "a": {"d": 2, "c": 3}},
+    )
+    doc = form.to_doc(Version("a", 4, 7, 9, documents.encode(document), b"\1" * 32), WRITER)
+    assert doc == {
+        "xt/id": "a",
+        "type": "file",
+        "source": {"filesystem_id": "f" * 64, "path": "/home/x"},
+        "identity_hash": "i" * 64,
+        "source_hash": "5" * 64,
+        "content_hash": "c" * 64,
+        "payload": {
+            "writer": WRITER,
+            "tx": 7,
+            "tx_time": 9,
+            "vt": 4,
+            "content": "01" * 32,
+            "fields": {"b": 1, "a": {"d": 2, "c": 3}},
+            "order": [[1, 0], [1, 0]],
+        },
+    }
+
+
+@pytest.mark.parametrize("payload", [{}, {"a": 1, "b": {"c": [], "d": None}}, {"a": [{"b": 1, "c": {}}]}])
+def test_keys_in_order_need_no_word_about_it(payload):
+    assert "order" not in form.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)["payload"]
+
+
+@pytest.mark.parametrize("payload", [{"a": -0.0}, {"a": [{"b": float("nan")}]}, {"a": float("inf")}, {"a": b"x"}])
+def test_what_xtdb_would_change_is_kept_whole(payload):
+    doc = form.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)
+    assert "fields" not in doc["payload"]
+    assert form.from_doc(doc, 1)[0].body == body_of(payload)
+
+
+def test_a_version_that_may_move_does_not_say_when_it_holds():
+    version = Version("a", 4, 1, 1, body_of({}))
+    assert "vt" not in form.to_doc(version, WRITER, moves=True)["payload"]
+
+
+def test_a_deletion_has_no_document():
+    with pytest.raises(ValueError, match="no document"):
+        form.to_doc(Version("a", 1, 1, 1, None), WRITER)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"payload": None},
+        {"payload": {"writer": "w", "tx": "1", "tx_time": 1, "fields": {}}},
+        {"payload": {"writer": "w", "tx": 1, "tx_time": 1}},
+        {"payload": {"writer": "w", "tx": 1, "tx_time": 1, "body": "*"}},
+        {"payload": {"writer": "w", "tx": 1, "tx_time": 1, "content": "zz", "fields": {}}},
+        {"payload": {"writer": "w", "tx": 1, "tx_time": 1, "fields": {"a": 1}, "order": [[3]]}},
+        {"source": {"path": "/"}},
+        {"identity_hash": 5},
+    ],
+)
+def test_a_document_of_somebody_else_is_an_error(damage):
+    doc = form.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER) | damage
+    with pytest.raises(ValueError, match=r"document|number|base64|hex|argument|padding|alphabet"):
+        form.from_doc(doc, 1)
+
+
+def joined(docs: list[operations.Doc], ref: bytes) -> str:
+    by_id = {doc["xt/id"]: doc for doc in docs}
+    parts = form.parts_of(by_id[form.content_id(ref)])
+    if parts is None:
+        return form.text_of(by_id[form.content_id(ref)])
+    return "".join(form.text_of(by_id[part]) for part in parts)
+
+
+@pytest.mark.parametrize("size", [0, 1, CONTENT_INLINE_BYTES_MAX, CONTENT_INLINE_BYTES_MAX + 1, 3_000_000])
+@pytest.mark.parametrize("character", ["x", "\u20ac", "\U0001f600"])
+def test_text_comes_back_in_parts_that_are_named_by_their_hash(size, character):
+    kinds = len(character.encode())
+    whole = character * (size // kinds) + "y" * (size % kinds)
+    ref = blake3(whole.encode()).digest()
+    docs = form.content_docs(ref, whole)
+    assert joined(docs, ref) == whole
+    assert docs[-1]["xt/id"] == form.content_id(ref)
+    for doc in docs[:-1]:
+        part = form.text_of(doc).encode()
+        assert len(part) <= CONTENT_INLINE_BYTES_MAX
+        assert doc["xt/id"] == form.content_id(blake3(part).digest())
+    assert all(doc["xt/id"].startswith(form.RESERVED) for doc in docs)
+
+
+def test_deletions_come_back():
+    deleted = {"a": (3, 30), "~b": (4, 40)}
+    assert form.deletions_in(form.deletions_doc(WRITER, 4, deleted)) == (4, deleted)
+    with pytest.raises(ValueError, match="none of ctxd's"):
+        form.deletions_in({"xt/id": "a", "payload": {"seq": 1, "deleted": {"a": 3}}})
+
+
+def test_a_cursor_says_where_it_is():
+    assert form.seq_in({"xt/id": "c", "payload": {"seq": 5}}) == 5
+    with pytest.raises(ValueError, match="no whole number"):
+        form.seq_in({"xt/id": "c", "payload": {"seq": True}})
+
+
+def test_an_encoding_in_order_is_that_of_sorted_keys():
+    payload = {"b": {"\U0001f600": 1, "\uffee": 2, "": 3}, "a": [{"d": 1, "c": 2}]}
+    ordered = {"a": [{"c": 2, "d": 1}], "b": {"": 3, "\uffee": 2, "\U0001f600": 1}}
+    document = documents.decode("a", body_of(payload))
+    assert documents.encode(document, ordered=True) == body_of(ordered)
+    assert list(msgspec.msgpack.decode(body_of(ordered))[-1]) == ["a", "b"]

@@ -1,0 +1,184 @@
+"""The client against a real node: what it asks for is what the node does."""
+
+import anyio
+import pytest
+
+from ctxd.backends.xtdb import answers
+from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, Put, XtdbClient
+from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
+from ctxd.backends.xtdb.exchange import Exchange
+from tests.xtdb.apart import Apart
+from tests.xtdb.running import node
+
+pytestmark = pytest.mark.anyio
+
+FAR = 2**62
+
+
+@pytest.fixture
+async def client(memory_node):
+    async with XtdbClient(memory_node.url) as client:
+        yield client
+
+
+@pytest.fixture
+def name(client):
+    """A prefix of ids that nobody else has."""
+    return Apart(client).writer + "~"
+
+
+def doc(id, **payload):
+    return {"xt/id": id, "type": "test", "payload": payload}
+
+
+async def done(client, *ops):
+    return await client.committed(await client.submit(ops), timeout_s=30)
+
+
+async def test_a_document_comes_back_as_it_went(client, name):
+    payload = {"": None, "~k": ["^ ", "`", "~", "\0\U0001f600"], "ints": [2**53, -(2**63), 2**64], "f": [1.0, 5e-324]}
+    assert await done(client, Put(doc(name, **payload), 5))
+    assert await client.entity(name, valid_time=FAR) == doc(name, **payload)
+    assert await client.entities([name, name + "no"], valid_time=5) == {name: doc(name, **payload)}
+    assert await client.entities([name], valid_time=4) == {}
+
+
+async def test_a_match_that_fails_aborts_all_of_it(client, name):
+    assert await done(client, Match(name, None, 5), Put(doc(name, n=1), 5))
+    assert not await done(client, Match(name, None, 5), Put(doc(name, n=2), 5))
+    assert not await done(client, Match(name, doc(name, n=2), 5), Put(doc(name + "x"), 5))
+    assert await done(client, Match(name, doc(name, n=1), 5), Put(doc(name, n=3), 5))
+    assert await client.entity(name, valid_time=5) == doc(name, n=3)
+    assert await client.entity(name + "x", valid_time=5) is None
+
+
+async def test_a_document_that_came_back_is_what_a_match_expects(client, name):
+    first = doc(name, a={"z": 1.5, "b": [2**60, None, "~"]}, n=2**53)
+    assert await done(client, Put(first, 5))
+    found = await client.entity(name, valid_time=5)
+    assert await done(client, Match(name, found, 5), Put(doc(name, n=2), 6))
+
+
+async def test_history_has_inclusive_bounds_in_either_order(client, name):
+    for n in range(5):
+        assert await done(client, Put(doc(name, n=n), n * 10))
+    assert await done(client, Put(doc(name, n=-1), 20))
+    assert await done(client, Delete(name, 50))
+
+    async def rows(**options):
+        found = await client.history(name, **options)
+        return [(row.valid_time, row.doc["payload"]["n"] if row.doc else None) for row in found]
+
+    assert await rows() == [(0, 0), (10, 1), (20, -1), (30, 3), (40, 4), (50, None)]
+    assert await rows(first=10, last=30) == [(10, 1), (20, -1), (30, 3)]
+    assert await rows(first=10, last=30, ascending=False) == [(30, 3), (20, -1), (10, 1)]
+    assert await rows(first=20, last=20, corrections=True) == [(20, 2), (20, -1)]
+    assert await rows(valid_time=15, ascending=False) == [(10, 1), (0, 0)]
+    assert await rows(first=31, last=30) == []
+    assert [row.present for row in await client.history(name, docs=False)] == [True] * 5 + [False]
+    assert await client.history(name + "no") == []
+
+
+async def test_a_row_tells_when_and_whether(client, name):
+    assert await done(client, Put(doc(name), 10), Delete(name, 20))
+    assert await client.row(name, valid_time=9) is None
+    shown = await client.row(name, valid_time=15)
+    gone = await client.row(name, valid_time=FAR)
+    assert [(row.valid_time, row.present, row.doc) for row in (shown, gone)] == [(10, True, None), (20, False, None)]
+
+
+async def test_what_is_held_says_since_when(client, name):
+    assert await done(client, Put(doc(name), 10), Put(doc(name + "b", vt=12), 12))
+    held = await client.held([name, name + "b", name + "no"], valid_time=20)
+    assert {id: one.valid_time for id, one in held.items()} == {name: 10, name + "b": 12}
+
+
+async def test_ids_are_in_order_of_code_points(client, name):
+    ids = [name + end for end in ("a", "ab", "b", "\ud7ff", "\uffee", "\U0001f600", "")]
+    assert await done(client, *(Put(doc(id), 5) for id in ids), Delete(name + "b", 7))
+    assert await client.ids(name, valid_time=5) == sorted(ids)
+    assert await client.ids(name, valid_time=5, ascending=False, after=name + "\uffee", limit=2) == [
+        name + "\ud7ff",
+        name + "b",
+    ]
+    assert await client.ids(name + "a", valid_time=5) == [name + "a", name + "ab"]
+    assert name + "b" not in await client.ids(name, valid_time=7)
+    assert await client.ids(name, valid_time=4) == []
+
+
+async def test_a_bulk_read_of_several_chunks_is_whole(client, name):
+    ids = [f"{name}{n}" for n in range(2 * BULK_IDS + 7)]
+    for first in range(0, len(ids), 1000):
+        tx_id = await client.submit([Put(doc(id, n=id), 5) for id in ids[first : first + 1000]])
+    assert await client.committed(tx_id, timeout_s=60)
+    found = await client.entities([*ids, *ids, "nobody"], valid_time=5, tx_id=tx_id)
+    assert found == {id: doc(id, n=id) for id in ids}
+
+
+async def test_a_transaction_to_come_is_behind(client):
+    newest = await client.latest_submitted()
+    with pytest.raises(Behind):
+        await client.entity("a", valid_time=5, tx_id=(newest or 0) + 1000)
+    with pytest.raises(Unknown):
+        await client.committed((newest or 0) + 1000, timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("body", "certainty", "named"),
+    [
+        (b'{"~:tx-ops":[["~:xtdb.api/put",{"~:a":1}]]}', Refused, True),
+        (b'{"~:tx-ops":[["~:put",{"~:xt/id":"a"}]]}', Refused, True),
+        (b'{"~:tx-ops":[["~:xtdb.api/put"', Unreachable, False),
+    ],
+)
+async def test_what_the_node_refuses_is_known_for_certain(memory_node, body, certainty, named):
+    """The client writes none of these: so they are sent past it."""
+    async with Exchange(memory_node.url) as exchange:
+        answer = await exchange.post("submit-tx", {}, body, timeout_s=20)
+    failure = answers.failure(answer.status, answer.media_type, answer.body)
+    assert type(failure) is certainty
+    assert (getattr(failure, "op", None) is not None) == named
+
+
+async def test_an_evicted_entity_has_no_history(client, name):
+    assert await done(client, Put(doc(name), 5))
+    assert await done(client, Evict(name))
+    assert await client.history(name, corrections=True) == []
+
+
+async def test_many_transactions_are_waited_for_at_once(client, name):
+    submitted = [await client.submit([Put(doc(name, n=n), n)]) for n in range(50)]
+    ends = []
+
+    async def wait(tx_id):
+        ends.append(await client.committed(tx_id, timeout_s=30))
+
+    async with anyio.create_task_group() as group:
+        for tx_id in submitted:
+            group.start_soon(wait, tx_id)
+    assert ends == [True] * 50
+
+
+async def test_a_node_is_well_and_level_when_it_says_so(client, name):
+    assert await done(client, Put(doc(name), 5))
+    await client.sync(30)
+    assert await client.lag() == 0
+    status = await client.status()
+    assert (status.version, status.ingester_failed, status.index_version) == ("1.24.5", False, 22)
+
+
+async def test_a_node_that_is_killed_is_unreachable_and_one_that_stands_still_unknown():
+    with node("memory") as running:
+        async with XtdbClient(running.url, answer_s=0.5) as client:
+            assert await client.latest_completed() is None
+            assert await client.entities(["a"], valid_time=5) == {}
+            assert await client.history("a") == []
+            running.pause()
+            with pytest.raises(Unknown):
+                await client.submit([Put(doc("a"), 5)])
+            running.cont()
+            running.kill()
+            with pytest.raises((Unreachable, Unknown)):
+                await client.submit([Put(doc("a"), 5)])
+            with pytest.raises(Unreachable):
+                await client.submit([Put(doc("a"), 5)])
