@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ctxd_protocol import places
+from ctxd_protocol.secrets import SecretPolicy
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
@@ -69,6 +70,8 @@ class Config:
     in_flight: int
     collapse_per_turn: int
     collapse_turns: int
+    secrets_policy: SecretPolicy
+    secrets_rules: Path | None
     tracking_watcher: Watcher
     store_backend: StoreBackend
     store_url: str
@@ -204,6 +207,13 @@ SETTINGS: Final = (
     Setting("collapse.per_turn", 5, "newest tool calls that stay loaded per turn", *_whole_number(0, 1000)),
     Setting("collapse.turns", 3, "turns whose tool calls may stay loaded", *_whole_number(1, 1000)),
     Setting(
+        "secrets.policy",
+        "flag",
+        "what becomes of secrets in what sessions capture that ask for nothing",
+        *_one_of("off", "flag", "redact"),
+    ),
+    Setting("secrets.rules", "", "a file of rules beside the built-in ones", *_PATH),
+    Setting(
         "tracking.watcher",
         "auto",
         "how files that were read are followed on disk; auto: the best this system has",
@@ -294,6 +304,7 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
     fields: dict[str, Any] = {_field(key): value for key, value in values.items()}
     fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])
     fields["socket_group"] = fields["socket_group"] or None
+    fields["secrets_rules"] = Path(fields["secrets_rules"]) if fields["secrets_rules"] else None
     return Config(**fields, origins=origins)
 
 

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
+from anyio.to_thread import run_sync
 from structlog.typing import FilteringBoundLogger
 
 from ctxd import __version__
@@ -36,6 +37,11 @@ from ctxd.rpc.listeners import Listeners
 from ctxd.rpc.server import CONNECTIONS_MAX, Server
 from ctxd.sandboxes.places import Places
 from ctxd.sandboxes.registry import Sandboxes
+from ctxd.secrets.guard import KEY_BYTES, Guard
+from ctxd.secrets.keyfile import load_key
+from ctxd.secrets.policy import DEFAULT
+from ctxd.secrets.rulefile import RulesRefused, scanner_of
+from ctxd.secrets.scan import Scanner
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
@@ -47,6 +53,7 @@ from ctxd.store.versions import VersionStore
 from ctxd.trackers.opening import Choice, file_trackers
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.places import SANDBOXES_NAME
+from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse
 from ctxd_protocol.status import DaemonStatus
 
@@ -61,7 +68,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600.
 
     ``collapse``: the window of sessions that ask for none. ``watcher``: what files are followed by; null: none are.
-    ``store``: the XTDB node to project to; null: none.
+    ``store``: the XTDB node to project to; null: none. ``secrets``: the policy of sessions that ask for none;
+    ``scanner``: the rules that secrets are found by, null for the built-in ones.
     """
 
     socket: Path
@@ -73,6 +81,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     collapse: Collapse = Collapse()
     watcher: Choice | None = "auto"
     store: Target | None = None
+    secrets: SecretPolicy = DEFAULT
+    scanner: Scanner | None = None
 
 
 class Daemon:
@@ -145,8 +155,9 @@ class Daemon:
         store, clock = self._store, self._clock
         host = host_filesystem_id(substitute=self._machine_id_substitute())
         on_host = HostFiles(clock)
-        indexer = Indexer(store, on_host, host, host_devices=host_devices())
-        live = self._sessions = Sessions(store, clock, host_filesystem_id=host)
+        guard = Guard(self._options.scanner or Scanner(), await run_sync(load_key, store.root))
+        indexer = Indexer(store, on_host, host, host_devices=host_devices(), guard=guard)
+        live = self._sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard)
         # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
         for mounts in await live.start():
             indexer.confine(mounts)
@@ -163,7 +174,9 @@ class Daemon:
                 status=self.status,
                 check_witness=store.check_witness,
             ),
-            sandboxes.keeping_mounts(sessions.handlers(live, indexer, notices, self._options.collapse), boxes),
+            sandboxes.keeping_mounts(
+                sessions.handlers(live, indexer, notices, self._options.collapse, self._options.secrets), boxes
+            ),
             toolcalls.handlers(live),
             files.handlers(live, indexer),
             objects.handlers(live),
@@ -248,8 +261,11 @@ def serve(config: Config, *, ephemeral: bool = False) -> int:
     Raises: StateDirError if it cannot start.
     """
     _spare_the_collector()
-    log = open_log(config.log_level, None if config.log_format == "auto" else config.log_format)
-    daemon = Daemon(_options(config, ephemeral=ephemeral), SystemClock(), log)
+    scanner = _scanner(config)
+    # The key is in the state directory, which nobody holds yet: tags in the log are of this run alone.
+    redact = Guard(scanner, os.urandom(KEY_BYTES)).redacted
+    log = open_log(config.log_level, None if config.log_format == "auto" else config.log_format, redact=redact)
+    daemon = Daemon(_options(config, scanner, ephemeral=ephemeral), SystemClock(), log)
     code = 0
     try:
         anyio.run(daemon.run, backend_options={"use_uvloop": True})
@@ -279,7 +295,14 @@ def _first(group: BaseExceptionGroup[_E]) -> _E:
     return found
 
 
-def _options(config: Config, *, ephemeral: bool) -> Options:
+def _scanner(config: Config) -> Scanner:
+    try:
+        return scanner_of(config.secrets_rules)
+    except RulesRefused as refused:
+        raise StateDirError(str(refused), exit_code=_EXIT_CONFIG) from None
+
+
+def _options(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
     return Options(
         socket=config.socket,
         state_dir=None if ephemeral else config.state_dir,
@@ -292,6 +315,8 @@ def _options(config: Config, *, ephemeral: bool) -> Options:
         collapse=Collapse(per_turn=config.collapse_per_turn, turns=config.collapse_turns),
         watcher=None if config.tracking_watcher == "off" else config.tracking_watcher,
         store=_target(config),
+        secrets=config.secrets_policy,
+        scanner=scanner,
     )
 
 

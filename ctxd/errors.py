@@ -11,6 +11,7 @@ from ctxd_protocol.errors import ERRORS, Outcome
 REMEDIES: Final = {
     "draining": "Connect again when it is back.",
     "store_backlog_full": "Send it again a little later, with the same op_id.",
+    "store_unavailable": "Start the XTDB node, or wait until it answers; ctxd doctor says how it is.",
     "disk_full": "Free space on the filesystem of the state directory; writes resume by themselves.",
     "store_failed": "Check the disk of the state directory; then send it again with the same op_id.",
     "data_loss": "Run ctxd verify; restore a backup.",
@@ -50,3 +51,9 @@ class StateDirError(Exception):
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def purged(id: str) -> CtxdError:
+    """The error of a call that needs what ``id`` once said."""
+    hint = "It was destroyed by object.purge, and cannot be had back from here."
+    return CtxdError("purged", f"{id} was purged", hint=hint, outcome="not_applied")

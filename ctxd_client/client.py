@@ -23,6 +23,7 @@ from ctxd_client.signatures import shown_as
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods import HelloResult
 from ctxd_protocol.objects import Receipt
+from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Mount
 
 P = ParamSpec("P")
@@ -149,6 +150,7 @@ class Client:
         collapse: Collapse | None = None,
         budget_tokens: int | None = None,
         labels: Mapping[str, str] = EMPTY,
+        secrets: SecretPolicy | None = None,
     ) -> "Session":
         """A handle on one session: the one named, or with ``agent`` a new one. With both, it is made unless it is
         there.
@@ -172,6 +174,7 @@ class Client:
                     collapse=collapse,
                     budget_tokens=budget_tokens,
                     labels=labels,
+                    secrets=secrets,
                 )
             except Conflict as error:
                 if session is None or error.code != "session_exists":

@@ -135,6 +135,7 @@ CLASSES: Final[dict[str, type[CallFailed]]] = {
     "not_pinned": InvalidState,
     "infrastructure_object": InvalidState,
     "content_unavailable": InvalidState,
+    "purged": InvalidState,
     "source_unreachable": Unavailable,
     "too_large": TooLarge,
     "unsupported": InvalidCall,

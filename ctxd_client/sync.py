@@ -22,6 +22,7 @@ from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods import HelloResult
 from ctxd_protocol.objects import Receipt
+from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Mount, Notice
 
 P = ParamSpec("P")
@@ -145,6 +146,7 @@ class SyncClient:
         collapse: Collapse | None = None,
         budget_tokens: int | None = None,
         labels: Mapping[str, str] = EMPTY,
+        secrets: SecretPolicy | None = None,
     ) -> "SyncSession":
         """A handle on one session: the one named, or with ``agent`` a new one. With both, it is made unless it is
         there.
@@ -168,6 +170,7 @@ class SyncClient:
                     collapse=collapse,
                     budget_tokens=budget_tokens,
                     labels=labels,
+                    secrets=secrets,
                 )
             except Conflict as error:
                 if session is None or error.code != "session_exists":

@@ -25,7 +25,7 @@ from ctxd.assembly.values import (
 _VALUE: Final = r'("(?:[^"\\\n]|\\.)*"|[^" \n]+)'
 _HEADER: Final = re.compile(r"(?:\A|(?<=\n\n))(?:METADATA_POOL\n|CHAT_MESSAGE |toolcall_ref |ACTIVE_CONTENT )")
 _FILE: Final = re.compile(
-    rf"id={_VALUE} type=file path={_VALUE} file_type={_VALUE} char_count=([0-9]+)(?: \[(unread|deleted)\])?"
+    rf"id={_VALUE} type=file path={_VALUE} file_type={_VALUE} char_count=([0-9]+)(?: \[(unread|deleted|purged)\])?"
 )
 _TOOLCALL: Final = re.compile(rf"id={_VALUE} type=toolcall tool={_VALUE} status={_VALUE}")
 _CHAT_TEXT: Final = re.compile(r"CHAT_MESSAGE role=(user|assistant)\n")
@@ -33,7 +33,12 @@ _TOOLCALL_REF: Final = re.compile(rf"toolcall_ref id={_VALUE} tool={_VALUE} stat
 _ACTIVE: Final = re.compile(rf"ACTIVE_CONTENT id={_VALUE}\n")
 
 
-_STATES: Final[dict[str | None, LineState]] = {None: "present", "unread": "unread", "deleted": "deleted"}
+_STATES: Final[dict[str | None, LineState]] = {
+    None: "present",
+    "unread": "unread",
+    "deleted": "deleted",
+    "purged": "purged",
+}
 
 
 class NotARendering(ValueError):

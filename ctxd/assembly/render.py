@@ -8,6 +8,7 @@ A context is a row of *blocks* with one blank line (``\n\n``) between each two::
     id={id} type=file path={path} file_type={t} char_count={n}
     id={id} type=file path={path} file_type={t} char_count=0 [unread]
     id={id} type=file path={path} file_type={t} char_count=0 [deleted]
+    id={id} type=file path={path} file_type={t} char_count=0 [purged]
     id={id} type=toolcall tool={tool} status={status}
 
     CHAT_MESSAGE role=user                                   or role=assistant
@@ -37,7 +38,7 @@ SEPARATOR: Final = "\n\n"
 """What stands between two blocks."""
 
 POOL_HEADER: Final = "METADATA_POOL"
-_SUFFIXES: Final = {"present": "", "unread": " [unread]", "deleted": " [deleted]"}
+_SUFFIXES: Final = {"present": "", "unread": " [unread]", "deleted": " [deleted]", "purged": " [purged]"}
 
 
 def render(context: Context) -> str:

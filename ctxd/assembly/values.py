@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-LineState = Literal["present", "unread", "deleted"]
+LineState = Literal["present", "unread", "deleted", "purged"]
 
 
 class FileLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,15 +10,34 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.kinds import is_deleted
+from ctxd.objects.kinds import is_deleted, is_purged
+from ctxd.secrets.policy import DEFAULT, captured_under, stricter
 from ctxd_protocol.methods import FileOutcome
+from ctxd_protocol.secrets import SecretPolicy
 
 
 class Held(msgspec.Struct, frozen=True, tag=True):
-    """The source was read: ``source_hash`` is of its bytes. ``text`` is null for a binary file."""
+    """The source was read: ``source_hash`` is of its bytes. ``text`` is null for a binary file.
+
+    ``keyed_hash`` stands for ``source_hash`` in a version that was redacted or purged; ``policy`` is what it is to be
+    captured under.
+    """
 
     source_hash: str
     text: str | None
+    keyed_hash: str = ""
+    policy: SecretPolicy = DEFAULT
+
+    def after(self, head: Document | None) -> "Held":
+        """This, captured under no laxer policy than ``head`` was: what was redacted once stays so, whoever reads it."""
+        policy = self.policy if head is None else stricter(self.policy, captured_under(head.payload))
+        return self if policy == self.policy else msgspec.structs.replace(self, policy=policy)
+
+    def is_told_by(self, head: Document) -> bool:
+        """Whether ``head`` is of these bytes, and was captured under no laxer policy or purged."""
+        if head.source_hash not in (self.source_hash, self.keyed_hash):
+            return False
+        return is_purged(head) or stricter(captured_under(head.payload), self.policy) == captured_under(head.payload)
 
 
 class Oversized(msgspec.Struct, frozen=True, tag=True):
@@ -65,7 +84,7 @@ def decide(head: Document | None, state: SourceState) -> FileOutcome:
         case Held():
             if head is None:
                 return "created"
-            return "unchanged" if head.source_hash == state.source_hash else "updated"
+            return "unchanged" if state.is_told_by(head) else "updated"
         case Oversized():
             if head is None:
                 return "created"

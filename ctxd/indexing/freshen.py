@@ -13,16 +13,18 @@ import msgspec
 
 from ctxd.indexing.decide import decide, is_due, is_overtaken
 from ctxd.indexing.reach import Reach
-from ctxd.indexing.seen import Builder, Seen, build, seen_at
+from ctxd.indexing.seen import Builder, Seen
 from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.kinds import is_deleted, is_unread
+from ctxd.objects.kinds import is_deleted, is_purged, is_unread
+from ctxd.secrets.policy import captured_under, stricter
 from ctxd.sources.port import Source, size_of
 from ctxd.store.answers import Missing as Unknown
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.secrets import SecretPolicy
 
 READ_BATCH: Final = 64
 """Files that are read in one hop. Bounds what is held undecoded, and how long a thread is kept from other sessions."""
@@ -85,7 +87,13 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def compare(
-    versions: Versions, source: Source, reach: Reach, mounts: MountTable, marks: Marks, ids: Iterable[str]
+    versions: Versions,
+    source: Source,
+    reach: Reach,
+    mounts: MountTable,
+    marks: Marks,
+    ids: Iterable[str],
+    policy: SecretPolicy,
 ) -> Compared:
     """Look at the files among ``ids``, as far as ``reach`` goes for the session with ``mounts``.
 
@@ -98,13 +106,15 @@ async def compare(
     readable = await reach.readable(mounts, [_source(head) for head in files.values()])
     away = tuple(id for id, here in zip(files, readable, strict=True) if not here)
     near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
-    changed = await _changed(versions, source, marks, near)
+    changed = await _changed(versions, source, marks, near, policy)
     slices = tuple(_slices(changed))
     return Compared(slices=slices, orphaned=away, unchanged=len(near) - len(changed), unread=unread)
 
 
-async def freshen(versions: Versions, source: Source, marks: Marks, builder: Builder, ids: Sequence[str]) -> Freshened:
-    """Read the files of one slice of a comparison.
+async def freshen(
+    versions: Versions, source: Source, marks: Marks, builder: Builder, ids: Sequence[str], policy: SecretPolicy
+) -> Freshened:
+    """Read the files of one slice of a comparison, to be captured under ``policy``.
 
     Decided on the newest versions, without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
     """
@@ -112,7 +122,7 @@ async def freshen(versions: Versions, source: Source, marks: Marks, builder: Bui
     seen: dict[str, _Seen] = {}
     due, newest = before, before
     for _ in range(1 + OVERTAKEN_RETRIES):
-        seen |= await _read(source, marks, builder, due)
+        seen |= await _read(source, marks, builder, due, policy)
         newest = {id: _newest(versions, id, head) for id, head in before.items()}
         due = {id: head for id, head in newest.items() if is_overtaken(before[id], head)}
         if not due:
@@ -120,7 +130,7 @@ async def freshen(versions: Versions, source: Source, marks: Marks, builder: Bui
         before = before | due
     # From here to the return nothing awaits. What was overtaken to the last is left to the next call.
     seen = {id: one for id, one in seen.items() if id not in due}
-    return _judged(seen, newest, marks, unchanged=len(ids) - len(seen))
+    return _judged(seen, newest, marks, builder, unchanged=len(ids) - len(seen))
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -130,8 +140,11 @@ class _Seen(msgspec.Struct, frozen=True):
     early: Document | None
 
 
-async def _changed(versions: Versions, source: Source, marks: Marks, files: dict[str, Stored]) -> dict[str, int]:
-    """Those of ``files`` that no mark vouches for, and how many bytes of them there are to read."""
+async def _changed(
+    versions: Versions, source: Source, marks: Marks, files: dict[str, Stored], policy: SecretPolicy
+) -> dict[str, int]:
+    """Those of ``files`` that no mark vouches for, or that were captured under a laxer policy than this one, and how
+    many bytes of them there are to read."""
     await marks.load(versions, files)
     signatures = await source.stat_many([_path(head) for head in files.values()]) if files else []
     changed: dict[str, int] = {}
@@ -139,10 +152,21 @@ async def _changed(versions: Versions, source: Source, marks: Marks, files: dict
         mark = marks.get(id)
         if signature is None and is_deleted(head.document):
             continue
-        if mark is None or mark.signature != signature or not mark.speaks_for(head.document):
+        if (
+            mark is None
+            or mark.signature != signature
+            or not mark.speaks_for(head.document)
+            or _is_laxer(head.document, policy)
+        ):
             size = 0 if signature is None else size_of(signature)
             changed[id] = size if size <= FILE_BYTES_MAX else 0
     return changed
+
+
+def _is_laxer(document: Document, policy: SecretPolicy) -> bool:
+    """Whether ``document`` holds text that was captured under a laxer policy than ``policy``."""
+    under = captured_under(document.payload)
+    return document.source_hash is not None and not is_purged(document) and stricter(under, policy) != under
 
 
 def _slices(sizes: dict[str, int]) -> Iterator[tuple[str, ...]]:
@@ -158,7 +182,9 @@ def _slices(sizes: dict[str, int]) -> Iterator[tuple[str, ...]]:
         yield tuple(ids)
 
 
-async def _read(source: Source, marks: Marks, builder: Builder, files: dict[str, Stored]) -> dict[str, _Seen]:
+async def _read(
+    source: Source, marks: Marks, builder: Builder, files: dict[str, Stored], policy: SecretPolicy
+) -> dict[str, _Seen]:
     seen: dict[str, _Seen] = {}
     items = list(files.items())
     for start in range(0, len(items), READ_BATCH):
@@ -166,13 +192,16 @@ async def _read(source: Source, marks: Marks, builder: Builder, files: dict[str,
         readings = await source.read_many([_path(head) for _, head in batch])
         for (id, head), reading in zip(batch, readings, strict=True):
             mark = marks.get(id)
-            one = seen_at(reading, device=mark.device if mark else None)
-            early = await builder.built(id, _source(head), one) if is_due(decide(head.document, one.state)) else None
+            one = builder.seen_at(reading, device=mark.device if mark else None, policy=policy)
+            is_new = is_due(decide(head.document, one.state))
+            early = await builder.built(id, _source(head), one, head.document) if is_new else None
             seen[id] = _Seen(one, early)
     return seen
 
 
-def _judged(seen: dict[str, _Seen], newest: dict[str, Stored], marks: Marks, *, unchanged: int) -> Freshened:
+def _judged(
+    seen: dict[str, _Seen], newest: dict[str, Stored], marks: Marks, builder: Builder, *, unchanged: int
+) -> Freshened:
     outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": []}
     documents: list[Document] = []
     signatures: dict[str, bytes] = {}
@@ -181,7 +210,9 @@ def _judged(seen: dict[str, _Seen], newest: dict[str, Stored], marks: Marks, *, 
         head = newest[id]
         outcome = decide(head.document, one.seen.state)
         outcomes[outcome].append(id)
-        document = (one.early or build(id, _source(head), one.seen.state)) if is_due(outcome) else None
+        document = None
+        if is_due(outcome):
+            document = builder.build(id, _source(head), one.seen.state, head.document, one.early)
         mark = None if outcome == "orphaned" else marks.note(id, one.seen.stamp, document or head.document)
         if document is not None:
             documents.append(document)

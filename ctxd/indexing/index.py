@@ -19,16 +19,19 @@ from ctxd.indexing.discover import Found, discover, discover_named
 from ctxd.indexing.discovery.paths import Candidate
 from ctxd.indexing.freshen import Compared, Freshened, compare, freshen
 from ctxd.indexing.reach import Reach
-from ctxd.indexing.seen import Builder, Seen, build, kind_of, seen_at
+from ctxd.indexing.seen import Builder, Seen, kind_of
 from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions, newest
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id, observed
+from ctxd.secrets.guard import Guard, fleeting_guard
+from ctxd.secrets.policy import DEFAULT
 from ctxd.sources.port import Missing, Present, Source
 from ctxd_protocol.methods import FileKind, FileOutcome
 from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.secrets import SecretPolicy
 
 Cause = Literal["read", "edit", "check"]
 """``read`` and ``edit``: an agent saw or made the content, so a missing file is an error. ``check``: nobody did."""
@@ -81,12 +84,13 @@ class Indexer:
         host_filesystem: str,
         *,
         host_devices: frozenset[int] = frozenset(),
+        guard: Guard | None = None,
     ) -> None:
         self._versions = versions
         self._source = source
         self._reach = Reach(source, Devices(host_filesystem, host_devices))
         self._marks = Marks()
-        self._builder = Builder()
+        self._builder = Builder(guard or fleeting_guard())
 
     def confine(self, mounts: MountTable) -> None:
         """Let no symlink below a mount of a sandbox lead the daemon to other files of the host, whoever asks.
@@ -118,12 +122,15 @@ class Indexer:
         *,
         content: bytes | None = None,
         cause: Cause = "read",
+        policy: SecretPolicy = DEFAULT,
         observer: str | None = None,
     ) -> Indexed:
         """Index the file that the agent calls ``path``, by ``content`` or, where that is null, by reading it.
 
         ``observer``: the session whose word alone ``content`` is. Of a file that the daemon can read itself it is then
         an observation, an object of that session's own, unless the daemon reads the same.
+
+        Its secrets are treated by ``policy``, or by that of the newest version if it is stricter.
 
         Unchanged: one hash and one look-up. Only a ``check`` finds ``deleted`` and ``orphaned``, and only of an object
         that exists. Raises: CtxdError invalid_path, file_not_found, source_unreachable, path_escapes_mount,
@@ -132,13 +139,13 @@ class Indexer:
         self.confine(mounts)
         id, source = await self.resolve(mounts, workdir, path)
         if content is None:
-            return await self._index_source(mounts, id, source, normalise(path, workdir), cause)
+            return await self._index_source(mounts, id, source, normalise(path, workdir), cause, policy)
         if observer is not None and all(await self._reach.readable(mounts, (source,))):
             if await self._agrees(source, content):
-                return await self._index_source(mounts, id, source, normalise(path, workdir), cause)
+                return await self._index_source(mounts, id, source, normalise(path, workdir), cause, policy)
             source = observed(observer, normalise(path, workdir))
             id = file_id(source)
-        seen = await self._builder.seen_in(content)
+        seen = await self._builder.seen_in(content, policy)
         document = await self._built_early(id, source, seen, await newest(self._versions, id))
         head = await newest(self._versions, id)
         return self._concluded(id, source, seen, head, document)
@@ -147,7 +154,9 @@ class Indexer:
         reading = await self._source.read(source.path)
         return isinstance(reading, Present) and reading.raw == content
 
-    async def index_object(self, mounts: MountTable, id: str, *, cause: Cause = "check") -> Indexed:
+    async def index_object(
+        self, mounts: MountTable, id: str, *, cause: Cause = "check", policy: SecretPolicy = DEFAULT
+    ) -> Indexed:
         """Index the file of which ``id`` is the object: how an unread one is read when it is activated.
 
         ``mounts`` are those of the session that asks.
@@ -160,7 +169,7 @@ class Indexer:
         source = head.document.source
         if source is None:
             raise CtxdError("content_unavailable", f"object id={id} has no source to read")
-        return await self._index_source(mounts, id, source, mounts.display(source), cause)
+        return await self._index_source(mounts, id, source, mounts.display(source), cause, policy)
 
     async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[Found, ...]:
         """See ``ctxd.indexing.discover.discover``."""
@@ -172,20 +181,20 @@ class Indexer:
         self.confine(mounts)
         return await discover_named(self._versions, self._source, self._reach, mounts, candidates)
 
-    async def compare(self, mounts: MountTable, ids: Iterable[str]) -> Compared:
+    async def compare(self, mounts: MountTable, ids: Iterable[str], policy: SecretPolicy = DEFAULT) -> Compared:
         """See ``ctxd.indexing.freshen.compare``; ``mounts`` are those of the session that asks."""
         self.confine(mounts)
-        return await compare(self._versions, self._source, self._reach, mounts, self._marks, ids)
+        return await compare(self._versions, self._source, self._reach, mounts, self._marks, ids, policy)
 
-    async def freshen(self, ids: Sequence[str]) -> Freshened:
+    async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
         """See ``ctxd.indexing.freshen.freshen``; ``ids`` are a slice of a comparison that was just made."""
-        return await freshen(self._versions, self._source, self._marks, self._builder, ids)
+        return await freshen(self._versions, self._source, self._marks, self._builder, ids, policy)
 
     async def _index_source(
-        self, mounts: MountTable, id: str, source: FilesystemSource, shown: str, cause: Cause
+        self, mounts: MountTable, id: str, source: FilesystemSource, shown: str, cause: Cause, policy: SecretPolicy
     ) -> Indexed:
         if all(await self._reach.readable(mounts, (source,))):
-            seen, head, document = await self._read(id, source)
+            seen, head, document = await self._read(id, source, policy)
         else:
             why = "which is not at that path of the host" if mounts.by_device else "which only its own agent can read"
             seen = Seen(OutOfReach("unreadable", f"it lies on filesystem {source.filesystem_id[:12]}, {why}"))
@@ -195,13 +204,15 @@ class Indexer:
                 raise _failure(seen, shown)
         return self._concluded(id, source, seen, head, document)
 
-    async def _read(self, id: str, source: FilesystemSource) -> tuple[Seen, Stored | None, Document | None]:
+    async def _read(
+        self, id: str, source: FilesystemSource, policy: SecretPolicy
+    ) -> tuple[Seen, Stored | None, Document | None]:
         """What the source holds, and the newest version at this very moment."""
         for attempt in range(1 + OVERTAKEN_RETRIES):
             before = await newest(self._versions, id)
             reading = await self._source.read(source.path)
             device = await self._directory_device(id) if isinstance(reading, Missing) else None
-            seen = seen_at(reading, device=device)
+            seen = self._builder.seen_at(reading, device=device, policy=policy)
             document = await self._built_early(id, source, seen, before)
             head = await newest(self._versions, id)
             if attempt == OVERTAKEN_RETRIES or not is_overtaken(before, head):
@@ -210,17 +221,19 @@ class Indexer:
 
     async def _built_early(self, id: str, source: FilesystemSource, seen: Seen, head: Stored | None) -> Document | None:
         """The document of what was seen if one seems due, so that large text is encoded before the last look."""
-        if is_due(decide(head.document if head else None, seen.state)):
-            return await self._builder.built(id, source, seen)
+        known = head.document if head else None
+        if is_due(decide(known, seen.state)):
+            return await self._builder.built(id, source, seen, known)
         return None
 
     def _concluded(
         self, id: str, source: FilesystemSource, seen: Seen, head: Stored | None, early: Document | None
     ) -> Indexed:
         """Decide on ``head``, the newest version now. Does not await: see the promise at the top."""
-        outcome = decide(head.document if head else None, seen.state)
-        document = (early or build(id, source, seen.state)) if is_due(outcome) else None
-        current = document or (head.document if head else None)
+        known = head.document if head else None
+        outcome = decide(known, seen.state)
+        document = self._builder.build(id, source, seen.state, known, early) if is_due(outcome) else None
+        current = document or known
         assert current is not None, "an object that is not there was refused before"
         signature = None if outcome == "orphaned" else self._marks.note(id, seen.stamp, current)
         return Indexed(

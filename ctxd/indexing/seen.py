@@ -16,10 +16,13 @@ from ctxd.indexing.decide import Gone, Held, OutOfReach, Oversized, SourceState
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
+from ctxd.secrets.guard import Guard
+from ctxd.secrets.policy import captured_under
 from ctxd.sources.port import Missing, Present, Reading, Special, Stamp, TooLarge, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.methods import FileKind
 from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.secrets import SecretPolicy
 
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Bytes of text that are hashed on the loop: about a millisecond. Moving them to a thread costs a tenth of that."""
@@ -38,8 +41,7 @@ class Seen(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-def seen_at(reading: Reading, *, device: int | None) -> Seen:
-    """What the daemon saw. ``device``: that of the file's directory when it was last read, null if not known."""
+def _seen_at(reading: Reading, device: int | None) -> Seen:
     match reading:
         case Present():
             return Seen(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
@@ -63,18 +65,47 @@ def seen_at(reading: Reading, *, device: int | None) -> Seen:
 class Builder:
     """Hashes and encodes; what takes long, in threads of its own. Cancel: safe anywhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
         self._limiter = anyio.CapacityLimiter(THREADS)
 
-    async def seen_in(self, content: bytes) -> Seen:
+    def seen_at(self, reading: Reading, *, device: int | None, policy: SecretPolicy) -> Seen:
+        """What the daemon saw, to be captured under ``policy``.
+
+        ``device``: that of the file's directory when it was last read, null if not known.
+        """
+        return self._under(policy, _seen_at(reading, device))
+
+    async def seen_in(self, content: bytes, policy: SecretPolicy) -> Seen:
         """What a caller saw: the bytes it sent."""
         if len(content) > FILE_BYTES_MAX:
             return Seen(Oversized(len(content)))
-        return await self._by_size(len(content), lambda: _held(content))
+        return self._under(policy, await self._by_size(len(content), lambda: _held(content)))
 
-    async def built(self, id: str, source: FilesystemSource, seen: Seen) -> Document:
-        """The document that tells what was seen; not for what is out of reach."""
-        return await self._by_size(seen.size, lambda: build(id, source, seen.state))
+    def _under(self, policy: SecretPolicy, seen: Seen) -> Seen:
+        state = seen.state
+        if not isinstance(state, Held):
+            return seen
+        keyed = self._guard.keyed_hash(state.source_hash)
+        return Seen(Held(state.source_hash, state.text, keyed, policy), seen.stamp, seen.size)
+
+    async def built(self, id: str, source: FilesystemSource, seen: Seen, head: Document | None) -> Document:
+        """The document that tells what was seen, after ``head``; not for what is out of reach."""
+        return await self._by_size(seen.size, lambda: self.build(id, source, seen.state, head))
+
+    def build(
+        self,
+        id: str,
+        source: FilesystemSource,
+        state: SourceState,
+        head: Document | None,
+        early: Document | None = None,
+    ) -> Document:
+        """As ``built``, at once. ``early`` is given back if it tells ``state`` after ``head`` as well."""
+        held = state.after(head) if isinstance(state, Held) else None
+        if early is not None and (held is None or captured_under(early.payload) == held.policy):
+            return early
+        return _build(id, source, state) if held is None else _captured(self._guard, id, source, held)
 
     async def _by_size(self, size: int, work: Callable[[], T]) -> T:
         if size <= INLINE_BYTES_MAX:
@@ -82,13 +113,18 @@ class Builder:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
 
-def build(id: str, source: FilesystemSource, state: SourceState) -> Document:
-    """The same as ``Builder.built``, at once."""
+def _captured(guard: Guard, id: str, source: FilesystemSource, held: Held) -> Document:
+    capture = guard.capture(held.policy)
+    if held.text is None:
+        return file_binary(id, source, held.source_hash, capture.secrets)
+    text = capture.text(held.text)
+    return file_text(id, source, text, held.keyed_hash if capture.redacted else held.source_hash, capture.secrets)
+
+
+def _build(id: str, source: FilesystemSource, state: SourceState) -> Document:
     match state:
         case Held():
-            if state.text is None:
-                return file_binary(id, source, state.source_hash)
-            return file_text(id, source, state.text, state.source_hash)
+            raise AssertionError("what was read is captured")
         case Oversized():
             return file_too_large(id, source, state.size_bytes, state.modified_us)
         case Gone():

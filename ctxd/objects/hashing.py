@@ -30,8 +30,11 @@ def source_hash(raw: bytes) -> str:
 def content_hash(payload: dict[str, Any], content: str | None) -> str:
     """What the document says: over every mutable field, ``content`` among them unless it is null.
 
-    ``payload`` holds no key ``content``. Raises: ValueError if a field has no canonical encoding.
+    ``payload`` holds no key ``content``. Its ``secrets`` are left out: what is found in a text depends on the rules of
+    the day, and equal text is equal. Raises: ValueError if a field has no canonical encoding.
     """
+    if "secrets" in payload:
+        payload = {name: field for name, field in payload.items() if name != "secrets"}
     if content is None:
         return _sha256(payload)
     return _sha256({**payload, "content": content})

@@ -31,6 +31,7 @@ def is_unread(document: Document) -> bool:
         and document.source_hash is None
         and "kind" not in document.payload
         and not is_deleted(document)
+        and not is_purged(document)
     )
 
 
@@ -39,8 +40,15 @@ def is_deleted(document: Document) -> bool:
     return document.payload.get("deleted") is True
 
 
+def is_purged(document: Document) -> bool:
+    """Whether what the version said was destroyed on request."""
+    return document.payload.get("purged") is True
+
+
 def state_of(document: Document) -> ObjectState:
     """The state that the version itself tells; that a source cannot be reached now is known only to who tried."""
+    if is_purged(document):
+        return "purged"
     if is_deleted(document):
         return "deleted"
     return "unread" if is_unread(document) else "present"

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.secrets.policy import to_payload
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.secrets import Secrets
 
 
 def file_type(path: str) -> str:
@@ -24,14 +26,17 @@ def file_stub(id: str, source: FilesystemSource) -> Document:
     return _file(id, source, None, None, {"char_count": 0})
 
 
-def file_text(id: str, source: FilesystemSource, text: str, source_hash: str) -> Document:
-    """A file that was read. ``source_hash`` is the hash of the bytes that ``text`` was decoded from."""
-    return _file(id, source, source_hash, text, {"char_count": len(text)})
+def file_text(
+    id: str, source: FilesystemSource, text: str, source_hash: str, secrets: Secrets | None = None
+) -> Document:
+    """A file that was read. ``source_hash`` is the hash of the bytes that ``text`` was decoded from, keyed if something
+    in it was redacted."""
+    return _file(id, source, source_hash, text, {"char_count": len(text), **to_payload(secrets)})
 
 
-def file_binary(id: str, source: FilesystemSource, source_hash: str) -> Document:
+def file_binary(id: str, source: FilesystemSource, source_hash: str, secrets: Secrets | None = None) -> Document:
     """A file whose bytes are no text: its hash is kept, its bytes are not."""
-    return _file(id, source, source_hash, None, {"char_count": 0, "kind": "binary"})
+    return _file(id, source, source_hash, None, {"char_count": 0, "kind": "binary", **to_payload(secrets)})
 
 
 def file_too_large(id: str, source: FilesystemSource, size_bytes: int, modified_us: int | None = None) -> Document:
@@ -57,6 +62,7 @@ def toolcall(
     status: Literal["ok", "fail"] = "ok",
     args_display: str | None = None,
     file_refs: tuple[str, ...] | None = None,
+    secrets: Secrets | None = None,
 ) -> Document:
     """A tool call and its output. What is null is left out.
 
@@ -67,12 +73,13 @@ def toolcall(
         payload["args_display"] = args_display
     if file_refs is not None:
         payload["file_refs"] = list(file_refs)
+    payload |= to_payload(secrets)
     return _unsourced(id, "toolcall", payload, content)
 
 
-def system_prompt(session: str, content: str) -> Document:
+def system_prompt(session: str, content: str, secrets: Secrets | None = None) -> Document:
     """The system prompt of ``session``."""
-    return _unsourced(system_prompt_id(session), "system_prompt", {}, content)
+    return _unsourced(system_prompt_id(session), "system_prompt", to_payload(secrets), content)
 
 
 def _file(

@@ -4,13 +4,18 @@ Pure but for the key it is given. The promises: without the key, nobody can tell
 made of; equal secrets have equal tags; text that was redacted once is not changed by being redacted again.
 """
 
+import os
 from typing import Any, Final
 
 import msgspec
 from blake3 import blake3
 
+from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.scan import Hit, Scanner
 from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
+
+KEY_BYTES: Final = 32
+"""Bytes of a key."""
 
 TAG_DIGITS: Final = 8
 """Hex digits of a tag: enough to tell a host's secrets apart, too few to be worth anything."""
@@ -43,6 +48,11 @@ class Guard:
         return self.capture("redact").text(text)
 
 
+def fleeting_guard() -> Guard:
+    """A guard with the built-in rules and a key of its own, for where nothing outlives the process."""
+    return Guard(Scanner(), os.urandom(KEY_BYTES))
+
+
 class Capture:
     """One version on its way into the store: each of its texts passes through here, then ``secrets`` tells of all."""
 
@@ -55,10 +65,8 @@ class Capture:
 
     @property
     def secrets(self) -> Secrets | None:
-        """What was found so far; null if nothing was, though it was looked for."""
-        if self._policy == "off":
-            return Secrets(policy="off")
-        if not self._counts:
+        """What was found so far; null if nothing was and the policy is the one that need not be told."""
+        if not self._counts and self._policy == DEFAULT:
             return None
         found = tuple(SecretFound(rule=rule, tag=tag, count=n) for (rule, tag), n in self._counts.items())
         return Secrets(policy=self._policy, found=found)

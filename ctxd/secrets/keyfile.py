@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from ctxd.errors import StateDirError
+from ctxd.secrets.guard import KEY_BYTES
 
 KEY_FILE: Final = "secrets.key"
 """Its name in the state directory."""
 
-KEY_BYTES: Final = 32
 _EXIT_UNSAFE: Final = 78
 
 

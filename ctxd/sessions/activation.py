@@ -48,7 +48,7 @@ async def _read(store: VersionStore, indexer: Indexer, live: LiveSession, delta:
     """Read the file of which only the name is known, or that was gone, so that it is activated in one write."""
     id = known.document.id
     try:
-        indexed = await indexer.index_object(live.mounts, id, cause="read")
+        indexed = await indexer.index_object(live.mounts, id, cause="read", policy=live.settings.secrets)
     except CtxdError as error:
         if is_deleted(known.document) and error.code != "path_escapes_mount":
             raise _unavailable(known) from error

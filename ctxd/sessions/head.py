@@ -12,8 +12,10 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.secrets.policy import DEFAULT
 from ctxd.sessions.delta import Delta, to_payload
 from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Mount, SessionState
 
 PREVIEW_CHARS: Final = 200
@@ -43,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     collapse: Collapse = Collapse()
     budget_tokens: int | None = None
     labels: dict[str, str] = {}
+    secrets: SecretPolicy = DEFAULT
     renamed: dict[str, str] = {}
 
 

@@ -105,6 +105,7 @@ class LiveSession:
             collapse=settings.collapse,
             budget_tokens=settings.budget_tokens,
             labels=settings.labels,
+            secrets=settings.secrets,
             session_index=tuple(state.index),
             metadata_pool=tuple(state.pool),
             active_set=tuple(state.active),

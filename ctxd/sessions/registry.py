@@ -15,6 +15,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.next_version import system_prompt
+from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.sessions.barred import Barred
 from ctxd.sessions.calls import Call
 from ctxd.sessions.catalog import Catalog, no_session
@@ -42,9 +43,16 @@ class Sessions:
     """The sessions of one store. ``start`` before anything else."""
 
     def __init__(
-        self, store: VersionStore, clock: Clock, *, host_filesystem_id: str, live_max: int = LIVE_SESSIONS_MAX
+        self,
+        store: VersionStore,
+        clock: Clock,
+        *,
+        host_filesystem_id: str,
+        live_max: int = LIVE_SESSIONS_MAX,
+        guard: Guard | None = None,
     ) -> None:
         self.store = store
+        self.guard = guard or fleeting_guard()
         self.catalog = Catalog()
         self.host_filesystem_id = host_filesystem_id
         self._clock = clock
@@ -169,6 +177,8 @@ class Sessions:
         ordinal = self.next_ordinal()
         stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=ordinal)
         head = Head(settings=self.normalised(stamped))
+        capture = self.guard.capture(settings.secrets)
+        prompt = capture.text(prompt)
         write = Write(
             kind=call.kind,
             principal=call.principal,
@@ -176,7 +186,7 @@ class Sessions:
             op_id=call.op_id,
             request=call.request,
             result=result,
-            puts=(head_document(session, head), system_prompt(session, prompt)),
+            puts=(head_document(session, head), system_prompt(session, prompt, capture.secrets)),
         )
         pending = self.store.submit(write)
         live = LiveSession(

@@ -21,6 +21,7 @@ from ctxd_protocol.methods import (
     SystemPromptParams,
     WriteResult,
 )
+from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Message, Mount, SessionState
 
 
@@ -36,6 +37,7 @@ def session_create(
     collapse: Collapse | None = None,
     budget_tokens: int | None = None,
     labels: Mapping[str, str] = EMPTY,
+    secrets: SecretPolicy | None = None,
     op_id: str | None = None,
 ) -> Call[SessionResult]:
     """Start a session. Without ``session`` the daemon chooses its id, without ``collapse`` the auto-collapse window.
@@ -55,6 +57,7 @@ def session_create(
             collapse=collapse,
             budget_tokens=budget_tokens,
             labels=dict(labels),
+            secrets=secrets,
             op_id=op_id,
         ),
         SessionResult,
@@ -69,6 +72,7 @@ def session_configure(
     collapse: Collapse | None = None,
     budget_tokens: int | None = None,
     labels: dict[str, str] | None = None,
+    secrets: SecretPolicy | None = None,
     op_id: str | None = None,
 ) -> Call[SessionResult]:
     """Change a session's settings; what is left out stays. ``budget_tokens`` 0 removes the budget.
@@ -84,6 +88,7 @@ def session_configure(
             collapse=collapse,
             budget_tokens=budget_tokens,
             labels=labels,
+            secrets=secrets,
             op_id=op_id,
         ),
         SessionResult,

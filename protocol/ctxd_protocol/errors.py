@@ -64,6 +64,7 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "not_pinned": ErrorKind(-32007),
     "infrastructure_object": ErrorKind(-32007),
     "content_unavailable": ErrorKind(-32007),
+    "purged": ErrorKind(-32007),
     "source_unreachable": ErrorKind(-32007, retryable=True),
     # What is beyond a bound.
     "too_large": ErrorKind(-32008),

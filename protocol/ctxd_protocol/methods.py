@@ -14,6 +14,7 @@ from ctxd_protocol.ids import ID_PATTERN, ObjectIdText, OpIdText, SessionIdText,
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX, Limits
 from ctxd_protocol.objects import ObjectType, ObjectVersion, Receipt, VersionRow
 from ctxd_protocol.sandboxes import GRANTS_DEFAULT, Grant, Quota, SandboxView
+from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import (
     Collapse,
     ContextLevel,
@@ -97,7 +98,8 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     ``detect_filesystems``, for an agent that runs on the host: a path that no mount covers lies on the filesystem of
     the device that its directory is on, found by stat; the devices of the system and of the homes are the host's own
     filesystem. Mounts take precedence. Off by default, because ids by device number hold only until the next boot. Not
-    together with ``filesystem_id``. ``collapse`` null: as the daemon is configured.
+    together with ``filesystem_id``. ``collapse`` and ``secrets`` null: as the daemon is configured. ``secrets``: what
+    becomes of secrets in what the session captures.
     """
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -110,6 +112,7 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     collapse: Collapse | None = None
     budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     labels: dict[str, str] = {}
+    secrets: SecretPolicy | None = None
     op_id: OpIdText | None = None
 
 
@@ -122,6 +125,7 @@ class SessionConfigureParams(Params, frozen=True, kw_only=True):
     collapse: Collapse | None = None
     budget_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     labels: dict[str, str] | None = None
+    secrets: SecretPolicy | None = None
     op_id: OpIdText | None = None
 
 

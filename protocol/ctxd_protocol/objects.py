@@ -5,8 +5,9 @@ from typing import Any, Literal
 import msgspec
 
 ObjectType = Literal["file", "toolcall", "chat", "system_prompt", "session"]
-ObjectState = Literal["present", "unread", "deleted", "orphaned"]
-"""``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: it cannot be reached now."""
+ObjectState = Literal["present", "unread", "deleted", "orphaned", "purged"]
+"""``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: it cannot be reached now.
+``purged``: what it said was destroyed on request."""
 
 
 class FilesystemSource(msgspec.Struct, frozen=True, gc=False, tag="filesystem", tag_field="type", rename="camel"):
@@ -30,7 +31,8 @@ class ObjectVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     ``payload`` holds the type's own fields; ``content`` is among them unless the caller asked without it.
     ``valid_time`` and ``tx_time`` are milliseconds since 1970, ``tx`` is the journal sequence that wrote the version.
-    ``source_hash`` is null for an unread or deleted file and for objects without a source.
+    ``source_hash`` is null for an unread or deleted file and for objects without a source. ``payload["secrets"]``, of
+    the shape of ``ctxd_protocol.secrets.Secrets``, tells of secrets found in it.
     """
 
     id: str

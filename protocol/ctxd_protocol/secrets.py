@@ -20,7 +20,7 @@ class SecretFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Secrets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of the secrets in a version: the policy it was captured under, and what was found then.
 
-    A version without this was looked at and nothing was found.
+    A version without this was captured under ``flag``, and nothing was found.
     """
 
     policy: SecretPolicy

@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ctxd_protocol.secrets import SecretPolicy, Secrets
+
 SessionState = Literal["active", "paused", "closed"]
 ContextLevel = Literal["active", "inactive", "indexed"]
 """Whole content in the window; a metadata line; known but unseen (spec 1 §3.2)."""
@@ -34,13 +36,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One chat message. ``role`` ``toolcall`` stands for a tool result: ``toolcall`` names the object,
     ``content`` is empty.
 
-    ``meta`` is the harness's own (model, usage, stop reason) and is kept as it came.
+    ``meta`` is the harness's own (model, usage, stop reason) and is kept as it came. ``secrets`` is the daemon's, which
+    says what it found in both; what a client sends there is not looked at.
     """
 
     role: Role
     content: str = ""
     toolcall: str | None = None
     meta: dict[str, Any] | None = None
+    secrets: Secrets | None = None
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +91,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     collapse: Collapse
     budget_tokens: int | None
     labels: dict[str, str]
+    secrets: SecretPolicy
     session_index: tuple[str, ...]
     metadata_pool: tuple[str, ...]
     active_set: tuple[str, ...]

@@ -81,6 +81,7 @@ class _Files:
                 params.path,
                 content=content,
                 cause=params.cause,
+                policy=live.settings.secrets,
                 # A sandbox is believed about itself, not about a file that others read too.
                 observer=None if caller.capability == "host" else params.session,
             )

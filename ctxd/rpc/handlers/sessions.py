@@ -15,9 +15,11 @@ from ctxd.indexing.index import Indexer
 from ctxd.objects.next_version import system_prompt
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.secrets.policy import DEFAULT
 from ctxd.sessions import changes
 from ctxd.sessions.activation import Activation, activation
 from ctxd.sessions.calls import Call, again, call_of, kept_result
+from ctxd.sessions.capture import captured, off_loop
 from ctxd.sessions.delta import NOTHING, Delta
 from ctxd.sessions.head import Settings
 from ctxd.sessions.live import LiveSession
@@ -30,6 +32,7 @@ from ctxd.store.writes import Accepted, Pending
 from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.objects import Receipt
+from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, SessionView, Turn
 
 Decision = Callable[[SessionState, str], Delta]
@@ -49,9 +52,11 @@ class _Created(msgspec.Struct, frozen=True):
     session: str
 
 
-def handlers(sessions: Sessions, indexer: Indexer, notices: Notices, collapse: Collapse) -> dict[str, Handler]:
-    """The methods of this family by name. ``collapse``: the window of a session that is created without one."""
-    family = _SessionCalls(sessions, indexer, notices, collapse)
+def handlers(
+    sessions: Sessions, indexer: Indexer, notices: Notices, collapse: Collapse, policy: SecretPolicy = DEFAULT
+) -> dict[str, Handler]:
+    """The methods of this family by name. ``collapse``, ``policy``: those of a session that is created without."""
+    family = _SessionCalls(sessions, indexer, notices, collapse, policy)
     table: dict[str, Handler] = {
         "session.create": family.create,
         "session.configure": family.configure,
@@ -75,12 +80,15 @@ def _member(family: "_SessionCalls", name: str) -> Handler:
 
 
 class _SessionCalls:
-    def __init__(self, sessions: Sessions, indexer: Indexer, notices: Notices, collapse: Collapse) -> None:
+    def __init__(
+        self, sessions: Sessions, indexer: Indexer, notices: Notices, collapse: Collapse, policy: SecretPolicy
+    ) -> None:
         self._sessions = sessions
         self._store = sessions.store
         self._indexer = indexer
         self._notices = notices
         self._collapse = collapse
+        self._policy = policy
 
     # --- life ---
 
@@ -105,6 +113,7 @@ class _SessionCalls:
             collapse=params.collapse or self._collapse,
             budget_tokens=params.budget_tokens,
             labels=params.labels,
+            secrets=params.secrets or self._policy,
         )
         kept = kept_result(call, _Created(session))
         made = await self._sessions.create(call, session, settings, params.system_prompt, kept)
@@ -125,7 +134,7 @@ class _SessionCalls:
         def configured(settings: Settings) -> Settings:
             given = {
                 name: value
-                for name in ("workdir", "mounts", "collapse", "labels")
+                for name in ("workdir", "mounts", "collapse", "labels", "secrets")
                 if (value := getattr(params, name)) is not None
             }
             if params.budget_tokens is not None:
@@ -226,7 +235,8 @@ class _SessionCalls:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return again(replay, wire.SessionAppendResult)
-            delta = changes.append(live.state, params.session, params.messages, live.settings.collapse)
+            messages = await captured(self._sessions.guard, live.settings.secrets, params.messages)
+            delta = changes.append(live.state, params.session, messages, live.settings.collapse)
             turn = live.state.turn + sum(message.role == "user" for message in params.messages)
             result = wire.SessionAppendResult(turn=turn, receipt=None)
             pending = live.commit(call, delta, result=kept_result(call, result))
@@ -241,7 +251,9 @@ class _SessionCalls:
             if replay is not None:
                 return again(replay, wire.WriteResult)
             head = (await self._store.heads((id,)))[id]
-            document = system_prompt(params.session, params.content)
+            capture = self._sessions.guard.capture(live.settings.secrets)
+            content = await off_loop(len(params.content), lambda: capture.text(params.content))
+            document = system_prompt(params.session, content, capture.secrets)
             if head is not None and head.document.content_hash == document.content_hash:
                 return Accepted(live.barrier, lambda _: wire.WriteResult(receipt=None))
             floor = 0 if head is None else head.valid_time + 1

@@ -8,14 +8,16 @@ from typing import Any
 
 import msgspec
 
-from ctxd.errors import CtxdError
+from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import is_reserved
+from ctxd.objects.kinds import is_purged
 from ctxd.objects.next_version import toolcall
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions import changes
 from ctxd.sessions.calls import Call, again, call_of, kept_result
+from ctxd.sessions.capture import INLINE_CHARS_MAX, Cleared, cleared, off_loop
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.store.answers import Missing
@@ -38,10 +40,10 @@ class _Recorder:
         """Decide at once if all that it takes is in memory, as for almost every call; otherwise look it up before."""
         call = call_of("toolcall.record", caller.principal, params)
         live = self._sessions.loaded(params.session)
-        if live is not None and live.admits(call):
+        if live is not None and len(params.content) <= INLINE_CHARS_MAX and live.admits(call):
             id, head = self._place(live, params.id, alone=caller.capability != "host")
             if head is None and id not in live.state.index:
-                return _create(live, call, id, params)
+                return _create(live, call, id, cleared(self._sessions.guard.capture(live.settings.secrets), params))
         return self._look_up(call, params, alone=caller.capability != "host")
 
     async def _look_up(self, call: Call, params: ToolcallRecordParams, *, alone: bool) -> Accepted:
@@ -50,15 +52,19 @@ class _Recorder:
             replay = await live.admit(ticket, call, heads=(params.id,))
             if replay is not None:
                 return again(replay, ToolcallRecordResult)
+            capture = self._sessions.guard.capture(live.settings.secrets)
+            kept = await off_loop(len(params.content), lambda: cleared(capture, params))
             while isinstance((place := self._place(live, params.id, alone=alone))[1], Missing):
                 await self._store.heads(place[:1])
             id, head = place
             if id not in live.state.index:
                 if head is not None:
                     raise _conflict(id)
-                return _create(live, call, id, params)
+                return _create(live, call, id, kept)
             head = (await self._store.heads((id,)))[id]
-            if head is None or head.document.content_hash != _document(live, id, params).content_hash:
+            if head is not None and is_purged(head.document):
+                raise purged(id)
+            if head is None or head.document.content_hash != _document(live, id, kept).content_hash:
                 raise _conflict(id)
             unchanged = ToolcallRecordResult(object=id, outcome="unchanged", collapsed=(), receipt=None)
             return Accepted(live.barrier, lambda _: unchanged)
@@ -78,15 +84,16 @@ class _Recorder:
         return alias, self._store.peek(alias)
 
 
-def _create(live: LiveSession, call: Call, id: str, params: ToolcallRecordParams) -> Accepted:
-    document = _document(live, id, params)
+def _create(live: LiveSession, call: Call, id: str, kept: Cleared) -> Accepted:
+    document = _document(live, id, kept)
     delta = changes.call(live.state, id, live.settings.collapse)
     result = ToolcallRecordResult(object=id, outcome="created", collapsed=delta.collapsed, receipt=None)
     pending = live.commit(call, delta, puts=(document,), result=kept_result(call, result))
     return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
 
-def _document(live: LiveSession, id: str, params: ToolcallRecordParams) -> Document:
+def _document(live: LiveSession, id: str, kept: Cleared) -> Document:
+    params = kept.params
     refs = params.file_refs
     if refs:
         refs = tuple(changes.resolve(live.state, live.session, ref) for ref in refs)
@@ -100,6 +107,7 @@ def _document(live: LiveSession, id: str, params: ToolcallRecordParams) -> Docum
             status=params.status,
             args_display=params.args_display,
             file_refs=refs,
+            secrets=kept.secrets,
         )
     except ValueError as error:
         raise CtxdError("invalid_params", f"args: {error}", outcome="not_applied") from error

@@ -1,0 +1,70 @@
+"""What clients say, on its way into a session: messages and tool calls with their secrets flagged or redacted.
+
+Files are captured where they are read, see ``ctxd.indexing.seen``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import msgspec
+
+from ctxd.secrets.guard import Capture, Guard
+from ctxd_protocol.methods import ToolcallRecordParams
+from ctxd_protocol.secrets import SecretPolicy, Secrets
+from ctxd_protocol.sessions import Message
+
+INLINE_CHARS_MAX: Final = 64 * 1024
+"""Characters that are scanned on the loop: under a millisecond. More go to a thread, so that other sessions go on."""
+
+_THREADS: Final = 2
+
+T = TypeVar("T")
+
+
+class Cleared(msgspec.Struct, frozen=True):
+    """A tool call as it is to be kept, and what was found in it."""
+
+    params: ToolcallRecordParams
+    secrets: Secrets | None
+
+
+def cleared(capture: Capture, params: ToolcallRecordParams) -> Cleared:
+    """``params`` with arguments and output captured by ``capture``."""
+    content, args = capture.text(params.content), capture.value(params.args)
+    shown = None if params.args_display is None else capture.text(params.args_display)
+    if content is not params.content or args is not params.args or shown is not params.args_display:
+        params = msgspec.structs.replace(params, content=content, args=args, args_display=shown)
+    return Cleared(params, capture.secrets)
+
+
+async def captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """``messages`` as they are to be kept. Cancel: safe."""
+    size = sum(len(message.content) for message in messages)
+    return await off_loop(size, lambda: tuple(_message(guard.capture(policy), message) for message in messages))
+
+
+def _message(capture: Capture, message: Message) -> Message:
+    content = capture.text(message.content)
+    meta = None if message.meta is None else capture.value(message.meta)
+    told = capture.secrets
+    secrets = told if told is not None and told.found else None
+    if content is message.content and meta is message.meta and secrets is None and message.secrets is None:
+        return message
+    return msgspec.structs.replace(message, content=content, meta=meta, secrets=secrets)
+
+
+_limiter: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("_limiter")
+
+
+async def off_loop(chars: int, work: Callable[[], T]) -> T:
+    """What ``work`` over so many characters returns, on a thread if they are many. Cancel: waits for the thread."""
+    if chars <= INLINE_CHARS_MAX:
+        return work()
+    limiter = _limiter.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(_THREADS)
+        _limiter.set(limiter)
+    return await anyio.to_thread.run_sync(work, limiter=limiter)
