@@ -32,6 +32,7 @@ SECTIONS: dict[str, str] = {
     "OPS": "Operation",
     "CLI": "Commands",
     "CLT": "Client library",
+    "XDB": "The XTDB node",
 }
 
 _ROWS = """
@@ -131,6 +132,14 @@ CLI-3 | `ctx context` shows what the model sees, why, and what it costs, and com
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends what is safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client needs nothing but anyio, msgspec and the protocol package. | ctxd
+XDB-1 | The node that ctxd brings answers XTDB's HTTP protocol on a Unix socket as far as ctxd uses it, and what is absent is told apart from what is no operation. | ctxd
+XDB-2 | Every wait and every query of the node ends within a bound, and every failure names its class, its message and the operation; what is wrong with a request is the request's fault. | ctxd
+XDB-3 | Nothing that is sent to the node is run as code. | ctxd
+XDB-4 | The node's socket is its owner's only; a stale one is replaced, a live one and anything else in its place is refused. | ctxd
+XDB-5 | What the node has taken outlives its kill, and its index is made again from log and documents. | ctxd
+XDB-6 | Two nodes on one PostgreSQL see each other's writes. | ctxd
+XDB-7 | `ctxd xtdb install` takes only the jars it was made with, goes on where it was broken off, and says what helps when something is missing. | ctxd
+XDB-8 | `ctxd xtdb check` tells Java, installation, socket, version, ingester, flushing and lag of a node, each with what mends it. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

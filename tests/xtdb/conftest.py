@@ -1,10 +1,11 @@
 """One node in memory for the tests that can share it; asyncio, which is what speaks to nodes."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.xtdb.running import Node, node
+from tests.xtdb.running import Node, node, prepare
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +18,12 @@ def memory_node() -> Iterator[Node]:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Install the node before the first test of it: that takes longer than a test may."""
+    if (
+        any(item.path.parent == Path(__file__).parent for item in session.items)
+        and not session.config.option.collectonly
+    ):
+        prepare()

@@ -44,22 +44,29 @@ def missing(what: str) -> NoReturn:
 
 
 @functools.cache
-def _installed() -> Installation | str:
+def _installed() -> Installation | NodeFailure:
     home = os.environ.get("CTXD_XTDB_HOME") or Path(__file__).parents[2] / ".xtdb"
-    installation = Installation(Path(home).absolute())
+    made = Installation(Path(home).absolute())
     try:
-        install(installation, lambda line: print(f"xtdb: {line}", file=sys.stderr), os.environ)
+        install(made, lambda line: print(f"xtdb: {line}", file=sys.stderr), os.environ)
     except NodeFailure as failure:
-        if failure.exit_code != EXIT_MISSING:
-            raise
-        return f"{failure.message}. {failure.remedy}"
-    return installation
+        return failure
+    return made
+
+
+def prepare() -> None:
+    """Install the node if that has not been done, however long it takes; ``installation`` says whether it went well."""
+    _installed()
 
 
 def installation() -> Installation:
     """The node that tests start: installed once, in ``$CTXD_XTDB_HOME`` or ``.xtdb`` beside the tests."""
     found = _installed()
-    return missing(found) if isinstance(found, str) else found
+    if isinstance(found, Installation):
+        return found
+    if found.exit_code == EXIT_MISSING:
+        missing(f"{found.message}. {found.remedy}")
+    raise found
 
 
 class Node:

@@ -59,29 +59,44 @@ def install(installation: Installation, say: Say, environ: Mapping[str, str]) ->
         ) from error
     with _alone(directory):
         java = find_java(environ)
-        jars_changed = _bring_jars(installation, say, environ)
         wanted = Record(program_digest(), str(java.path), java.version)
-        if not jars_changed and installation.record() == wanted and installation.program.exists():
-            return False
-        installation.record_path.unlink(missing_ok=True)
-        installation.archive.unlink(missing_ok=True)
-        _compile(installation, java, say, environ)
-        _write_record(installation, wanted)
-        _make_archive(installation, say, environ)
-        return True
+        steps = 0
+        if check_jars(installation.jars, listed_jars()):
+            _bring_jars(installation, say, environ)
+            steps += 1
+        if _compiled(installation) != _mark(wanted):
+            _compile(installation, java, _mark(wanted), say, environ)
+            steps += 1
+        if steps or installation.record() != wanted or not installation.archive.exists():
+            installation.archive.unlink(missing_ok=True)
+            _write_record(installation, wanted)
+            _make_archive(installation, say, environ)
+            steps += 1
+        return steps > 0
 
 
-def _bring_jars(installation: Installation, say: Say, environ: Mapping[str, str]) -> bool:
+def _bring_jars(installation: Installation, say: Say, environ: Mapping[str, str]) -> None:
     listed = listed_jars()
-    if not check_jars(installation.jars, listed):
-        return False
     say(f"fetching {len(listed)} jars with Maven")
     fetch_jars(find_maven(environ), installation.jars, listed, say, environ)
     say("every jar is the one it should be")
-    return True
 
 
-def _compile(installation: Installation, java: Java, say: Say, environ: Mapping[str, str]) -> None:
+def _mark(record: Record) -> bytes:
+    """What a compiled program is marked with: what it was made from, and with."""
+    return f"{record.digest} {record.java_version}".encode()
+
+
+def _compiled(installation: Installation) -> bytes | None:
+    """The mark of the program that is there; null if there is none, or a broken one."""
+    try:
+        with zipfile.ZipFile(installation.program) as packed:
+            return packed.comment
+    except (FileNotFoundError, zipfile.BadZipFile):
+        return None
+
+
+def _compile(installation: Installation, java: Java, mark: bytes, say: Say, environ: Mapping[str, str]) -> None:
     say("compiling the node program and XTDB")
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=installation.directory) as folder:
         classes, scratch = Path(folder, "classes"), Path(folder, "tmp")
@@ -93,7 +108,7 @@ def _compile(installation: Installation, java: Java, say: Say, environ: Mapping[
             *("-cp", os.pathsep.join(paths), "clojure.main", str(PROGRAM / "build.clj")),
         ]
         _run(arguments, environ)
-        _pack(classes, Path(folder, "program.jar"))
+        _pack(classes, Path(folder, "program.jar"), mark)
         os.replace(Path(folder, "program.jar"), installation.program)
 
 
@@ -119,8 +134,9 @@ def _run(arguments: list[str], environ: Mapping[str, str]) -> None:
         )
 
 
-def _pack(classes: Path, jar: Path) -> None:
+def _pack(classes: Path, jar: Path, mark: bytes) -> None:
     with zipfile.ZipFile(jar, "w", zipfile.ZIP_STORED) as packed:
+        packed.comment = mark
         for path in [*sorted(classes.rglob("*.class")), PROGRAM / "logback.xml"]:
             name = path.relative_to(classes) if path.is_relative_to(classes) else path.name
             packed.writestr(zipfile.ZipInfo(str(name), _LATER), path.read_bytes())

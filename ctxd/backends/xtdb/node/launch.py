@@ -1,6 +1,5 @@
 """How a node is started: the JVM's arguments and environment, its directories, and the wait until it serves."""
 
-import os
 import select
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -57,7 +56,9 @@ def command(installation: Installation, launch: Launch, environ: Mapping[str, st
     record = installation.whole()
     java = java_path(environ)
     try:
-        scratch = _private(launch.data, "tmp")
+        scratch = _private(launch.data.absolute()) / "tmp"
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        scratch.chmod(0o700)
         if launch.tcp is None:
             launch.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -129,8 +130,8 @@ def _fits(record: Record, java: Path) -> bool:
     return record.java == str(java)
 
 
-def _private(*parts: str | Path) -> Path:
-    path = Path(*parts).absolute()
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.chmod(path, 0o700)
+def _private(path: Path) -> Path:
+    """The directory, made for its owner only; one that is there keeps the mode that its owner gave it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
     return path

@@ -47,6 +47,7 @@
    :query-ms 30000
    :query-threads 8
    :queued-queries 64
+   :max-rows 1000000
    :first-sync-ms 10000
    :threads 128})
 
@@ -75,15 +76,23 @@
 (defn- refused [status key message]
   (ex-info message {::status status ::err/error-type :illegal-argument ::err/error-key key ::err/message message}))
 
+(defn- discard
+  "Read on without keeping it: a client that is still sending would not see the answer, but a connection that broke."
+  [^InputStream in most]
+  (let [scratch (byte-array 65536)]
+    (loop [left (long most)]
+      (let [got (if (pos? left) (.read in scratch) -1)]
+        (when-not (neg? got)
+          (recur (- left got)))))))
+
 (defn- body-of ^bytes [^Request request limit]
   (let [content-type (some-> (.get (.getHeaders request) HttpHeader/CONTENT_TYPE) (string/split #";") first string/trim)]
     (when-not (= media-type content-type)
       (throw (refused 415 :content-type (str "the body has to be " media-type ", not " (or content-type "untyped"))))))
-  (when (> (.getLength request) (long limit))
-    (throw (refused 413 :body-too-large (str "the body has " (.getLength request) " bytes; the limit is " limit))))
   (with-open [^InputStream in (Content$Source/asInputStream request)]
-    (let [body (.readNBytes in (inc (int limit)))]
-      (when (> (alength body) (long limit))
+    (let [body (if (> (.getLength request) (long limit)) nil (.readNBytes in (inc (int limit))))]
+      (when (or (nil? body) (> (alength ^bytes body) (long limit)))
+        (discard in (* 4 (long limit)))
         (throw (refused 413 :body-too-large (str "the body has more bytes than the limit of " limit))))
       body)))
 
@@ -114,6 +123,9 @@
   (let [id (or (some-> (:eid-edn params) (as-> text (parsed params :eid-edn codec/read-edn-string-with-readers "EDN")))
                (:eid params))]
     (required params :eid id)))
+
+(defn- shown [eid]
+  (let [text (str eid)] (if (> (count text) 200) (str (subs text 0 200) "…") text)))
 
 (defn- bounded ^Duration [{:keys [await-ms max-await-ms]} asked]
   (when (and asked (neg? (long asked)))
@@ -200,24 +212,43 @@
         [200 (xt/entity-history db eid order (history-options params))])
       (if-some [doc (xt/entity db eid)]
         [200 doc]
-        [404 {:error (str eid " entity not found")}]))))
+        [404 {:error (str (shown eid) " entity not found")}]))))
 
 (defn- entity-tx [{:keys [node]} params _]
   (let [eid (entity-id params)]
     (if-some [tx (xt/entity-tx (xt/db node (basis params)) eid)]
       [200 tx]
-      [404 {:error (str eid " entity-tx not found")}])))
+      [404 {:error (str (shown eid) " entity-tx not found")}])))
+
+(defn- read-query [text]
+  (try
+    (codec/read-edn-string-with-readers text)
+    (catch Exception failure
+      (throw (err/illegal-arg :malformed-query {::err/message (str "the query is no EDN: " (.getMessage failure))})))))
+
+(defn- rows
+  "Every row of a query's answer. A query that is cancelled stops at its next row."
+  [db query in-args {:keys [max-rows]}]
+  (with-open [^java.io.Closeable answer (xt/open-q* db query (object-array in-args))]
+    (let [found (into [] (comp (take (inc (long max-rows)))
+                               (map (fn [row]
+                                      (when (Thread/interrupted) (throw (InterruptedException.)))
+                                      row)))
+                      (iterator-seq answer))]
+      (when (> (count found) (long max-rows))
+        (throw (err/illegal-arg :too-many-rows {::err/message (str "more than " max-rows " rows: give a :limit")})))
+      found)))
 
 (defn- query [{:keys [node limits ^ThreadPoolExecutor queries]} params request]
   (let [{:keys [query in-args]} (transit-> (body-of request (:max-body-bytes limits)))
-        query (cond-> (required params :query query) (string? query) codec/read-edn-string-with-readers)
+        query (cond-> (required params :query query) (string? query) read-query)
         asked (when (map? query) (:timeout query))
         timeout (min (long (if (nat-int? asked) asked (:query-ms limits))) (long (:query-ms limits)))
         ;; The bound is kept out here: a query's own timeout interrupts whatever its thread does next.
         query (cond-> query (map? query) (dissoc :timeout))
-        running (.submit queries ^Callable #(xt/q* (xt/db node (basis params)) query (object-array in-args)))]
+        running (.submit queries ^Callable #(rows (xt/db node (basis params)) query in-args limits))]
     (try
-      [200 (vec (.get ^Future running timeout TimeUnit/MILLISECONDS))]
+      [200 (.get ^Future running timeout TimeUnit/MILLISECONDS)]
       (catch TimeoutException _
         (.cancel ^Future running true)
         (throw (TimeoutException. (str "Query timed out after " timeout " ms."))))
