@@ -23,7 +23,7 @@ from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked import File, State
-from ctxd.trackers.tracker import FileTrackers
+from ctxd.trackers.tracker import FileTrackers, Followed
 
 KIND: Final = "tracker.change"
 """The kind of a write that a tracker made, and its ``principal`` is ``PRINCIPAL``."""
@@ -135,15 +135,20 @@ class Tracking:
                         self._let_go(session)
                         break
                     for known in (True, False):
-                        some = {id: path for id, path in files.items() if wanted[id] is known}
+                        some = {id: file for id, file in files.items() if wanted[id] is known}
                         self.trackers.lease(session, some, known=known)
 
-    async def _followable(self, ids: Sequence[str]) -> dict[str, str]:
-        """The paths of those files among ``ids`` that the daemon can look at."""
+    async def _followable(self, ids: Sequence[str]) -> dict[str, Followed]:
+        """Those files among ``ids`` that the daemon can look at."""
         heads = await self._store.heads(ids)
         sources = {id: head.document.source for id, head in heads.items() if head is not None and head.document.source}
         here = await self._indexer.readable(self._anywhere, list(sources.values()))
-        return {id: source.path for (id, source), is_here in zip(sources.items(), here, strict=True) if is_here}
+        found: dict[str, Followed] = {}
+        for (id, source), is_here in zip(sources.items(), here, strict=True):
+            head = heads[id]
+            if is_here and head is not None:
+                found[id] = Followed(source.path, head.tx_time)
+        return found
 
     # --- what changed ---
 

@@ -27,10 +27,12 @@ class Entry(msgspec.Struct, frozen=True):
     """A file's name: the places, as directory and name, at which changes of it show.
 
     ``linked``: the file has other names too, and what is written through those shows at none of its places.
+    ``changed_ms``: when it last changed, in ms since 1970; null if nothing is there.
     """
 
     places: tuple[tuple[str, str], ...]
     linked: bool = False
+    changed_ms: int | None = None
 
 
 def never(path: str, led_to: str) -> bool:
@@ -44,14 +46,19 @@ def entry_of(path: str, escapes: Escapes = never) -> Entry:
     try:
         found = os.lstat(path)
         if not stat.S_ISLNK(found.st_mode):
-            return Entry((own,), found.st_nlink > 1 and stat.S_ISREG(found.st_mode))
+            return Entry((own,), found.st_nlink > 1 and stat.S_ISREG(found.st_mode), _changed_ms(found))
         target = os.path.realpath(path, strict=True)
-        linked = os.stat(target).st_nlink > 1
+        led_to = os.stat(target)
     except (OSError, ValueError):
         return Entry((own,))
     if escapes(path, target):
         return Entry((own,))
-    return Entry((own, (os.path.dirname(target), os.path.basename(target))), linked)
+    theirs = (os.path.dirname(target), os.path.basename(target))
+    return Entry((own, theirs), led_to.st_nlink > 1, max(_changed_ms(found), _changed_ms(led_to)))
+
+
+def _changed_ms(found: os.stat_result) -> int:
+    return max(found.st_mtime_ns, found.st_ctime_ns) // 1_000_000
 
 
 def identity_at(directory: str) -> Identity | None:

@@ -22,12 +22,16 @@ DELETED: Final = "the file is deleted"
 
 
 class File:
-    """One tracked file. ``since``: when its state began, in ms since 1970. ``present`` false: it was deleted."""
+    """One tracked file. ``since``: when its state began, in ms since 1970. ``present`` false: it was deleted.
 
-    __slots__ = ("active", "known", "linked", "path", "places", "present", "reason", "sessions", "since")
+    ``read_at``: when what is known of it was read, in ms since 1970.
+    """
 
-    def __init__(self, path: str, *, known: bool, since: int) -> None:
+    __slots__ = ("active", "known", "linked", "path", "places", "present", "read_at", "reason", "sessions", "since")
+
+    def __init__(self, path: str, *, known: bool, since: int, read_at: int = 0) -> None:
         self.path = path
+        self.read_at = read_at
         self.sessions: dict[str, None] = {}
         self.places: tuple[Place, ...] = ()
         self.present = True
@@ -77,13 +81,13 @@ class Tracked:
 
     # --- leases ---
 
-    def lease(self, session: str, key: str, path: str, *, known: bool, now_ms: int) -> bool:
+    def lease(self, session: str, key: str, path: str, *, known: bool, now_ms: int, read_at: int = 0) -> bool:
         """Track the file at ``path`` for ``session``. ``known``: it was tracked before. Returns: whether it is new."""
         self._held.setdefault(session, {})[key] = None
         file = self.files.get(key)
         is_new = file is None
         if file is None:
-            file = self.files[key] = File(path, known=known, since=now_ms)
+            file = self.files[key] = File(path, known=known, since=now_ms, read_at=read_at)
         file.sessions[session] = None
         return is_new
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
+import msgspec
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
@@ -17,7 +18,7 @@ from ctxd.trackers.coalescing import Coalescer
 from ctxd.trackers.events import Changed, Event, Lost, Overflowed, Refused
 from ctxd.trackers.places import Entry, entry_of, never
 from ctxd.trackers.port import Escapes, Watcher
-from ctxd.trackers.tracked import Mode, Tracked
+from ctxd.trackers.tracked import File, Mode, Tracked
 
 LEASE_S: Final = 3_600.0
 """Seconds after which a session that does nothing is not tracked for any more."""
@@ -34,6 +35,9 @@ BATCH: Final = 1_000
 RETRY_S: Final = 1.0
 """Seconds after which a change is handed on again that could not be dealt with."""
 
+UNSURE_MS: Final = 1_000
+"""Milliseconds that a file may have been read before it was said to be, by the coarsest clock."""
+
 FILES_MAX: Final = 200_000
 """Files tracked at most, about 1 KiB each. Further ones are not tracked, and still never shown stale."""
 
@@ -45,8 +49,20 @@ Tell = Callable[[str, str, str], None]
 """Takes what is to be logged: what happened, to which directory, and why."""
 
 
+class Followed(msgspec.Struct, frozen=True):
+    """A file to track. ``read_at``: when what is known of it was read, in ms since 1970; 0 if that may be outdated."""
+
+    path: str
+    read_at: int = 0
+
+
 def silently(event: str, directory: str, reason: str) -> None:
     """Log nothing."""
+
+
+def _may_differ(file: File, entry: Entry) -> bool:
+    """Whether a file may have changed between its reading and its watch."""
+    return file.read_at == 0 or (entry.changed_ms is not None and entry.changed_ms >= file.read_at - UNSURE_MS)
 
 
 class FileTrackers:
@@ -91,16 +107,17 @@ class FileTrackers:
 
     # --- what sessions ask for ---
 
-    def lease(self, session: str, files: Mapping[str, str], *, known: bool = False) -> None:
-        """Track ``files``, path by key, for ``session`` from soon on; each is looked at once then.
+    def lease(self, session: str, files: Mapping[str, Followed], *, known: bool = False) -> None:
+        """Track ``files``, by key, for ``session`` from soon on; one that changed since it was read is handed on then.
 
-        ``known``: they were tracked before, in an earlier life of the session.
+        ``known``: they were tracked before, in an earlier life of the session; each is handed on then.
         """
         now_ms = self._clock.wall_ms()
-        for key, path in files.items():
+        for key, file in files.items():
+            read_at = 0 if known else file.read_at
             if key not in self.tracked.files and len(self.tracked.files) >= FILES_MAX:
                 self.refused += 1
-            elif self.tracked.lease(session, key, path, known=known, now_ms=now_ms):
+            elif self.tracked.lease(session, key, file.path, known=known, now_ms=now_ms, read_at=read_at):
                 self._fresh[key] = None
         self.renew(session)
         if self._fresh:
@@ -188,7 +205,6 @@ class FileTrackers:
                 async with self._watching:
                     await self._give_up()
                     keys = list(self._fresh)[:BATCH]
-                    # Each may have changed between its indexing and its watch: it is due then.
                     await self._find_places(keys)
                     for key in keys:
                         self._fresh.pop(key, None)
@@ -213,7 +229,8 @@ class FileTrackers:
             if self.tracked.files.get(key) is file and (entry.places, entry.linked) != (file.places, file.linked):
                 new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
                 added += new
-                moved.append(key)
+                if key not in self._fresh or _may_differ(file, entry):
+                    moved.append(key)
                 self._emptied |= dict.fromkeys(emptied)
                 if entry.linked:
                     linked += [directory for directory, _ in entry.places]

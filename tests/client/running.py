@@ -1,5 +1,6 @@
 """A real daemon in a process of its own, for tests of the client and of the command line."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,9 +14,14 @@ START_S_MAX = 30.0
 
 
 class Running:
-    """``python -m ctxd run`` at ``socket``; with ``state_dir`` it keeps its state over ``kill`` and ``start``."""
+    """``python -m ctxd run`` at ``socket``; with ``keep_state`` it keeps its state over ``kill`` and ``start``.
 
-    def __init__(self, folder: Path, *, keep_state: bool = False) -> None:
+    ``watcher``: what follows files on disk. By default nothing does: most tests change a file and then say so, and a
+    daemon that follows it may be first.
+    """
+
+    def __init__(self, folder: Path, *, keep_state: bool = False, watcher: str = "off") -> None:
+        self._env = {**os.environ, "CTXD_TRACKING_WATCHER": watcher}
         self.socket = str(folder / "ctxd.sock")
         self._state = ["--state-dir", str(folder / "state")] if keep_state else ["--ephemeral"]
         self._log = folder / "ctxd.log"
@@ -32,7 +38,10 @@ class Running:
         """Start it and wait for its first answer."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ctxd", "run", "--socket", self.socket, *self._state], stdout=log, stderr=log
+                [sys.executable, "-m", "ctxd", "run", "--socket", self.socket, *self._state],
+                stdout=log,
+                stderr=log,
+                env=self._env,
             )
         try:
             with connect_sync(self.socket, wait_s=START_S_MAX):

@@ -27,9 +27,11 @@ SECTIONS: dict[str, str] = {
     "CTX": "Context assembly",
     "BUD": "Token budget",
     "NOT": "Sharing and notices",
+    "TRK": "Trackers",
     "RPC": "Protocol",
     "DUR": "Durability",
     "OPS": "Operation",
+    "BOX": "Sandboxes",
     "CLI": "Commands",
     "CLT": "Client library",
     "XDB": "The XTDB node",
@@ -106,6 +108,13 @@ NOT-1 | A session is told when an object it has read is changed by another. | ct
 NOT-2 | It is not told of its own changes, nor of objects it never read. | ctxd
 NOT-3 | Notices can be read from any sequence on, also after a restart, and a subscription loses and repeats none. | ctxd
 NOT-4 | The sessions that know an object can be listed. | ctxd
+TRK-1 | A file that a session has read is followed: what becomes of it on disk is a new version, and a notice to every session that read it, though nobody asks. | spec 5.8
+TRK-2 | A directory takes one watch of the system, however many files and sessions it is for; taking up a file or giving one up touches no other. | spec 5.8
+TRK-3 | Many changes of one file in a short time make few versions, and always one of the last. | ctxd
+TRK-4 | A watch that is lost or cannot be had - a limit, an overflow, a directory that vanished, an unmount - is told with its reason, looking at intervals takes its place where it can, and it is had again once that is possible; no rendered context depends on one. | ctxd
+TRK-5 | A tracked file is attached, orphaned or resumed, and `tracker.list` tells which, since when and why. | spec 5.9
+TRK-6 | Files are followed for a session while it is in use: not while it is paused or closed, and after a restart from its next use on, when what changed meanwhile is found. | spec 5.9
+TRK-7 | Only what the daemon can look at itself is followed; nothing that a symlink leads to out of a sandbox's mounts is watched. | spec 5.8
 RPC-1 | One JSON-RPC 2.0 message a line; `hello` is optional. | ctxd
 RPC-2 | Malformed input gets the standard's error and never harms another client. | ctxd
 RPC-3 | A method that a connection may not call does not exist for it. | ctxd
@@ -126,9 +135,20 @@ DUR-8 | A journal that is behind what a client was acknowledged is noticed and m
 OPS-1 | The socket is never reachable with wider rights than asked for; a stale one is replaced, a live one refused. | ctxd
 OPS-2 | On SIGTERM the daemon answers what it has begun, refuses what is new, and exits with 0. | ctxd
 OPS-3 | `daemon.status` tells health, queue and figures. | ctxd
+BOX-1 | A registered sandbox has a directory with a socket and `current.json`; after a restart of the daemon, by SIGKILL too, it is at the same path with the same rights. | ctxd
+BOX-2 | On a sandbox's socket what was not granted does not exist, and registering sandboxes never does. | ctxd
+BOX-3 | A session that is not the sandbox's is answered by every method as one that does not exist. | ctxd
+BOX-4 | A sandbox lasts as long as its harness's connection and a grace, or for its time; then its socket, its connections and its directory are gone, and its sessions stay. | ctxd
+BOX-5 | Beyond its quota a sandbox is refused as `quota_exceeded`, with the time to wait; others are not. | ctxd
+BOX-6 | The current context is one answer: to a call, in the file, in CBOR and of `ctx current`. | spec 3
+BOX-7 | No path, symlink or rename leads the daemon out of a sandbox's mounts, and a link means what it means in the sandbox. | ctxd
+BOX-8 | What a sandbox says that a shared file holds is an object of its own session, unless the daemon reads the same. | ctxd
+BOX-9 | No answer to a sandbox names a path of the host, or tells whether another session knows an object. | ctxd
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows what the model sees, why, and what it costs, and compares two turns. | ctxd
+CLI-6 | `ctx current` prints the id of the current context, or ends with 3 and prints nothing, within 200 ms whatever the daemon does. | spec 3
+CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; hooks that are there run as before, and come back when it goes. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends what is safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client needs nothing but anyio, msgspec and the protocol package. | ctxd

@@ -15,7 +15,7 @@ from ctxd.trackers.events import Refused
 from ctxd.trackers.opening import Choice, file_trackers
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.tracked import Tracked
-from ctxd.trackers.tracker import FileTrackers
+from ctxd.trackers.tracker import FileTrackers, Followed
 from tests.fakes.watcher import FakeWatcher
 
 WAIT_S_MAX = 20.0
@@ -78,9 +78,14 @@ def choice(request: pytest.FixtureRequest) -> Choice:
     return found
 
 
+def followed(paths: Mapping[str, str]) -> dict[str, Followed]:
+    """Files of which nobody knows when they were read."""
+    return {key: Followed(path) for key, path in paths.items()}
+
+
 async def following(trackers: FileTrackers, handed: Handed, *, session: str = "s") -> None:
     """Have all files of ``handed`` followed, and looked at for the first time."""
-    trackers.lease(session, handed.paths)
+    trackers.lease(session, followed(handed.paths))
     await trackers.settled()
     await handed.until(lambda: all(handed.of(key) for key, path in handed.paths.items() if os.path.exists(path)))
     handed.seen.clear()
@@ -116,9 +121,25 @@ async def test_what_changed_before_the_watch_was_there_is_handed_on_too(tmp_path
     (tmp_path / "a").write_text("1")
     trackers = file_trackers(SystemClock(), choice=choice)
     async with running(trackers, {"a": str(tmp_path / "a")}) as handed:
-        trackers.lease("s", handed.paths)
+        trackers.lease("s", followed(handed.paths))
         (tmp_path / "a").write_text("2, at once")
         await handed.last("a", "2, at once")
+
+
+@pytest.mark.anyio
+async def test_only_what_may_have_changed_since_it_was_read_is_handed_on_at_first(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).write_text("1")
+    long_after = SystemClock().wall_ms() + 60_000
+    paths = {name: str(tmp_path / name) for name in ("old", "new", "none")}
+    trackers = file_trackers(SystemClock())
+    async with running(trackers, paths) as handed:
+        read = {name: Followed(path, long_after) for name, path in paths.items()} | {"new": Followed(paths["new"], 1)}
+        trackers.lease("s", read)
+        await handed.last("new", "1")
+        (tmp_path / "none").write_text("1")
+        await handed.last("none", "1")
+        assert handed.of("old") == []
 
 
 @pytest.mark.anyio
@@ -239,7 +260,7 @@ async def test_a_directory_takes_one_watch_for_all_its_files_and_sessions_and_no
     trackers = file_trackers(SystemClock(), choice="inotify")
     async with running(trackers, files):
         for session in range(10):
-            trackers.lease(f"s{session}", files)
+            trackers.lease(f"s{session}", followed(files))
         await trackers.settled()
         assert trackers.watches == 20
         for session in range(9):
@@ -297,7 +318,7 @@ async def test_nothing_is_watched_where_a_symlink_leads_out(tmp_path: Path) -> N
     trackers = file_trackers(SystemClock(), choice="inotify", escapes=escapes)
     files = {"door": str(inside / "door" / "secret"), "link": str(inside / "d" / "link")}
     async with running(trackers, files) as handed:
-        trackers.lease("s", handed.paths)
+        trackers.lease("s", followed(handed.paths))
         await trackers.settled()
         assert trackers.watches == 1
         assert list(trackers.tracked.directories) == [str(inside / "door"), str(inside / "d")]
@@ -385,8 +406,8 @@ async def test_leases_that_nobody_renews_end_and_those_that_are_kept_do_not(tmp_
         keeps=lambda session: session == "kept",
     )
     async with running(trackers, {name: str(tmp_path / name) for name in ("a", "b")}) as handed:
-        trackers.lease("idle", {"a": handed.paths["a"]})
-        trackers.lease("kept", {"b": handed.paths["b"]})
+        trackers.lease("idle", {"a": Followed(handed.paths["a"])})
+        trackers.lease("kept", {"b": Followed(handed.paths["b"])})
         await handed.until(lambda: list(tracked.files) == ["b"])
         assert tracked.files["b"].state == "attached"
 
