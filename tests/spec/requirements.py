@@ -34,6 +34,7 @@ SECTIONS: dict[str, str] = {
     "BOX": "Sandboxes",
     "CLI": "Commands",
     "CLT": "Client library",
+    "XTB": "Versions in an XTDB node",
     "XDB": "The XTDB node",
 }
 
@@ -152,6 +153,10 @@ CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a conte
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends what is safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client needs nothing but anyio, msgspec and the protocol package. | ctxd
+XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
+XTB-2 | A version comes back from an XTDB node byte for byte; what a client named never becomes a key that XTDB indexes. | ctxd
+XTB-3 | What a failing XTDB node has done with a transaction is never guessed: it was not applied, or that is unknown; an answer that is not exactly what was asked for counts as none. | ctxd
+XTB-4 | A request to an XTDB node ends by itself; a node that keeps failing is left alone for a while, longer each time up to a minute, and then tried. | ctxd
 XDB-1 | The node that ctxd brings answers XTDB's HTTP protocol on a Unix socket as far as ctxd uses it, and what is absent is told apart from what is no operation. | ctxd
 XDB-2 | Every wait and every query of the node ends within a bound, and every failure names its class, its message and the operation; what is wrong with a request is the request's fault. | ctxd
 XDB-3 | Nothing that is sent to the node is run as code. | ctxd

@@ -35,6 +35,7 @@ async def done(client, *ops):
     return await client.committed(await client.submit(ops), timeout_s=30)
 
 
+@pytest.mark.requirement("XTB-2")
 async def test_a_document_comes_back_as_it_went(client, name):
     payload = {"": None, "~k": ["^ ", "`", "~", "\0\U0001f600"], "ints": [2**53, -(2**63), 2**64], "f": [1.0, 5e-324]}
     assert await done(client, Put(doc(name, **payload), 5))

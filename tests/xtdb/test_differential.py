@@ -151,6 +151,7 @@ async def differences(url: str, seed: int, transactions: int) -> list[str]:
 @pytest.mark.requirement("VER-2")
 @pytest.mark.requirement("VER-3")
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.requirement("XTB-1")
 async def test_a_node_answers_as_the_embedded_tables_and_the_algebra(memory_node, seed):
     assert await differences(memory_node.url, seed, WORLD_TRANSACTIONS) == []
 
@@ -203,6 +204,7 @@ async def project(node: Apart, client: XtdbClient, batch: list[list[Version]]) -
 
 @pytest.mark.requirement("VER-2")
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.requirement("XTB-1")
 async def test_rows_projected_many_at_a_time_are_told_apart(memory_node, seed):
     dice = random.Random(seed)
     rows = journal(dice, WORLD_TRANSACTIONS)

@@ -54,6 +54,7 @@ def test_an_answer_is_no_failure_even_if_it_is_no(breaker, answer):
     assert breaker.state == "closed"
 
 
+@pytest.mark.requirement("XTB-4")
 def test_each_trial_that_fails_doubles_the_wait_up_to_a_minute(breaker, clock):
     fail(breaker, FAILURES_TOLERATED)
     waits = []

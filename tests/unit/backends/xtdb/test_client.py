@@ -93,6 +93,7 @@ UNREAD = ("sync", "something else")
     ("call", "what"),
     [(call, what) for call in CALLS for what in UNTRUSTED if (call, what) != UNREAD and what not in ENDLESS],
 )
+@pytest.mark.requirement("XTB-3")
 async def test_an_answer_that_cannot_be_trusted_leaves_the_outcome_unknown(server, client, call, what):
     server.behave = lambda asked: UNTRUSTED[what](SUCCESS.get(call, 200))
     with pytest.raises(Unknown):
@@ -101,6 +102,7 @@ async def test_an_answer_that_cannot_be_trusted_leaves_the_outcome_unknown(serve
 
 @pytest.mark.parametrize("call", ["submit", "committed", "entity", "many"])
 @pytest.mark.parametrize("what", ENDLESS)
+@pytest.mark.requirement("XTB-4")
 async def test_an_answer_that_does_not_end_is_not_waited_for(server, call, what):
     server.behave = lambda asked: UNTRUSTED[what](SUCCESS.get(call, 200))
     async with XtdbClient(server.url, answer_s=0.2) as client:
@@ -110,6 +112,7 @@ async def test_an_answer_that_does_not_end_is_not_waited_for(server, call, what)
 
 
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.requirement("XTB-3")
 async def test_a_node_that_is_not_there_has_certainly_not_done_it(tmp_path, call):
     async with XtdbClient(f"unix:{tmp_path}/nobody.sock") as client:
         with pytest.raises(Unreachable):
@@ -231,6 +234,7 @@ class StandingClock(SystemClock):
         return self.now
 
 
+@pytest.mark.requirement("XTB-4")
 async def test_a_node_that_keeps_failing_is_left_alone_and_tried_again(server):
     clock = StandingClock()
     async with XtdbClient(server.url, clock=clock) as client:

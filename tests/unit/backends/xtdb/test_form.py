@@ -59,6 +59,7 @@ def through_xtdb(doc: operations.Doc, dice: random.Random) -> operations.Doc:
     bodies | st.binary(max_size=40), st.none() | st.binary(min_size=32, max_size=32), st.randoms(use_true_random=False)
 )
 @settings(max_examples=500)
+@pytest.mark.requirement("XTB-2")
 def test_a_version_comes_back_byte_for_byte(body, content, dice):
     version = Version("toolcall:~x", 5, 7, 9, body, content)
     doc = through_xtdb(form.to_doc(version, WRITER), dice)
@@ -67,6 +68,7 @@ def test_a_version_comes_back_byte_for_byte(body, content, dice):
 
 @given(bodies)
 @settings(max_examples=200)
+@pytest.mark.requirement("XTB-2")
 def test_what_a_client_named_never_becomes_a_key_of_xtdb(body):
     doc = form.to_doc(Version("a", 1, 1, 1, body), WRITER)
     assert set(doc) <= set(operations.KEYS)
