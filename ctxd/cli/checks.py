@@ -8,8 +8,9 @@ import os
 import resource
 import shutil
 import stat
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -38,6 +39,9 @@ SQLITE_LEAST: Final = (3, 51, 3)
 
 EPOCH_LEAST_MS: Final = 1_700_000_000_000
 """November 2023, in ms since 1970: a clock that shows less has never been set."""
+
+NODE_S_MAX: Final = 30
+"""Seconds that the check of an XTDB node may take: it starts two programs and waits for a node that is busy."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -252,8 +256,28 @@ def environment(environ: Mapping[str, str]) -> Check:
     return ok("environment", "every CTXD_ variable is one that is read")
 
 
-OTHER_VARIABLES: Final = frozenset({"CTXD_CONFIG", "CTXD_SESSION", "CTXD_FAILPOINTS"})
+OTHER_VARIABLES: Final = frozenset(
+    {"CTXD_CONFIG", "CTXD_SESSION", "CTXD_FAILPOINTS", "CTXD_XTDB_HOME"}
+    | {f"CTXD_XTDB_PG_{name}" for name in ("HOST", "PORT", "DATABASE", "USER", "PASSWORD")}
+)
 """Variables that are read and are no settings."""
+
+
+def node(url: str, program: Sequence[str] = (sys.executable, "-m", "ctxd")) -> Iterator[Check]:
+    """The XTDB node at ``url``, as ``ctxd xtdb check`` finds it: that command is asked, for a client knows no node."""
+    asked = [*program, "xtdb", "check", "--json", "--url", url]
+    try:
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=NODE_S_MAX, check=False)
+        findings = msgspec.json.decode(answer.stdout, type=list[Check])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield fail("xtdb", f"it cannot be checked: {error}", "run ctxd xtdb check")
+        return
+    except msgspec.MsgspecError:
+        told = answer.stderr.strip() or f"it ended with {answer.returncode}"
+        yield fail("xtdb", f"ctxd xtdb check: {told}", "run ctxd xtdb check")
+        return
+    for finding in findings:
+        yield msgspec.structs.replace(finding, name=f"xtdb {finding.name}")
 
 
 def _scripts() -> Path:

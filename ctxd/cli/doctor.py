@@ -76,6 +76,8 @@ def _all(run: Invocation) -> list[Check]:
             checks.descriptors(config.connections_max),
             checks.clock(SystemClock().wall_ms(), checks.newest_file_ms(state_dir)),
         ]
+        if config.store_backend == "xtdb":
+            found += checks.node(config.store_url)
     return found
 
 

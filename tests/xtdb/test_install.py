@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -203,6 +204,36 @@ def test_check_without_a_node_says_how_to_have_one(tmp_path):
     assert done.returncode == 1
     assert f"Run: ctxd xtdb install --directory {tmp_path}/nowhere" in done.stdout
     assert "Start it with ctxd xtdb run" in done.stdout
+
+
+@pytest.mark.requirement("XDB-8")
+def test_of_a_server_elsewhere_only_that_is_checked(tmp_path):
+    done = ctxd("check", "--json", "--url", "http://127.0.0.1:1", "--directory", str(tmp_path / "nowhere"))
+    assert [(each["name"], each["verdict"]) for each in json.loads(done.stdout)] == [("node", "fail")]
+
+
+UNIT = Path(__file__).parents[2] / "systemd" / "xtdb.service"
+
+
+def test_the_unit_starts_the_node_with_options_that_there_are():
+    (line,) = [line for line in UNIT.read_text().splitlines() if line.startswith("ExecStart=")]
+    assert line.startswith("ExecStart=/usr/local/bin/ctxd xtdb run ")
+    known = ctxd("run", "--help").stdout
+    assert all(option in known for option in re.findall(r"--[a-z-]+", line))
+
+
+def test_the_unit_gives_the_node_no_more_rights_than_it_needs():
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze")
+    done = subprocess.run(
+        [analyze, "security", "--offline=yes", "--threshold=15", "--no-pager", str(UNIT)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_run_becomes_the_node_in_directories_that_are_its_owners_only(tmp_path):

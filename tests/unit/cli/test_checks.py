@@ -142,3 +142,21 @@ def test_the_clock_was_set_and_is_not_behind_what_was_written(tmp_path):
 def test_a_variable_that_nothing_reads_is_named():
     assert verdict(checks.environment({"CTXD_SOCKET": "x", "CTXD_SESSION": "y", "PATH": "z"})) == "ok"
     assert "CTXD_SOKCET" in checks.environment({"CTXD_SOKCET": "x"}).found
+
+
+@pytest.mark.requirement("XDB-8")
+def test_the_node_of_the_store_is_checked_by_the_command_that_knows_nodes(tmp_path):
+    def told(script):
+        program = tmp_path / "ctxd"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return list(checks.node("unix:/run/node", [str(program)]))
+
+    finding = '{"name":"%s","verdict":"%s","found":"%s","fix":"%s"}'
+    two = f"[{finding % ('lag', 'ok', 'none', '')},{finding % ('node', 'fail', 'no node', 'start it')}]"
+    found = told(f"test \"$5\" = unix:/run/node && echo '{two}'; exit 1")
+    assert [(each.name, verdict(each)) for each in found] == [("xtdb lag", "ok"), ("xtdb node", "fail")]
+    (broken,) = told("echo it broke >&2; exit 70")
+    assert (verdict(broken), broken.found) == ("fail", "ctxd xtdb check: it broke")
+    (absent,) = checks.node("unix:/run/node", [str(tmp_path / "none")])
+    assert verdict(absent) == "fail"

@@ -31,9 +31,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def look(installation: Installation, url: str, environ: Mapping[str, str]) -> list[Finding]:
-    """What is found about this machine's Java, the installation, and the node at ``url``. Takes as long as the
-    node's first answer, and at most 3 s more to see whether its index is behind. Changes nothing."""
-    return [*_machine(installation, environ), *_node(url)]
+    """What is found about this machine's Java, the installation, and the node at ``url``; only about that if it is a
+    server that somebody else installed. Takes as long as its first answer, and at most 3 s more to see whether its index
+    is behind. Changes nothing."""
+    ours = url.startswith("unix:") or installation.directory.exists()
+    return [*(_machine(installation, environ) if ours else ()), *_node(url)]
 
 
 def _machine(installation: Installation, environ: Mapping[str, str]) -> Iterator[Finding]:
