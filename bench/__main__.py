@@ -17,7 +17,7 @@ import msgspec
 
 from bench.figures import Figure
 
-BENCHES = ("rpc", "store", "assembly", "resume", "durable", "isolation", "index_growth", "discovery")
+BENCHES = ("rpc", "store", "assembly", "resume", "durable", "isolation", "index_growth", "discovery", "watch")
 
 
 def figures(name: str) -> Iterator[Figure]:

@@ -92,6 +92,8 @@ class Coalescer:
         looked = self._looked.get(key)
         if looked is not None:
             due = max(due, looked[0] + looked[1])
+        if self._due.get(key) == due:
+            return
         self._due[key] = due
         heapq.heappush(self._heap, (due, key))
 
