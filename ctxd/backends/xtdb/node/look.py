@@ -32,8 +32,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def look(installation: Installation, url: str, environ: Mapping[str, str]) -> list[Finding]:
     """What is found about this machine's Java, the installation, and the node at ``url``; only about that if it is a
-    server that somebody else installed. Takes as long as its first answer, and at most 3 s more to see whether its index
-    is behind. Changes nothing."""
+    server that somebody else installed. It takes as long as the first answer, and 3 s more at most to see whether the
+    index is behind. Changes nothing."""
     ours = url.startswith("unix:") or installation.directory.exists()
     return [*(_machine(installation, environ) if ours else ()), *_node(url)]
 
