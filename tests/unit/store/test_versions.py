@@ -1,6 +1,9 @@
 """The one door to versions: what is accepted is seen at once, what is acknowledged is durable, what failed is gone."""
 
+from collections import Counter
+
 import anyio
+import anyio.lowlevel
 import pytest
 
 from ctxd import dbfile, failpoints, limits
@@ -313,6 +316,30 @@ async def test_a_transaction_is_bounded_and_a_large_write_goes_alone(root, monke
         assert groups == [3, 3, 1, 1]
 
 
+async def test_those_who_share_a_transaction_are_told_in_portions_and_others_have_their_turn_between(root):
+    async with running(root) as store:
+        told, turns, over = [], [0], anyio.Event()
+
+        async def turn_by_turn():
+            while not over.is_set():
+                turns[0] += 1
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn_by_turn)
+            pendings = [store.submit(write(document(f"t{n}"))) for n in range(300)]
+            for pending in pendings:
+                pending.on_done(lambda pending: told.append((pending.seq, turns[0])))
+            for pending in pendings:
+                await pending.wait()
+                assert store.head().seq >= pending.seq
+            over.set()
+        assert store.status().commits == 1
+        assert [seq for seq, _ in told] == [pending.seq for pending in pendings]
+        at_once = Counter(turn for _, turn in told)
+        assert max(at_once.values()) < 150
+
+
 async def test_a_draining_store_finishes_what_it_took_and_takes_no_more(root):
     async with running(root) as store:
         pendings = [store.submit(write(document(f"t{n}"))) for n in range(20)]
@@ -349,7 +376,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_write_alone(root):
 async def test_heads_stay_bounded_but_never_drop_what_is_not_durable(root, monkeypatch):
     monkeypatch.setattr(limits, "HEADS_CACHED_MAX", 10)
     async with running(root) as store:
-        pendings = [store.submit(write(document(f"t{n}", str(n)))) for n in range(100)]
+        pendings = [store.submit(write(document(f"t{n}", str(n)))) for n in range(300)]
         assert all(store.peek(f"t{n}") is not MISSING for n in range(100))
         await pendings[-1].wait()
         assert sum(store.peek(f"t{n}") is not MISSING for n in range(100)) <= 10
