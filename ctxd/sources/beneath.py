@@ -78,6 +78,8 @@ def open_in_view(path: str, view: View, roots: Collection[str], *, by_kernel: bo
         root = _outermost(path, roots)
         if root is None:
             raise _refused(errno.EXDEV, path)
+        if path == root:
+            return os.open(root, _PLACE)
         found = _opened(root, path[len(root) + 1 :], by_kernel=by_kernel)
         if isinstance(found, int):
             return found
@@ -158,7 +160,7 @@ def _rule_of(path: str, view: View) -> tuple[str, str]:
 
 def _outermost(path: str, roots: Collection[str]) -> str | None:
     """The root that holds all others above ``path``: what lies between them may be rearranged too."""
-    return min((root for root in roots if path.startswith(root + "/")), key=len, default=None)
+    return min((root for root in roots if f"{path}/".startswith(root + "/")), key=len, default=None)
 
 
 def _refused(number: int, path: str) -> OSError:

@@ -75,7 +75,9 @@ class HostFiles:
         if root == "/" or (views is not None and (not view or view in views)):
             return
         # Readers are in threads: they see the mapping before or after, never half of it.
-        self._confined = {**self._confined, root: (*(views or (((root, root),),)), *((view,) if view else ()))}
+        own = ((root, root),)
+        known = [each for each in views or () if each != own]
+        self._confined = {**self._confined, root: (*known, view or own)}
 
     async def read(self, path: str | bytes) -> Reading:
         """See ``Source.read``."""
@@ -141,6 +143,17 @@ class HostFiles:
         if not roots or led_to == os.fsdecode(path):
             return False
         return not all(f"{led_to}/".startswith(os.path.realpath(root) + "/") for root in roots)
+
+    def _directory(self, path: str | bytes) -> os.stat_result:
+        """The directory that ``path`` was found in. Raises: OSError."""
+        above = os.path.dirname(path)
+        if not self._roots_above(above):
+            return os.stat(above)
+        place = self._opened(above)
+        try:
+            return os.fstat(place)
+        finally:
+            os.close(place)
 
     def _roots_above(self, path: str | bytes) -> list[str]:
         named = os.fsdecode(path)
@@ -228,7 +241,7 @@ class HostFiles:
         # ctime cannot be set by hand, so it also tells of a change whose mtime was put back.
         changed = max(found.st_mtime_ns, found.st_ctime_ns)
         settled = changed + RACY_NS <= self._clock.wall_ms() * 1_000_000
-        device = os.stat(os.path.dirname(read_from)).st_dev if read_from is not None else None
+        device = self._directory(read_from).st_dev if read_from is not None else None
         return Stamp(_signature(found), settled, device)
 
 

@@ -73,6 +73,7 @@ def workspace(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.requirement("BOX-1")
 async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(tmp_path: Path, workspace: Path) -> None:
     if shutil.which("bwrap") is None:
         pytest.skip("needs bubblewrap: apt-get install bubblewrap")

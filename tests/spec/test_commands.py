@@ -73,6 +73,11 @@ USES = {
     "pin": "{file} -s {s}",
     "unpin": "{file} -s {s}",
     "watch": "{s} --after 0 --count 1",
+    "current": "-s {s}",
+    "sandbox ls": "",
+    "sandbox release": "{sandbox}",
+    "install git": "--repo {repo}",
+    "tracker ls": "",
     "rpc": "daemon.status",
     "doctor": "",
     "completion": "fish",
@@ -92,7 +97,17 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
     other.edited("a.py")
     file = lived.resolve("a.py").object
     rows = client.object_history(file).versions
-    names = {"s": lived.id, "file": file, "first": str(rows[0].valid_time), "last": str(rows[-1].valid_time)}
+    repo = tree / "repo"
+    subprocess.run(["git", "init", "-q", repo], check=True)
+    sandbox = client.sandbox_register([lived.id], grants=()).sandbox.sandbox
+    names = {
+        "repo": str(repo),
+        "sandbox": sandbox,
+        "s": lived.id,
+        "file": file,
+        "first": str(rows[0].valid_time),
+        "last": str(rows[-1].valid_time),
+    }
     for command, use in USES.items():
         done = ctx(daemon, *shlex.split(f"{command} {use.format(**names)}"), "--json")
         assert done.returncode in ((0, 7) if command == "doctor" else (0,)), (command, done.stderr)

@@ -1,0 +1,199 @@
+"""The current context's id for scripts and commits: ``ctx current`` and the git hook."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ctxd_client import connect_sync
+from tests.client.running import Running
+
+CTX = Path(sysconfig.get_path("scripts")) / "ctx"
+QUIET = {name: value for name, value in os.environ.items() if not name.startswith(("CTXD_", "GIT_"))}
+GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "HOME": "/nonexistent"}
+WITHIN_S = 0.2
+
+
+def current(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([CTX, "current", *words], capture_output=True, text=True, timeout=30, env=QUIET | environ)
+
+
+@contextmanager
+def silent(path: Path) -> Iterator[str]:
+    """A socket that takes connections and says nothing."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield str(path)
+
+
+@pytest.mark.requirement("CLI-6")
+@pytest.mark.requirement("BOX-6")
+def test_the_id_comes_from_the_environment_the_file_or_the_daemon(tmp_path: Path) -> None:
+    file = tmp_path / "current.json"
+    file.write_text('{"context_id":"ctx-file","session":"s1","turn":1,"assembly":1}\n')
+    nowhere = str(tmp_path / "ctxd.sock")
+    assert current(CTXD_CONTEXT_ID="ctx-env", CTXD_SOCKET=nowhere).stdout == "ctx-env\n"
+    assert current(CTXD_SOCKET=nowhere).stdout == "ctx-file\n", "the daemon is gone, the file beside its socket is not"
+    assert current(CTXD_CONTEXT_FILE=str(file), CTXD_SOCKET="/nowhere").stdout == "ctx-file\n"
+    assert json.loads(current("--json", CTXD_SOCKET=nowhere).stdout)["session"] == "s1"
+    (tmp_path / "daemon").mkdir()
+    with Running(tmp_path / "daemon") as daemon, connect_sync(daemon.socket) as client:
+        client.session_create("a", session="s1")
+        client.session_create("a", session="s2")
+        assembled = [client.context_assemble(session).context_id for session in ("s1", "s2")]
+        assert [current("-s", s, CTXD_SOCKET=daemon.socket).stdout.strip() for s in ("s1", "s2")] == assembled
+        assert current(CTXD_SOCKET=daemon.socket, CTXD_SESSION="s2").stdout.strip() == assembled[1]
+        assert current(CTXD_SOCKET=daemon.socket).returncode == 3, "two sessions, and none is meant"
+
+
+@pytest.mark.requirement("CLI-6")
+def test_without_a_context_nothing_is_printed_and_nobody_waits(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "current.json").write_text("{")
+    dead = tmp_path / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(dead))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with silent(tmp_path / "silent.sock") as stuck:
+        for environ in (
+            {"CTXD_SOCKET": str(tmp_path / "none.sock")},
+            {"CTXD_SOCKET": str(tmp_path / "broken" / "none.sock")},
+            {"CTXD_SOCKET": str(dead)},
+            {"CTXD_SOCKET": stuck},
+            {"CTXD_SOCKET": stuck, "CTXD_CONTEXT_FILE": str(pipe)},
+        ):
+            for _ in range(5):
+                began = time.monotonic()
+                done = current(**environ)
+                took = time.monotonic() - began
+                assert (done.returncode, done.stdout, done.stderr) == (3, "", ""), environ
+                if took <= WITHIN_S:
+                    break
+            assert took <= WITHIN_S, "also on a machine that does other work, one time of five"
+
+
+@pytest.mark.requirement("CLI-6")
+def test_a_daemon_that_is_stopped_is_not_waited_for(tmp_path: Path) -> None:
+    with Running(tmp_path) as daemon:
+        with connect_sync(daemon.socket) as client:
+            pid = client.daemon_status().pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            done = current(CTXD_SOCKET=daemon.socket)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+# --- git ---
+
+
+class Repository:
+    """A git repository, and ``ctx install git`` in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.git("init", "-q", "-b", "main", str(root), at=root.parent)
+        self.git("config", "user.name", "n")
+        self.git("config", "user.email", "n@example.org")
+
+    def run(self, *command: str, at: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+        path = f"{CTX.parent}:{os.environ['PATH']}"
+        env = QUIET | GIT | {"PATH": path, "CTXD_SOCKET": "/nowhere"} | environ
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, cwd=at or self.root)
+
+    def git(self, *words: str, at: Path | None = None, **environ: str) -> str:
+        done = self.run("git", *words, at=at, **environ)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def install(self, *words: str, at: Path | None = None) -> dict[str, object]:
+        done = self.run(str(CTX), "install", "git", "--json", *words, at=at)
+        assert done.returncode == 0, done.stderr
+        told: dict[str, object] = json.loads(done.stdout)
+        return told
+
+    def trailers(self, message: str = "one\n\ntext\n---\nmore", at: Path | None = None, **environ: str) -> list[str]:
+        """The trailers of a new commit."""
+        self.git("commit", "-q", "--allow-empty", "-m", message, at=at, **environ)
+        return self.git("log", "-1", "--format=%(trailers:key=Context-Id,valueonly)", at=at).split()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    (tmp_path / "repo").mkdir()
+    return Repository(tmp_path / "repo")
+
+
+def hook_in(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    hook = folder / "commit-msg"
+    hook.write_text(f"#!/bin/sh\n{text}\n")
+    hook.chmod(0o755)
+    return hook
+
+
+@pytest.mark.requirement("CLI-7")
+def test_commits_carry_the_context_they_were_made_in(repository: Repository, tmp_path: Path) -> None:
+    assert repository.install()["changed"]
+    assert not repository.install()["changed"], "again: no effect"
+    assert repository.trailers(CTXD_CONTEXT_ID="ctx-0123abcd") == ["ctx-0123abcd"]
+    assert repository.trailers() == [], "no context, no trailer, and the commit is made"
+    file = tmp_path / "current.json"
+    file.write_text('{"context_id":"ctx-file","session":"s1","turn":1,"assembly":1}\n')
+    assert repository.trailers(CTXD_CONTEXT_FILE=str(file)) == ["ctx-file"]
+    assert repository.trailers(CTXD_CONTEXT_FILE=str(file), PATH="/usr/bin:/bin") == ["ctx-file"], "where ctx is not"
+    assert repository.trailers(CTXD_CONTEXT_ID="ctx-x\nEvil: yes") == [], "no id"
+    repository.trailers(CTXD_CONTEXT_ID="ctx-1")
+    repository.git("commit", "-q", "--amend", "--no-edit", "--allow-empty", CTXD_CONTEXT_ID="ctx-1")
+    assert repository.git("log", "-1", "--format=%B").count("Context-Id:") == 1
+
+
+@pytest.mark.requirement("CLI-7")
+def test_a_commit_that_was_given_up_stays_so(repository: Repository) -> None:
+    repository.install()
+    done = repository.run(
+        "git", "commit", "--allow-empty", CTXD_CONTEXT_ID="ctx-1", GIT_EDITOR="sh -c 'echo \"# no\" > $1' -"
+    )
+    assert done.returncode != 0
+    assert "empty commit message" in done.stderr
+
+
+@pytest.mark.requirement("CLI-7")
+def test_a_hook_that_is_there_runs_first_and_comes_back(repository: Repository) -> None:
+    hook = hook_in(repository.root / ".git/hooks", 'grep -q bad "$1" && exit 1; echo "Signed: me" >> "$1"')
+    before = hook.read_text(), stat.S_IMODE(hook.stat().st_mode)
+    assert repository.install()["kept"]
+    assert repository.trailers(message="one", CTXD_CONTEXT_ID="ctx-1") == ["ctx-1"]
+    assert "Signed: me" in repository.git("log", "-1", "--format=%B")
+    refused = repository.run("git", "commit", "--allow-empty", "-m", "bad", CTXD_CONTEXT_ID="ctx-1")
+    assert refused.returncode != 0, "what it refuses is refused"
+    assert repository.install("--uninstall")["changed"]
+    assert (hook.read_text(), stat.S_IMODE(hook.stat().st_mode)) == before
+    assert repository.trailers(message="one", CTXD_CONTEXT_ID="ctx-1") == []
+    assert not repository.install("--uninstall")["changed"]
+    assert hook.exists(), "what is not ours is not touched"
+
+
+@pytest.mark.requirement("CLI-7")
+def test_the_hook_goes_where_git_looks_for_it(repository: Repository, tmp_path: Path) -> None:
+    repository.trailers()
+    repository.git("worktree", "add", "-q", str(tmp_path / "other"))
+    assert repository.install(at=tmp_path / "other")["hook"] == str(repository.root / ".git/hooks/commit-msg")
+    assert repository.trailers(at=tmp_path / "other", CTXD_CONTEXT_ID="ctx-1") == ["ctx-1"]
+    repository.git("config", "core.hooksPath", ".githooks")
+    assert repository.install()["hook"] == str(repository.root / ".githooks/commit-msg")
+    assert repository.trailers(CTXD_CONTEXT_ID="ctx-2") == ["ctx-2"]
+    outside = repository.run(str(CTX), "install", "git", at=tmp_path)
+    assert outside.returncode == 3
