@@ -278,6 +278,13 @@ async def test_queries_that_took_too_long_leave_nothing_running_behind(http):
 
 
 @pytest.mark.requirement("XDB-2")
+@pytest.mark.parametrize("query", ["{:find [x] ", "nothing", "{:find [x]}", ""])
+async def test_a_query_that_is_none_is_the_callers_fault(http, query):
+    status, told = await http.query(query)
+    assert (status, told["error-type"]) == (400, "illegal-argument")
+
+
+@pytest.mark.requirement("XDB-2")
 async def test_an_answer_of_more_rows_than_the_limit_is_refused_before_it_is_sent(http):
     status, told = await http.query("{:find [a b] :in [[a ...] [b ...]]}", list(range(40)), list(range(40)))
     assert (status, told["error-key"]) == (400, "too-many-rows")
@@ -479,6 +486,28 @@ async def test_two_nodes_on_one_postgresql_see_each_others_writes(tmp_path):
             assert (await writer.get("status"))[1]["synced?"] is True
             tx_id = await writer.put("both", n=1)
             assert (await reader.get("entity", eid="both", await_tx_id=tx_id))[1]["n"] == 1
+
+
+@pytest.mark.requirement("XDB-2")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{:a", "EOF while reading"),
+        ('{:a #ctxd/env "CTXD_NOT_SET"}', "the environment variable CTXD_NOT_SET is not set"),
+    ],
+)
+async def test_a_configuration_that_cannot_be_read_ends_it_with_the_reason(tmp_path, text, reason):
+    (tmp_path / "node.edn").write_text(text)
+    ended = run(Launch(tmp_path / "node.edn", tmp_path / "data", tmp_path / "s"))
+    assert ended.returncode == os.EX_CONFIG
+    assert f"{tmp_path}/node.edn cannot be read: {reason}" in ended.stderr
+
+
+async def test_without_its_database_it_ends_in_a_way_that_may_be_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("CTXD_XTDB_PG_PORT", "1")
+    ended = run(Launch(find_config("postgres"), tmp_path / "data", tmp_path / "s"))
+    assert ended.returncode == 1
+    assert "Connection to 127.0.0.1:1 refused" in ended.stderr
 
 
 async def test_on_a_port_it_listens_only_where_it_was_told_to(tmp_path):

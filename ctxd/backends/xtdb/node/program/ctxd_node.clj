@@ -472,10 +472,16 @@
     (finally
       (when socket (Files/deleteIfExists (.toPath (io/file socket)))))))
 
+(defn- configured [file data-dir]
+  (try
+    (read-config file data-dir)
+    (catch Exception failure
+      (quit 78 (str "the configuration " file " cannot be read: " (.getMessage failure))))))
+
 (defn- run [{:keys [config data socket tcp limits] :as options}]
   (let [limits (merge defaults (some-> limits edn/read-string))
         lock (when-not tcp (claim (.toPath (.getAbsoluteFile (io/file socket)))))
-        config (read-config config data)
+        config (configured config data)
         node (xt/start-node config)
         service {:node node
                  :limits limits
@@ -490,11 +496,12 @@
       (.join server))))
 
 (defn -main
-  "Serve until SIGTERM. Exit codes: 64 usage, 69 the socket is in use, 73 it cannot be made, 78 the rest of a failed start."
+  "Serve until SIGTERM. Exit codes: 64 usage, 69 the socket is in use, 73 it cannot be made, 78 the configuration; 1 for a
+  start that failed otherwise, and may go well another time."
   [& args]
   (try
     (run (options-of args))
     (catch Throwable failure
-      (log/error failure "the node does not start")
-      (quit 78 (str "the node does not start: " (.getName (class failure)) ": " (.getMessage failure)
-                    (when-let [cause (.getCause failure)] (str " (" (.getMessage cause) ")")))))))
+      (quit 1 (str "the node does not start: "
+                   (string/join ": " (map #(str (.getName (class %)) " " (.getMessage ^Throwable %))
+                                          (take 4 (take-while some? (iterate #(.getCause ^Throwable %) failure))))))))))
