@@ -29,7 +29,7 @@ from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import open_log
 from ctxd.rpc.dispatch import Handler
-from ctxd.rpc.handlers import context, events, files, objects, sandboxes, sessions, toolcalls, trackers
+from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers.table import complete
 from ctxd.rpc.lane import Floor, Timing
@@ -180,6 +180,7 @@ class Daemon:
             toolcalls.handlers(live),
             files.handlers(live, indexer),
             objects.handlers(live),
+            secrets.handlers(live),
             context.handlers(live, assembler, archive),
             events.handlers(notices),
             sandboxes.handlers(boxes, live, clock),

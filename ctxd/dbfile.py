@@ -76,6 +76,8 @@ def open_writer(path: Path) -> Connection:
         "mmap_size=0",
         "cache_size=-65536",
         "temp_store=MEMORY",
+        # What is deleted or replaced is written over: a purge must leave nothing in a free page.
+        "secure_delete=ON",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

@@ -216,6 +216,8 @@ class Client:
     object_history = _awaited(objects.object_history)
     object_list = _awaited(objects.object_list)
     object_sessions = _awaited(objects.object_sessions)
+    object_purge = _awaited(objects.object_purge)
+    object_scan = _awaited(objects.object_scan)
     context_current = _awaited(context.context_current)
     context_assemble = _awaited(context.context_assemble)
     context_plan = _awaited(context.context_plan)

@@ -212,6 +212,8 @@ class SyncClient:
     object_history = _blocking(objects.object_history)
     object_list = _blocking(objects.object_list)
     object_sessions = _blocking(objects.object_sessions)
+    object_purge = _blocking(objects.object_purge)
+    object_scan = _blocking(objects.object_scan)
     context_current = _blocking(context.context_current)
     context_assemble = _blocking(context.context_assemble)
     context_plan = _blocking(context.context_plan)

@@ -100,6 +100,24 @@ class ArtifactStore:
             raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
         return data
 
+    def remove(self, ref: str) -> None:
+        """Destroy the bytes of ``ref``; on return they are off the disk. Nothing to remove is no error.
+
+        Raises: OSError.
+        """
+        path = self.path(ref)
+        try:
+            size = path.stat().st_size
+            path.chmod(0o600)
+            with path.open("r+b") as file:
+                file.write(bytes(size))
+                file.flush()
+                os.fsync(file.fileno())
+            path.unlink()
+        except FileNotFoundError:
+            return
+        sync_folder(path.parent)
+
     def names(self) -> Iterator[str]:
         """The names of all there are, in order."""
         if not self._root.is_dir():

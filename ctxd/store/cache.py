@@ -94,6 +94,12 @@ class Texts:
         self._texts.move_to_end(ref)
         return kept[0]
 
+    def remove(self, refs: Iterable[str]) -> None:
+        """Let go of ``refs``."""
+        for ref in refs:
+            kept = self._texts.pop(ref, None)
+            self._size -= kept[1] if kept is not None else 0
+
     def put(self, ref: str, text: str) -> None:
         """Keep ``text``, unless it would push out most of the rest."""
         size = sys.getsizeof(text)

@@ -18,6 +18,8 @@ from ctxd.clock import Clock
 from ctxd.errors import StateDirError
 from ctxd.failpoints import hit
 from ctxd.store import journal
+from ctxd.store import purge as purging
+from ctxd.store.asked import Purge
 from ctxd.store.backend import backend_of
 from ctxd.store.queue import Entry
 from ctxd.store.witness import Head, WitnessFile
@@ -27,6 +29,8 @@ _EXIT_NEWER: Final = 78
 _EXIT_DAMAGED: Final = 74
 _KNOWS_ROW: Final = "((SELECT n FROM entity WHERE id=?),(SELECT n FROM entity WHERE id=?))"
 _SIGNATURE_ROW: Final = "((SELECT n FROM entity WHERE id=?),?)"
+_JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
+_JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
 _PROBE: Final = bytes(64 * 1024)
 _PAGE_BYTES: Final = 4096
 _FREE_SHARE_MIN: Final = 20
@@ -76,6 +80,8 @@ class Committer:
             if not damage:
                 self.incarnation += 1
                 self._count_start()
+                if purging.is_unfinished(self._connection):
+                    self._finish_purges()
         return damage
 
     def _close_to_others(self) -> None:
@@ -129,7 +135,8 @@ class Committer:
         before = journal.chain_at(self._connection, first)
         if before is None:
             return f"journal row {first} is missing"
-        return journal.first_fault(journal.read_rows(self._connection, after=first), after=first, chain=before) or ""
+        rows, rewritten = list(journal.read_rows(self._connection, after=first)), journal.rewriting(self._connection)
+        return journal.first_fault(rows, rewritten, after=first, chain=before) or ""
 
     def _tail_start(self, seq: int) -> int:
         """The sequence after which rows are verified at a start: not so far back that it takes long."""
@@ -177,18 +184,46 @@ class Committer:
         """
         with dbfile.faults():
             self._spill(entries)
-            rows, chain = [], self.head.chain
-            for entry in entries:
-                row = self._row(entry, chain)
-                chain = row[-1]
-                rows.append(row)
             with self._transaction():
-                self._insert(entries, rows)
+                chains: list[bytes] = []
+                for run in _runs(entries):
+                    before = chains[-1] if chains else self.head.chain
+                    purge = run[0].write.purge
+                    chains += self._insert(run, before) if purge is None else self._purge(run[0], purge, before)
             pending = entries[-1].pending
-            self.head, self.head_vt = Head(pending.seq, chain), pending.vt
+            self.head, self.head_vt = Head(pending.seq, chains[-1]), pending.vt
             self.commits += 1
             self._afterwards()
-        return [row[-1] for row in rows]
+            if any(entry.write.purge is not None for entry in entries):
+                self._finish_purges()
+        return chains
+
+    def _purge(self, entry: Entry, purge: Purge, chain: bytes) -> list[bytes]:
+        """Purge, and append the row that records it, whose body is only known then."""
+        write, seq = entry.write, entry.pending.seq
+        purge.done = purging.apply(self._connection, self._versions, purge, seq, write.request, write.result)
+        row = self._row(entry, purge.done.body, chain)
+        dbfile.insert_rows(self._connection, _JOURNAL_HEAD, _JOURNAL_ROW, [row])
+        return [row[-1]]
+
+    def _finish_purges(self) -> None:
+        """Remove what purges have left outside the database. What cannot be now is left to the next try."""
+        with suppress(dbfile.DiskFull), dbfile.faults():
+            for ref in purging.unfinished(self._connection):
+                hit("purge.unlink")
+                if not purging.is_kept(self._connection, ref):
+                    self._artifacts.remove(ref.hex())
+            hit("purge.truncate")
+            self.checkpoint(truncate=True)
+            if self._wal_size() == 0:
+                with self._transaction():
+                    purging.finish(self._connection)
+
+    def _wal_size(self) -> int:
+        try:
+            return os.stat(f"{self._path}-wal").st_size
+        except FileNotFoundError:
+            return 0
 
     def _spill(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -197,14 +232,20 @@ class Committer:
                     self._artifacts.write(data)
 
     def _row(
-        self, entry: Entry, chain: bytes
+        self, entry: Entry, body: bytes, chain: bytes
     ) -> tuple[int, int, str, str | None, str, str | None, int, int, bytes, bytes, bytes]:
-        write, pending, body = entry.write, entry.pending, entry.prepared.body
+        write, pending = entry.write, entry.pending
         columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, pending.vt, entry.tx_time)
         b3 = journal.row_hash(*columns, body)
         return (pending.seq, *columns, body, b3, journal.link(chain, pending.seq, b3))
 
-    def _insert(self, entries: Sequence[Entry], rows: Sequence[Sequence[object]]) -> None:
+    def _insert(self, entries: Sequence[Entry], chain: bytes) -> list[bytes]:
+        """Insert all that ``entries`` say. Returns: the chain hash of each, from the one before them on."""
+        rows = []
+        for entry in entries:
+            row = self._row(entry, entry.prepared.body, chain)
+            chain = row[-1]
+            rows.append(row)
         hit("journal.insert")
         connection = self._connection
         texts: dict[bytes, bytes] = {}
@@ -214,7 +255,7 @@ class Committer:
             texts |= entry.prepared.texts
             signatures |= entry.write.signatures
             knows += [(id, f"session:{entry.write.session}") for id in entry.write.knows]
-        dbfile.insert_rows(connection, f"INSERT INTO journal({journal.COLUMNS})", "(?,?,?,?,?,?,?,?,?,?,?)", rows)
+        dbfile.insert_rows(connection, _JOURNAL_HEAD, _JOURNAL_ROW, rows)
         contents = [
             (ref, len(data), data if len(data) <= CONTENT_INLINE_BYTES_MAX else None) for ref, data in texts.items()
         ]
@@ -229,6 +270,7 @@ class Committer:
             _SIGNATURE_ROW,
             list(signatures.items()),
         )
+        return [row[-1] for row in rows]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -302,6 +344,8 @@ class Committer:
         if self._wal_pages > self._checkpointed:
             with dbfile.faults():
                 self.checkpoint(truncate=True)
+        if purging.is_unfinished(self._connection):
+            self._finish_purges()
 
     def enough_space(self) -> bool:
         """Whether the disk has room for what the journal needs to go on."""
@@ -329,3 +373,16 @@ class Committer:
             return False
         self.low_space = False
         return True
+
+
+def _runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """``entries`` in order, each that purges alone: it has to see what those before it have written."""
+    first = 0
+    for number, entry in enumerate(entries):
+        if entry.write.purge is not None:
+            if first < number:
+                yield entries[first:number]
+            yield entries[number : number + 1]
+            first = number + 1
+    if first < len(entries):
+        yield entries[first:]

@@ -1,12 +1,13 @@
 """The journal: one row a write, chained by hashes, from which everything else can be folded again.
 
 A row's ``b3`` is BLAKE3 over its other columns and its body; its ``chain`` is BLAKE3 over the chain before it, its
-sequence and its ``b3``. Sequences have no gap. A body holds a write's documents whole, its text by hash. The chain
+sequence and its ``b3``. Sequences have no gap. Only a purge changes a row, see ``ctxd.store.purge``.
+A body holds a write's documents whole, its text by hash. The chain
 starts from 32 random bytes, so a receipt of another store never fits.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +38,10 @@ CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITH
 
 COLUMNS: Final = "seq, incarnation, principal, session, kind, op_id, vt, tx_time, body, b3, chain"
 _BODY_FORMAT: Final = 1
+_REWRITTEN_FORMAT: Final = 2
+_PURGE_FORMAT: Final = 3
+_BIN_HEADERS: Final = ((2, 0, 2**8 - 1), (3, 2**8, 2**16 - 1), (5, 2**16, 2**32 - 1))
+"""Bytes that MessagePack writes before bytes, from the least to the greatest number of those."""
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[Any])
 
@@ -52,13 +57,29 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     content: bytes | None
 
 
+class Rewritten(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A row whose body a purge replaced: the hash that it keeps in the chain, and the hash of what it is now."""
+
+    seq: int
+    b3: bytes
+    now: bytes
+
+
+class PurgeRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What a purge did: the entities whose text it destroyed, and the rows that it rewrote."""
+
+    ids: tuple[str, ...]
+    rows: tuple[Rewritten, ...]
+
+
 class Body(msgspec.Struct, frozen=True):
-    """What a journal row's body says."""
+    """What a journal row's body says. ``purged``: the row records a purge; a projection evicts those entities."""
 
     request: bytes
     result: bytes
     knows: tuple[str, ...]
     puts: tuple[Put, ...]
+    purged: PurgeRecord | None = None
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +117,12 @@ def decode_body(body: bytes) -> Body:
     Raises: ValueError if ``body`` is none that it makes.
     """
     version, *fields = _decoder.decode(body)
-    if version != _BODY_FORMAT:
+    if version == _PURGE_FORMAT:
+        request, result, record = fields
+        return Body(request, result, (), (), msgspec.convert(record, PurgeRecord))
+    if version == _REWRITTEN_FORMAT:
+        fields = fields[:4]
+    elif version != _BODY_FORMAT:
         raise ValueError(f"journal body form {version} is unknown")
     request, result, knows, puts = fields
     return Body(
@@ -105,6 +131,55 @@ def decode_body(body: bytes) -> Body:
         tuple(map(documents.unpack_text, knows)),
         tuple(Put(documents.unpack_text(id), document, content) for id, document, content in puts),
     )
+
+
+def encode_purge(request: bytes, result: bytes, record: PurgeRecord) -> bytes:
+    """The body of a row that records a purge."""
+    return _encoder.encode((_PURGE_FORMAT, request, result, record))
+
+
+def encode_rewritten(body: Body, size: int) -> bytes:
+    """``body`` of a row that a purge rewrites, with zeros behind it up to ``size`` bytes if it has less."""
+    fields = [
+        _REWRITTEN_FORMAT,
+        body.request,
+        body.result,
+        [documents.pack_text(id) for id in body.knows],
+        [(documents.pack_text(put.id), put.document, put.content) for put in body.puts],
+    ]
+    missing = size - len(_encoder.encode(fields))
+    while missing > 0:
+        width = next((width for width, least, most in _BIN_HEADERS if least <= missing - width <= most), None)
+        # No bytes take just so much with what stands before them: a null takes one byte of it.
+        fields.append(None if width is None else bytes(missing - width))
+        missing -= 1 if width is None else missing
+    return _encoder.encode(fields)
+
+
+def hash_of(row: Row, body: bytes) -> bytes:
+    """The hash of ``row`` if its body were ``body``."""
+    return row_hash(row.incarnation, row.principal, row.session, row.kind, row.op_id, row.vt, row.tx_time, body)
+
+
+def rewritten_name(seq: int) -> str:
+    """The name in ``meta`` of the record that rewrote row ``seq`` last; its value is that row's sequence, 8 bytes."""
+    return f"purged:{seq}"
+
+
+def rewriting(connection: dbfile.Connection) -> Callable[[int], Rewritten | None]:
+    """What tells how a purge rewrote a row, by the row that records it; null if none did."""
+
+    def find(seq: int) -> Rewritten | None:
+        found = connection.execute("SELECT value FROM meta WHERE name=?", (rewritten_name(seq),)).fetchone()
+        if found is None:
+            return None
+        at = int.from_bytes(found[0], "big")
+        for row in read_rows(connection, after=at - 1, limit=1):
+            if row.seq == at and hash_of(row, row.body) == row.b3 and (record := decode_body(row.body).purged):
+                return next((one for one in record.rows if one.seq == seq), None)
+        return None
+
+    return find
 
 
 def row_hash(
@@ -163,16 +238,24 @@ def become_another(connection: dbfile.Connection) -> None:
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('journal',?)", (os.urandom(16),))
 
 
-def first_fault(rows: Iterator[Row], *, after: int, chain: bytes) -> str | None:
-    """What is wrong with the first row that does not follow from row ``after`` and its ``chain``; null if all do."""
+def first_fault(
+    rows: Iterable[Row], rewritten: Callable[[int], Rewritten | None], *, after: int, chain: bytes
+) -> str | None:
+    """What is wrong with the first row that does not follow from row ``after`` and its ``chain``; null if all do.
+
+    ``rewritten`` tells how a purge rewrote a row: its body then is the one on record, and its hash what it was before.
+    """
     seq = after
     for row in rows:
         seq += 1
         if row.seq != seq:
             return f"journal row {seq} is missing"
-        b3 = row_hash(row.incarnation, row.principal, row.session, row.kind, row.op_id, row.vt, row.tx_time, row.body)
+        b3 = hash_of(row, row.body)
         if b3 != row.b3:
-            return f"journal row {seq} does not match its hash"
+            record = rewritten(seq)
+            if record is None or (record.b3, record.now) != (row.b3, b3):
+                return f"journal row {seq} does not match its hash"
+            b3 = row.b3
         chain = link(chain, seq, b3)
         if chain != row.chain:
             return f"journal row {seq} breaks the chain"

@@ -103,7 +103,8 @@ class Reader:
     def _rows(self, after: int, limit: int) -> list[journal.Row]:
         chain = journal.chain_at(self.connection, after)
         rows = list(journal.read_rows(self.connection, after=after, limit=limit))
-        fault = journal.first_fault(iter(rows), after=after, chain=chain or b"") if rows else None
+        rewritten = journal.rewriting(self.connection)
+        fault = journal.first_fault(rows, rewritten, after=after, chain=chain or b"") if rows else None
         if fault is not None:
             raise CtxdError("corrupt", fault)
         return rows

@@ -19,9 +19,11 @@ from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
+from ctxd.objects.document import Stored
 from ctxd.store import statedir
 from ctxd.store.answering import Answering
 from ctxd.store.answers import Missing, Replay, StoreFailed
+from ctxd.store.asked import Purged
 from ctxd.store.committer import Committer
 from ctxd.store.group_commit import GroupCommit
 from ctxd.store.journal import Body
@@ -29,6 +31,7 @@ from ctxd.store.loads import fill
 from ctxd.store.observers import Observers
 from ctxd.store.operations import Operations, op_text, operation, replay_of
 from ctxd.store.projection.projection import Projection
+from ctxd.store.purge import is_unfinished
 from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader
 from ctxd.store.valid_time import ValidTimes
@@ -146,11 +149,21 @@ class VersionStore(Answering):
     def _note_landed(self, batch: Sequence[Entry]) -> None:
         for entry in batch:
             self._operations.end(entry, durable=True)
+            if entry.write.purge is not None and entry.write.purge.done is not None:
+                self._forget(entry.write.purge.done)
         self._durable = batch[-1].pending.receipt
         self._heads.trim(batch[-1].pending.seq)
         if self._projection is not None:
             self._projection.rise(batch[-1].pending.seq, sum(entry.prepared.size for entry in batch))
         self._observers.durable([(entry.write, entry.pending) for entry in batch])
+
+    def _forget(self, purged: Purged) -> None:
+        """Let go of what was purged, but for heads that came in since."""
+        self._texts.remove(ref.hex() for ref in purged.texts)
+        durable = self._committer.head.seq
+        heads = {id: self._heads.get(id) for id in purged.ids}
+        self._heads.forget(id for id, head in heads.items() if isinstance(head, Stored) and head.tx <= durable)
+        self._loads.note_written(purged.ids)
 
     def _note_lost(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -193,6 +206,10 @@ class VersionStore(Answering):
             self._heads.put(document.id, head)
         self._heads.delete(entry.write.deletes, entry.pending.seq)
         self._loads.note_written(entry.ids)
+
+    async def purge_is_unfinished(self) -> bool:
+        """Whether something outside the database may still hold what was purged. Cancel: safe."""
+        return await self._read(lambda: is_unfinished(self._reader.connection))
 
     def unheard(self, principal: str, op_id: str) -> bool:
         """Whether nothing was ever submitted under ``op_id``, told without waiting; false also means "perhaps"."""

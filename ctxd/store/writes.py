@@ -8,6 +8,7 @@ import anyio
 import msgspec
 
 from ctxd.objects.document import Document
+from ctxd.store.asked import Purge
 from ctxd_protocol.objects import Receipt
 
 
@@ -19,6 +20,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     of ``session``. ``deletes`` names entities that are no more from then on; none of them is in ``puts``. ``floor_vt``
     is the least valid time, in ms: one above the newest of every entity that is written again or deleted.
     ``signatures`` keeps a file's stat signature beside its version, as a cache that decides whether to read it again.
+    ``purge``: destroy what entities say; such a write puts nothing.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     knows: tuple[str, ...] = ()
     signatures: dict[str, bytes] = {}
     floor_vt: int = 0
+    purge: Purge | None = None
 
 
 class Submitting:

@@ -13,6 +13,10 @@ from ctxd_protocol.methods import (
     ObjectHistoryResult,
     ObjectListParams,
     ObjectListResult,
+    ObjectPurgeParams,
+    ObjectPurgeResult,
+    ObjectScanParams,
+    ObjectScanResult,
     ObjectSessionsParams,
     ObjectSessionsResult,
 )
@@ -113,3 +117,19 @@ def object_sessions(object: str) -> Call[ObjectSessionsResult]:
     Example: ``(await client.object_sessions("a" * 64)).sessions``
     """
     return Call("object.sessions", ObjectSessionsParams(object=object), ObjectSessionsResult)
+
+
+def object_purge(object: str, *, op_id: str | None = None) -> Call[ObjectPurgeResult]:
+    """Destroy what an object says, in every version, and every other version that says the same. For good.
+
+    Example: ``(await client.object_purge("a" * 64)).residue``
+    """
+    return Call("object.purge", ObjectPurgeParams(object=object, op_id=op_id), ObjectPurgeResult)
+
+
+def object_scan(*, session: str | None = None, limit: int = 100, cursor: str | None = None) -> Call[ObjectScanResult]:
+    """Look for secrets in the newest versions of a session's objects, or of all, a page at a time.
+
+    Example: ``(await client.object_scan(session="s1")).objects``
+    """
+    return Call("object.scan", ObjectScanParams(session=session, limit=limit, cursor=cursor), ObjectScanResult)

@@ -14,7 +14,7 @@ from ctxd_protocol.ids import ID_PATTERN, ObjectIdText, OpIdText, SessionIdText,
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX, Limits
 from ctxd_protocol.objects import ObjectType, ObjectVersion, Receipt, VersionRow
 from ctxd_protocol.sandboxes import GRANTS_DEFAULT, Grant, Quota, SandboxView
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secrets import SecretFound, SecretPolicy
 from ctxd_protocol.sessions import (
     Collapse,
     ContextLevel,
@@ -473,6 +473,56 @@ class ObjectSessionsResult(Result, frozen=True, kw_only=True):
     sessions: tuple[str, ...]
 
 
+class ObjectPurgeParams(Params, frozen=True, kw_only=True):
+    """An object by its full id: a file, a tool call or a system prompt."""
+
+    object: ObjectIdText
+    op_id: OpIdText | None = None
+
+
+class ObjectPurgeResult(Result, frozen=True, kw_only=True):
+    """What is no more. ``objects``: those that were purged, the one asked for and every other with the same text.
+
+    ``versions``: how many of theirs; ``texts``: how many texts. The proof: ``searched`` fragments of what was destroyed
+    were looked for in every file of the state directory, and found again in ``residue``: other objects hold them too,
+    or, with ``complete`` false, somebody still reads an old state of the database, and the rest is done once that ends.
+    """
+
+    objects: tuple[str, ...]
+    versions: int
+    texts: int
+    searched: int
+    residue: tuple[str, ...]
+    complete: bool
+    receipt: Receipt | None
+
+
+class ObjectScanParams(Params, frozen=True, kw_only=True):
+    """Whose objects to scan by the rules of now, null for those of the whole store, and from where on."""
+
+    session: SessionIdText | None = None
+    limit: PageSize = 100
+    cursor: str | None = None
+
+
+class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+    """One object whose newest version holds secrets. ``lines``: where, from 1, by the order of the text."""
+
+    object: str
+    type: ObjectType
+    label: str
+    found: tuple[SecretFound, ...]
+    lines: tuple[int, ...]
+
+
+class ObjectScanResult(Result, frozen=True, kw_only=True):
+    """What was found in ``scanned`` objects; ``next_cursor`` null at the end."""
+
+    objects: tuple[Scanned, ...]
+    scanned: int
+    next_cursor: str | None
+
+
 # --- context ---
 
 
@@ -743,6 +793,10 @@ _TABLE: Final = (
     _read("object.history", ObjectHistoryParams, ObjectHistoryResult, "session", "An object's versions."),
     _read("object.list", ObjectListParams, ObjectListResult, "session", "Objects, of one session or all."),
     _read("object.sessions", ObjectSessionsParams, ObjectSessionsResult, "host", "The sessions that know an object."),
+    _write(
+        "object.purge", ObjectPurgeParams, ObjectPurgeResult, "host", "Destroy what an object says, in every version."
+    ),
+    _read("object.scan", ObjectScanParams, ObjectScanResult, "host", "Look for secrets in what is stored."),
     _read("context.current", ContextCurrentParams, CurrentContext, "observe", "The id of the context being worked in."),
     _write("context.assemble", AssembleParams, AssembledContext, "session", "What the model sees now; recorded."),
     _read("context.plan", PlanParams, PlanResult, "session", "What a token budget would drop, and why."),

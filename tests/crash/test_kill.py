@@ -38,7 +38,10 @@ IN_ANOTHER_PROCESS = {"backup.copy"}
 BESIDE_A_NODE = {"project.submit", "project.sent", "project.committed"}
 """Passed only by a daemon that projects: tests/xtdb kills it there."""
 
-IN_THE_DAEMON = sorted(failpoints.NAMES - IN_ANOTHER_PROCESS - BESIDE_A_NODE)
+BY_A_PURGE = {"purge.rewrite", "purge.unlink", "purge.truncate"}
+"""Passed only by a purge: tests/unit/store/test_purge.py kills it there."""
+
+IN_THE_DAEMON = sorted(failpoints.NAMES - IN_ANOTHER_PROCESS - BESIDE_A_NODE - BY_A_PURGE)
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -98,10 +98,11 @@ class Rows:
         """
         with answering():
             chain = journal.chain_at(self._reader.connection, after)
+            rewritten = journal.rewriting(self._reader.connection)
             found: list[Piece] = []
             size, last = 0, after
             for row in journal.read_rows(self._reader.connection, after=after, limit=limit):
-                fault = journal.first_fault(iter((row,)), after=last, chain=chain or b"")
+                fault = journal.first_fault((row,), rewritten, after=last, chain=chain or b"")
                 if fault is not None:
                     raise CtxdError("corrupt", fault)
                 piece = self._piece(row)

@@ -1,0 +1,161 @@
+"""Purging: the one write that takes something away. What an object said is destroyed, and that it was is on record.
+
+In one transaction: every version of the object, and every other version that has the very same text, is replaced by one
+that says only ``purged``; so are they in the bodies of the journal rows that wrote them; their text is overwritten and
+dropped; and a row is appended that names the entities and, of each rewritten row, its sequence, the hash that it keeps
+and the hash of what it is now. The chain stays what it was, and only what such a record names may differ from it.
+
+What lies outside the database goes after the transaction, and again at the next start if that is cut: the artifacts'
+files, and the write-ahead log. The record's entities are what a projection has to evict (``journal.Body.purged``).
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ctxd import dbfile
+from ctxd.backends import documents
+from ctxd.backends.port import EmbeddedBackend, Version
+from ctxd.failpoints import hit
+from ctxd.objects.document import Document
+from ctxd.objects.hashing import content_hash
+from ctxd.objects.kinds import is_purged
+from ctxd.store import journal
+from ctxd.store.asked import Purge, Purged
+
+KIND: Final = "object.purge"
+"""The kind of a row that records a purge."""
+
+_PENDING: Final = "purge.pending"
+_KEPT: Final = ("file_type", "tool", "status", "chat_ref")
+"""Fields of a payload that a purged version still has: what its line in a context is made of."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+def purged_document(document: Document, keyed: Callable[[str], str]) -> Document:
+    """What stands for ``document`` once it is purged. Of its source hash a keyed one is left, of its text nothing."""
+    payload: dict[str, Any] = {name: document.payload[name] for name in _KEPT if name in document.payload}
+    if document.type == "file":
+        payload["char_count"] = 0
+    payload["purged"] = True
+    return msgspec.structs.replace(
+        document,
+        payload=payload,
+        content=None,
+        content_hash=content_hash(payload, None),
+        source_hash=None if document.source_hash is None else keyed(document.source_hash),
+    )
+
+
+def apply(
+    connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge, seq: int, request: bytes, result: bytes
+) -> Purged:
+    """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back. Cost: one look at
+    every version there is, for those that have the same text."""
+    found = _targets(versions, purge.ids)
+    texts = tuple(sorted({version.content for version in found if version.content is not None}))
+    written = {(version.id, version.valid_time, version.tx): _purged_version(version, purge) for version in found}
+    hit("purge.rewrite")
+    rows = [_rewrite_row(connection, tx, seq, written) for tx in sorted({version.tx for version in found})]
+    versions.append(list(written.values()))
+    _drop_texts(connection, texts)
+    ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
+    for id in ids:
+        connection.execute("DELETE FROM signature WHERE entity=(SELECT n FROM entity WHERE id=?)", (id,))
+    body = journal.encode_purge(request, result, journal.PurgeRecord(ids, tuple(rows)))
+    return Purged(ids, len(found), texts, body)
+
+
+def _targets(versions: EmbeddedBackend, ids: Iterable[str]) -> list[Version]:
+    """Every version of ``ids`` that is not purged yet, and every other one with a text of theirs."""
+    wanted = frozenset(ids)
+    own = [version for id in wanted for version in versions.history(id, corrections=True) if _says_something(version)]
+    texts = {version.content for version in own if version.content is not None}
+    if not texts:
+        return own
+    others = (version for version in versions.everything(_raise) if version.content in texts)
+    return [*own, *(version for version in others if version.id not in wanted)]
+
+
+def _raise(damaged: Exception) -> None:
+    raise damaged
+
+
+def _says_something(version: Version) -> bool:
+    return version.body is not None and not is_purged(documents.decode(version.id, version.body))
+
+
+def _purged_version(version: Version, purge: Purge) -> Version:
+    assert version.body is not None, "a deletion says nothing that could be purged"
+    document = purged_document(documents.decode(version.id, version.body), purge.keyed)
+    return msgspec.structs.replace(version, body=documents.encode(document), content=None)
+
+
+def _rewrite_row(
+    connection: dbfile.Connection, tx: int, record: int, written: dict[tuple[str, int, int], Version]
+) -> journal.Rewritten:
+    (row,) = journal.read_rows(connection, after=tx - 1, limit=1)
+    body = journal.decode_body(row.body)
+    puts = []
+    for put in body.puts:
+        version = written.get((put.id, row.vt, row.seq))
+        puts.append(put if version is None else journal.Put(put.id, version.body or b"", None))
+    # A digest of parameters, and the hashes in an answer, would let a short text be guessed.
+    after = msgspec.structs.replace(body, request=b"", result=_without_hashes(body.result), puts=tuple(puts))
+    encoded = journal.encode_rewritten(after, len(row.body))
+    # Of the same size it is written over what was there, page by page, and nothing is moved.
+    connection.execute("UPDATE journal SET body=? WHERE seq=?", (encoded, row.seq))
+    name = journal.rewritten_name(row.seq)
+    connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, record.to_bytes(8, "big")))
+    return journal.Rewritten(row.seq, row.b3, journal.hash_of(row, encoded))
+
+
+def _without_hashes(result: bytes) -> bytes:
+    if not result:
+        return result
+    answer = json.loads(result)
+    if isinstance(answer, dict) and answer.get("source_hash") is not None:
+        answer["source_hash"] = None
+        return json.dumps(answer, separators=(",", ":")).encode()
+    return result
+
+
+def _drop_texts(connection: dbfile.Connection, texts: Sequence[bytes]) -> None:
+    left = set(unfinished(connection))
+    for ref in texts:
+        found = connection.execute("SELECT size, bytes IS NULL FROM content WHERE hash=?", (ref,)).fetchone()
+        if found is None:
+            continue
+        size, spilled = found
+        if spilled:
+            left.add(ref)
+        else:
+            connection.execute("UPDATE content SET bytes=zeroblob(?) WHERE hash=?", (size, ref))
+        connection.execute("DELETE FROM content WHERE hash=?", (ref,))
+    # Also with no artifact to remove: the write-ahead log is left.
+    connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (_PENDING, _encode(sorted(left))))
+
+
+def unfinished(connection: dbfile.Connection) -> tuple[bytes, ...]:
+    """The texts whose artifacts a purge has left to remove."""
+    found = connection.execute("SELECT value FROM meta WHERE name=?", (_PENDING,)).fetchone()
+    return () if found is None else tuple(_decode(found[0]))
+
+
+def is_unfinished(connection: dbfile.Connection) -> bool:
+    """Whether something outside the database may still hold what was purged."""
+    return connection.execute("SELECT 1 FROM meta WHERE name=?", (_PENDING,)).fetchone() is not None
+
+
+def is_kept(connection: dbfile.Connection, ref: bytes) -> bool:
+    """Whether the text ``ref`` came in again since it was purged."""
+    return connection.execute("SELECT 1 FROM content WHERE hash=?", (ref,)).fetchone() is not None
+
+
+def finish(connection: dbfile.Connection) -> None:
+    """Note, in the transaction that is open, that nothing of the purges before is left."""
+    connection.execute("DELETE FROM meta WHERE name=?", (_PENDING,))

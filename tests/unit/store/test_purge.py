@@ -1,0 +1,229 @@
+"""A purge leaves no byte of what an entity said, wherever it is cut, and everything else as it was."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from ctxd import dbfile
+from ctxd.objects.kinds import is_purged
+from ctxd.store import journal
+from ctxd.store.asked import Purge
+from ctxd.store.backup import backup, restore
+from ctxd.store.purge import KIND
+from ctxd.store.verify import verify
+from ctxd.store.writes import Write
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import running
+
+pytestmark = pytest.mark.anyio
+SMALL = "the-secret-in-a-small-text-9f8e7d6c"
+LARGE = "the-secret-in-a-large-text-1a2b3c4d"
+IN_ARGS = "the-secret-in-the-arguments-5e6f7a8b"
+NEEDLES = [SMALL, LARGE, IN_ARGS]
+POINTS = [
+    "journal.begin", "purge.rewrite", "journal.precommit", "journal.commit", "journal.postcommit", "purge.unlink",
+    "purge.truncate", "checkpoint.start", "checkpoint.end",
+]  # fmt: skip
+
+
+def keyed(source_hash: str) -> str:
+    return blake3(bytes.fromhex(source_hash), key=bytes(32)).hexdigest()
+
+
+def small(part: int = 0) -> str:
+    return f"{part} {SMALL}\n" * 300
+
+
+def large() -> str:
+    return f"{LARGE} {'x' * 90}\n" * 12_000
+
+
+async def fill(store):
+    """Versions of ``target`` in every form that a text is kept in, between those of others."""
+    for n in range(30):
+        await store.submit(write(document(f"other{n}", f"text {n} " * 200, tool="bash"))).wait()
+        if n in (5, 15):
+            await store.submit(
+                write(document("target", small(n), tool="bash", status="ok", n=n), op_id=f"op{n}")
+            ).wait()
+    await store.submit(write(document("target", large(), tool="bash", args={"key": IN_ARGS}), op_id="op-large")).wait()
+    await store.submit(write(document("twin", large(), tool="cat", status="ok"))).wait()
+
+
+def asked(*ids: str) -> Write:
+    return Write(kind=KIND, principal="p", purge=Purge(ids, keyed))
+
+
+def report_of(root: Path):
+    *_, report = verify(root)
+    return report
+
+
+def residue(root: Path) -> set[tuple[str, str]]:
+    """Where in the files of the state directory a needle is."""
+    return {
+        (path.name, needle)
+        for path in root.rglob("*")
+        if path.is_file()
+        for data in [path.read_bytes()]
+        for needle in NEEDLES
+        if needle.encode() in data
+    }
+
+
+async def test_what_is_purged_is_in_no_file_and_everything_else_is_as_it_was(tmp_path):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await fill(store)
+        assert {needle for _, needle in residue(root)} == set(NEEDLES)
+        before = await store.bulk([f"other{n}" for n in range(30)], content=True)
+        heads = report_of(root)
+        write = asked("target")
+        receipt = await store.submit(write).wait()
+        assert write.purge is not None and write.purge.done is not None
+        assert set(write.purge.done.ids) == {"target", "twin"}, "the same text is kept once, so its twin loses it too"
+        assert (write.purge.done.versions, len(write.purge.done.texts)) == (4, 3)
+        assert residue(root) == set()
+        assert not await store.purge_is_unfinished()
+        assert await store.bulk([f"other{n}" for n in range(30)], content=True) == before
+        versions = await store.history("target")
+        assert len(versions) == 3 and all(is_purged(stored.document) for stored in versions)
+        assert all(stored.content_ref is None and "args" not in stored.document.payload for stored in versions)
+        assert receipt.seq == heads.head_seq + 1
+    report = report_of(root)
+    assert report.problems == [] and report.head_chain == receipt.chain
+    assert residue(root) == set()
+    async with running(root) as store:
+        newest = await store.get("target", content=True)
+        assert newest is not None and is_purged(newest.document)
+    assert report_of(root).problems == []
+
+
+async def test_the_chain_before_a_purge_is_the_chain_after_it(tmp_path):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await fill(store)
+        receipt = store.head()
+        await store.submit(asked("target")).wait()
+        store.check_witness(receipt)
+        await store.settled()
+        assert store.status().state == "ok"
+    connection = dbfile.open_reader(root / "state.db")
+    assert journal.chain_at(connection, receipt.seq).hex() == receipt.chain
+    (record,) = [row for row in journal.read_rows(connection, after=0) if row.kind == KIND]
+    told = journal.decode_body(record.body).purged
+    assert told is not None and set(told.ids) == {"target", "twin"} and len(told.rows) == 4
+    connection.close()
+
+
+async def test_a_purged_store_can_be_purged_again_written_backed_up_and_restored(tmp_path):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await fill(store)
+        await store.submit(asked("target")).wait()
+        again = asked("target")
+        await store.submit(again).wait()
+        assert again.purge is not None and again.purge.done is not None and again.purge.done.versions == 0
+        await store.submit(write(document("target", large(), tool="bash"))).wait()
+        assert (await store.get("target", content=True)).document.content == large()
+    backup(root, tmp_path / "copy")
+    assert restore(tmp_path / "copy", tmp_path / "back").problems == []
+    async with running(root) as store:
+        await store.submit(asked("target")).wait()
+    assert residue(root) == set() and report_of(root).problems == []
+
+
+async def test_writes_around_a_purge_in_one_transaction_are_kept(tmp_path):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        pendings = [
+            store.submit(one)
+            for one in (
+                write(document("a", small(1))),
+                write(document("target", small(2), tool="t")),
+                asked("target"),
+                write(document("b", small(3))),
+                write(document("target", "what came later", tool="t")),
+            )
+        ]
+        for pending in pendings:
+            await pending.wait()
+        assert (await store.get("target", content=True)).document.content == "what came later"
+        assert (await store.get("a", content=True)).document.content == small(1)
+        versions = await store.history("target")
+        assert [is_purged(stored.document) for stored in versions] == [True, False]
+    assert report_of(root).problems == []
+
+
+@pytest.mark.parametrize("change", ["body", "record", "note", "kind"])
+async def test_only_what_a_record_names_may_differ_from_the_chain(tmp_path, change):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await fill(store)
+        await store.submit(asked("target")).wait()
+    connection = dbfile.open_writer(root / "state.db")
+    (seq,) = connection.execute("SELECT min(substr(name, 8)) FROM meta WHERE name GLOB 'purged:*'").fetchone()
+    match change:
+        case "body":
+            other = connection.execute("SELECT body FROM journal WHERE seq=1").fetchone()[0]
+            connection.execute("UPDATE journal SET body=? WHERE seq=?", (other, seq))
+        case "record":
+            connection.execute("DELETE FROM journal WHERE kind=?", (KIND,))
+        case "note":
+            connection.execute("DELETE FROM meta WHERE name GLOB 'purged:*'")
+        case "kind":
+            connection.execute("UPDATE journal SET principal='somebody' WHERE seq=?", (seq,))
+    connection.close()
+    assert report_of(root).worst in ("damage", "data_loss")
+
+
+_PURGING = """
+import sys
+from pathlib import Path
+import anyio
+from tests.unit.store.running import running
+from tests.unit.store.test_purge import asked, fill
+from ctxd.failpoints import armed
+
+async def main(root, point):
+    async with running(root) as store:
+        await fill(store)
+        with armed(f"{point}=kill"):
+            await store.submit(asked("target")).wait()
+            await store.purge_is_unfinished()
+            await anyio.sleep_forever()
+
+anyio.run(main, Path(sys.argv[1]), sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_purge_that_is_killed_anywhere_is_whole_or_not_begun_and_the_next_start_ends_it(tmp_path, point):
+    root = tmp_path / "state"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", _PURGING, str(root), point], env=environ, timeout=60)
+    assert killed.returncode == -9
+    assert report_of(root).worst in (None, "warning")
+    async with running(root) as store:
+        versions = await store.history("target")
+        assert len(versions) == 3 and len({is_purged(stored.document) for stored in versions}) == 1
+        if is_purged(versions[0].document):
+            assert residue(root) == set() and not await store.purge_is_unfinished()
+        else:
+            await store.submit(asked("target")).wait()
+            assert residue(root) == set()
+    assert report_of(root).problems == []
+    assert residue(root) == set()
+
+
+@pytest.mark.parametrize("missing", [*range(1, 12), 250, 257, 258, 259, 260, 65_530, 65_538, 65_539, 65_540, 70_000])
+async def test_a_rewritten_body_has_exactly_the_size_of_the_one_before(missing):
+    body = journal.Body(b"", b"{}", ("a",), (journal.Put("x", b"document", None),))
+    least = len(journal.encode_rewritten(body, 0))
+    encoded = journal.encode_rewritten(body, least + missing)
+    assert len(encoded) == least + missing
+    assert journal.decode_body(encoded) == body
