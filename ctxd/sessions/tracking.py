@@ -2,10 +2,12 @@
 
 Owns which files are leased for whom, and the writes of changes that nobody reported. A change is read and stored by
 the same path as before a rendering (``ctxd.indexing.freshen``), so a watcher that fails makes nothing stale. Those
-writes are nobody's: every session that read the file is told, and ``by_session`` is null. Membership never changes
-here.
+writes are nobody's: every session that read the file is told, and ``by_session`` is null. A session that follows the
+file and is at work just then is let go first, for it may be about to report the change as its own. Membership never
+changes here.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -36,6 +38,9 @@ RESTART_S: Final = 5.0
 LEASED_AT_A_TIME: Final = 1_000
 """Files of one session that are looked up before other sessions have their turn."""
 
+BUSY_S: Final = 0.1
+"""Seconds for which a session counts as at work after a write."""
+
 _READING: Final = ("r", "a")
 """What a segment's payload calls the reads and the activations of its write."""
 
@@ -64,6 +69,7 @@ class Tracking:
         # Whatever the daemon itself can look at, for whichever session.
         self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
         self._wanted: dict[str, dict[str, bool]] = {}
+        self._busy: OrderedDict[str, float] = OrderedDict()
         self._asked = anyio.Event()
         self._store.on_durable(self._land)
         sessions.on_live(self._take_up)
@@ -75,7 +81,7 @@ class Tracking:
             tasks.start_soon(self._lease)
             while True:
                 try:
-                    await self.trackers.run(self._changed)
+                    await self.trackers.run(self._changed, self._held)
                 except Exception as error:  # noqa: BLE001 - no session's calls depend on a tracker
                     self._failed(error)
                 await self._clock.sleep(RESTART_S)
@@ -98,6 +104,11 @@ class Tracking:
                 self._use(session)
 
     def _use(self, session: str) -> None:
+        now = self._clock.monotonic()
+        self._busy[session] = now
+        self._busy.move_to_end(session)
+        while next(iter(self._busy.values())) < now - BUSY_S:
+            self._busy.popitem(last=False)
         if self.trackers.tracked.leases(session):
             self.trackers.renew(session)
         elif (live := self._sessions.peek(session)) is not None:
@@ -151,6 +162,17 @@ class Tracking:
         return found
 
     # --- what changed ---
+
+    def _held(self, id: str) -> bool:
+        """See ``ctxd.trackers.tracker.Held``."""
+        file = self.trackers.tracked.files[id]
+        return any(self._is_at_work(session) for session in file.sessions)
+
+    def _is_at_work(self, session: str) -> bool:
+        live = self._sessions.peek(session)
+        if live is not None and not live.lock.free:
+            return True
+        return self._clock.monotonic() - self._busy.get(session, -BUSY_S) < BUSY_S
 
     async def _changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
         """Store what became of ``ids``. See ``ctxd.trackers.tracker.Handle``."""

@@ -1,8 +1,9 @@
 """When a file that changes is looked at: soon, but not for each of many changes. Pure.
 
-A file that is whole is due at once; one that is being written, a moment later; one whose name went away, later still,
-for editors and version control put another in its place. After each look the file is left alone for a while that
-doubles as long as it goes on changing. The promise: what was noted last is looked at, at most ``GAP_MAX_S`` later.
+A file that is whole is due almost at once: whoever wrote it may be about to say so. One that is being written is due a
+moment later; one whose name went away, later still, for editors and version control put another in its place. After
+each look the file is left alone for a while that doubles as long as it goes on changing. The promise: what was noted
+last is looked at, at most ``GAP_MAX_S`` later than its kind of change asks for.
 """
 
 import heapq
@@ -11,6 +12,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from ctxd.trackers.events import Hint
+
+WRITTEN_S: Final = 0.008
+"""Seconds that a writer is given to report what it wrote."""
 
 TOUCHED_S: Final = 0.015
 """Seconds that a writer is given to close a file."""
@@ -48,7 +52,7 @@ class Coalescer:
             self._gone.add(key)
             self._plan(key, now + GONE_S)
             return
-        due = now if hint == "written" else now + TOUCHED_S
+        due = now + (WRITTEN_S if hint == "written" else TOUCHED_S)
         if key in self._gone:
             self._gone.discard(key)
             self._plan(key, due)

@@ -45,6 +45,12 @@ Handle = Callable[[Sequence[str]], Awaitable[Mapping[str, bool | None]]]
 """Deals with changes of the files with these keys. Answers for each whether it is there, null if that cannot be told; a
 key that is left out is handed on again. It does not raise."""
 
+HOLD_S: Final = 0.3
+"""Seconds that the handing on of a change is put off at most while ``held`` asks for it."""
+
+Held = Callable[[str], bool]
+"""Whether a change of this file had better be handed on a little later: somebody may be about to report it."""
+
 Tell = Callable[[str, str, str], None]
 """Takes what is to be logged: what happened, to which directory, and why."""
 
@@ -80,6 +86,7 @@ class FileTrackers:
         lease_s: float = LEASE_S,
         sweep_s: float = SWEEP_S,
         keeps: Callable[[str], bool] = lambda session: False,
+        hold_s: float = HOLD_S,
     ) -> None:
         """``tracked`` is empty. ``polling`` looks at ``tracked.looked_at``. ``keeps``: whether a session's leases go on
         though it has done nothing."""
@@ -95,6 +102,8 @@ class FileTrackers:
         self._lease_s = lease_s
         self._sweep_s = sweep_s
         self._keeps = keeps
+        self._hold_s = hold_s
+        self._held: dict[str, float] = {}
         self._coalescer = Coalescer()
         self._fresh: dict[str, None] = {}
         self._emptied: dict[str, None] = {}
@@ -135,6 +144,7 @@ class FileTrackers:
 
     def _forget(self, key: str) -> None:
         self._fresh.pop(key, None)
+        self._held.pop(key, None)
         self._coalescer.forget(key)
         self._emptied |= dict.fromkeys(self.tracked.forget(key))
 
@@ -150,7 +160,13 @@ class FileTrackers:
 
     # --- running ---
 
-    async def run(self, handle: Handle, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def run(
+        self,
+        handle: Handle,
+        held: Held = lambda key: False,
+        *,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
         """Track until cancelled, handing changes to ``handle``. Run again, it takes up what is tracked."""
         now_ms = self._clock.wall_ms()
         for directory in self.tracked.directories:
@@ -162,7 +178,7 @@ class FileTrackers:
             await tasks.start(self.watcher.run, self._take)
             await tasks.start(self._polling.run, self._take)
             tasks.start_soon(self._attach)
-            tasks.start_soon(self._hand_on, handle)
+            tasks.start_soon(self._hand_on, handle, held)
             tasks.start_soon(self._sweep)
             task_status.started()
 
@@ -306,10 +322,10 @@ class FileTrackers:
 
     # --- handing on ---
 
-    async def _hand_on(self, handle: Handle) -> None:
+    async def _hand_on(self, handle: Handle, held: Held) -> None:
         while True:
             await self._until_due()
-            keys = [key for key in self._coalescer.take(self._clock.monotonic(), BATCH) if key in self.tracked.files]
+            keys = self._due(held)
             if not keys:
                 continue
             present = await handle(keys)
@@ -324,6 +340,19 @@ class FileTrackers:
             # A file may have been replaced by a symlink, or the other way round.
             async with self._watching:
                 await self._find_places([key for key in keys if key not in self._fresh])
+
+    def _due(self, held: Held) -> list[str]:
+        """The keys to hand on now; those that are held are due again soon."""
+        now = self._clock.monotonic()
+        keys: list[str] = []
+        for key in self._coalescer.take(now, BATCH):
+            if key in self.tracked.files:
+                if held(key) and now - self._held.setdefault(key, now) < self._hold_s:
+                    self._coalescer.again((key,), now)
+                else:
+                    self._held.pop(key, None)
+                    keys.append(key)
+        return keys
 
     async def _until_due(self) -> None:
         while True:

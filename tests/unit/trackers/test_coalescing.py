@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.trackers.coalescing import GAP_MAX_S, GONE_S, QUIET_S, TOUCHED_S, Coalescer
+from ctxd.trackers.coalescing import GAP_MAX_S, GONE_S, QUIET_S, TOUCHED_S, WRITTEN_S, Coalescer
 from ctxd.trackers.events import Hint
 
 NEVER = 1e9
@@ -23,17 +23,18 @@ def looks(changes: list[tuple[float, Hint]]) -> list[float]:
     return found
 
 
-def test_a_whole_file_is_looked_at_at_once() -> None:
-    assert looks([(5.0, "written")]) == [5.0]
+def test_a_whole_file_is_looked_at_almost_at_once() -> None:
+    assert looks([(5.0, "written")]) == [5.0 + WRITTEN_S]
+    assert looks([(5.0, "written"), (5.004, "written")]) == [5.0 + WRITTEN_S]
 
 
 def test_a_writer_is_given_time_to_close_the_file() -> None:
-    assert looks([(5.0, "touched"), (5.001, "touched"), (5.002, "written")]) == [5.002]
+    assert looks([(5.0, "touched"), (5.001, "touched"), (5.002, "written")]) == [5.002 + WRITTEN_S]
     assert looks([(5.0, "touched"), (5.01, "touched")]) == [5.0 + TOUCHED_S]
 
 
 def test_what_went_away_is_given_time_to_be_replaced() -> None:
-    assert looks([(5.0, "gone"), (5.01, "touched"), (5.012, "written")]) == [5.012]
+    assert looks([(5.0, "gone"), (5.01, "touched"), (5.012, "written")]) == [5.012 + WRITTEN_S]
     assert looks([(5.0, "gone")]) == [5.0 + GONE_S]
     assert looks([(5.0, "touched"), (5.001, "gone")]) == [5.001 + GONE_S], "nobody looks into the gap"
 
@@ -47,8 +48,8 @@ def test_a_thousand_writes_in_a_second_are_a_handful_of_looks_with_one_after_the
 
 def test_a_file_that_was_quiet_is_looked_at_at_once_again() -> None:
     busy: list[tuple[float, Hint]] = [(number / 100, "written") for number in range(100)]
-    assert looks([*busy, (10.0, "written")])[-1] == 10.0
-    assert looks([(0.0, "written"), (QUIET_S, "written")]) == [0.0, QUIET_S]
+    assert looks([*busy, (10.0, "written")])[-1] == 10.0 + WRITTEN_S
+    assert looks([(0.0, "written"), (2 * QUIET_S, "written")]) == [WRITTEN_S, 2 * QUIET_S + WRITTEN_S]
 
 
 def test_what_is_forgotten_is_not_looked_at() -> None:

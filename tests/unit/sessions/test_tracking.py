@@ -1,0 +1,108 @@
+"""Files followed for sessions: who is the author of a change, and what happens when the store takes none."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd import failpoints
+from ctxd.clock import SystemClock
+from ctxd.sessions import changes
+from ctxd.sessions.calls import Call
+from ctxd.sessions.tracking import KIND, Tracking
+from ctxd.trackers.opening import file_trackers
+from ctxd.trackers.polling import PollingWatcher
+from ctxd.trackers.tracked import Tracked
+from ctxd.trackers.tracker import FileTrackers
+from tests.fakes.watcher import FakeWatcher
+from tests.unit.sessions.world import World
+from tests.unit.sessions.world import world as running
+
+WAIT_S_MAX = 20.0
+EDIT = Call("file.index", "host")
+
+
+@asynccontextmanager
+async def tracking(world: World, trackers: FileTrackers) -> AsyncIterator[Tracking]:
+    made = Tracking(world.sessions, world.indexer, trackers, SystemClock())
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(made.run)
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(WAIT_S_MAX):
+        while not holds():
+            await anyio.sleep(0.01)
+
+
+async def followed(made: Tracking, *ids: str) -> None:
+    await until(lambda: all(id in made.trackers.tracked.files for id in ids))
+    await made.trackers.settled()
+
+
+async def authors(world: World, id: str) -> list[tuple[str, str | None]]:
+    """Kind and session of the writes that made the versions of ``id``."""
+    await world.store.settled()
+    found = []
+    for stored in await world.store.history(id):
+        (change,) = await world.store.changes(after=stored.tx - 1, limit=1)
+        found.append((change.kind, change.session))
+    return found
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-8")
+async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tmp_path: Path) -> None:
+    file, marker = tmp_path / "a", tmp_path / "marker"
+    file.write_text("1")
+    marker.write_text("1")
+    fake, tracked = FakeWatcher(), Tracked()
+    fake.mkdir(str(tmp_path))
+    polling = PollingWatcher(SystemClock(), tracked.looked_at)
+    trackers = FileTrackers(SystemClock(), tracked, fake, polling, hold_s=60.0)
+    async with running(tmp_path / "state") as world, tracking(world, trackers) as made:
+        await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
+        await world.call("session.create", session="other", agent="a", workdir=str(tmp_path))
+        id, other = await world.read("s", file), await world.read("other", marker)
+        await followed(made, id, other)
+        live = await world.sessions.live("s")
+        async with live.lock:
+            file.write_text("2, its own")
+            fake.write(str(file))
+            marker.write_text("2")
+            fake.write(str(marker))
+            # The tracker has dealt with what came after, so it has let this be.
+            with anyio.fail_after(WAIT_S_MAX):
+                while len(await world.store.history(other)) < 2:
+                    await anyio.sleep(0.01)
+            indexed = await world.indexer.index(live.mounts, "/", str(file), cause="edit")
+            assert indexed.outcome == "updated"
+            delta = changes.read(live.state, indexed.object)
+            live.commit(EDIT, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
+        file.write_text("3, nobody's")
+        fake.write(str(file))
+        with anyio.fail_after(WAIT_S_MAX):
+            while len(await world.store.history(id)) < 3:
+                await anyio.sleep(0.01)
+        assert (await authors(world, id))[1:] == [("file.index", "s"), (KIND, None)]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-1")
+async def test_a_change_that_the_store_could_not_take_is_stored_once_it_can(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    async with running(tmp_path / "state") as world, tracking(world, file_trackers(SystemClock())) as made:
+        await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
+        id = await world.read("s", file)
+        await followed(made, id)
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
+            file.write_text("2")
+            with anyio.fail_after(WAIT_S_MAX):
+                while len(await world.store.history(id)) < 2:
+                    await anyio.sleep(0.05)
+            assert await authors(world, id) == [("file.index", "s"), (KIND, None)]
