@@ -105,7 +105,7 @@ class Calls:
                 params = entry.params(raw) if raw is UNSET else entry.decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 params = entry.params(raw)
-            result = self._after(entry, params) if self._unstarted and entry.writes else entry.call(self.caller, params)
+            result = self._after(entry, params) if self._unstarted else entry.call(self.caller, params)
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
             return self._failure(request_id, request.method, exc, unsubmitted=entry.writes)
         kind = type(result)
@@ -215,7 +215,7 @@ class Calls:
         call.scope = None
 
     async def _after(self, entry: Entry, params: Any) -> Any:  # noqa: ANN401 - any method's params and result
-        """Call a handler that might answer in line once the calls before it have begun: a write overtakes none."""
+        """Call a handler that might answer in line once the calls before it have begun: it overtakes none."""
         result = entry.call(self.caller, params)
         return await result if type(result) is CoroutineType else result
 

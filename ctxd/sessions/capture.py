@@ -42,8 +42,17 @@ def cleared(capture: Capture, params: ToolcallRecordParams) -> Cleared:
 
 async def captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:
     """``messages`` as they are to be kept. Cancel: safe."""
-    size = sum(len(message.content) for message in messages)
-    return await off_loop(size, lambda: tuple(_message(guard.capture(policy), message) for message in messages))
+    return await off_loop(chars(messages), lambda: messages_captured(guard, policy, messages))
+
+
+def chars(messages: Sequence[Message]) -> int:
+    """The characters of ``messages`` that are scanned."""
+    return sum(len(message.content) for message in messages)
+
+
+def messages_captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """``messages`` as they are to be kept, without a wait: for at most ``INLINE_CHARS_MAX`` on the loop."""
+    return tuple(_message(guard.capture(policy), message) for message in messages)
 
 
 def _message(capture: Capture, message: Message) -> Message:

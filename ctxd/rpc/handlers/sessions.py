@@ -5,8 +5,8 @@ object has text to activate. An answer that shows a state goes out once that sta
 """
 
 import secrets
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -19,7 +19,7 @@ from ctxd.secrets.policy import DEFAULT
 from ctxd.sessions import changes
 from ctxd.sessions.activation import Activation, activation
 from ctxd.sessions.calls import Call, again, call_of, kept_result
-from ctxd.sessions.capture import captured, off_loop
+from ctxd.sessions.capture import INLINE_CHARS_MAX, captured, chars, messages_captured, off_loop
 from ctxd.sessions.delta import NOTHING, Delta
 from ctxd.sessions.head import Settings
 from ctxd.sessions.live import LiveSession
@@ -33,7 +33,7 @@ from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, SessionView, Turn
+from ctxd_protocol.sessions import Collapse, Message, SessionView, Turn
 
 Decision = Callable[[SessionState, str], Delta]
 
@@ -124,7 +124,15 @@ class _SessionCalls:
         self._indexer.confine(live.mounts)
         return _shown(live, pending)
 
-    async def get(self, _: Caller, params: wire.SessionParams) -> Accepted:
+    def get(self, _: Caller, params: wire.SessionParams) -> Accepted | Coroutine[Any, Any, Accepted]:
+        """Answer at once if the session is in memory and nobody is before this, as for almost every call."""
+        live = self._sessions.loaded(params.session)
+        if live is None or not live.lock.free:
+            return self._get(params)
+        live.require_current()
+        return _shown_unchanged(live)
+
+    async def _get(self, params: wire.SessionParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
@@ -228,19 +236,23 @@ class _SessionCalls:
 
     # --- chat ---
 
-    async def append(self, caller: Caller, params: wire.SessionAppendParams) -> Accepted:
+    def append(self, caller: Caller, params: wire.SessionAppendParams) -> Accepted | Coroutine[Any, Any, Accepted]:
+        """Decide at once if all that it takes is in memory and short, as for almost every call."""
         call = call_of("session.append", caller.principal, params)
+        live = self._sessions.loaded(params.session)
+        if live is not None and chars(params.messages) <= INLINE_CHARS_MAX and live.admits(call):
+            said = messages_captured(self._sessions.guard, live.settings.secrets, params.messages)
+            return _append(live, call, params, said)
+        return self._append_in_turn(call, params)
+
+    async def _append_in_turn(self, call: Call, params: wire.SessionAppendParams) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return again(replay, wire.SessionAppendResult)
             messages = await captured(self._sessions.guard, live.settings.secrets, params.messages)
-            delta = changes.append(live.state, params.session, messages, live.settings.collapse)
-            turn = live.state.turn + sum(message.role == "user" for message in params.messages)
-            result = wire.SessionAppendResult(turn=turn, receipt=None)
-            pending = live.commit(call, delta, result=kept_result(call, result))
-            return Accepted(pending, lambda receipt: wire.SessionAppendResult(turn=turn, receipt=receipt))
+            return _append(live, call, params, messages)
 
     async def set_system_prompt(self, caller: Caller, params: wire.SystemPromptParams) -> Accepted:
         call = call_of("session.set_system_prompt", caller.principal, params)
@@ -333,6 +345,14 @@ def _shown(live: LiveSession, pending: Pending) -> Accepted:
     """The whole session, as of ``pending``."""
     view = live.view()
     return Accepted(pending, lambda receipt: wire.SessionResult(session=_at(view, receipt), receipt=receipt))
+
+
+def _append(live: LiveSession, call: Call, params: wire.SessionAppendParams, messages: Sequence[Message]) -> Accepted:
+    delta = changes.append(live.state, params.session, messages, live.settings.collapse)
+    turn = live.state.turn + sum(message.role == "user" for message in messages)
+    result = wire.SessionAppendResult(turn=turn, receipt=None)
+    pending = live.commit(call, delta, result=kept_result(call, result))
+    return Accepted(pending, lambda receipt: wire.SessionAppendResult(turn=turn, receipt=receipt))
 
 
 def _shown_unchanged(live: LiveSession) -> Accepted:

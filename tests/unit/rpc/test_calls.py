@@ -80,6 +80,24 @@ async def test_a_write_answered_in_line_does_not_overtake_a_call_whose_task_has_
         assert (await wire.answer())["id"] == "append"
 
 
+async def test_a_read_answered_in_line_does_not_overtake_a_call_whose_task_has_not_begun(tmp_path, services):
+    begun = []
+
+    async def prompt(caller, params):
+        begun.append("prompt")
+        return await services.prompt(caller, params)
+
+    def current(caller, params):
+        begun.append("current")
+        return services.current(caller, params)
+
+    handlers = {**services.handlers(), "session.set_system_prompt": prompt, "context.current": current}
+    async with serving(tmp_path, handlers) as server, server.connected() as wire:
+        await wire.send(PROMPT + frame("context.current", id="current"))
+        assert (await wire.answer())["id"] == "current"
+        assert begun == ["prompt", "current"]
+
+
 async def test_an_id_in_use_is_refused_and_the_first_call_is_unaffected(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(PLAN + PLAN)

@@ -1,5 +1,6 @@
 """Sessions over a real store: isolation, resends, loss, and the same session after it was loaded again."""
 
+import inspect
 import random
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
+from ctxd.sessions.capture import INLINE_CHARS_MAX
 from ctxd.sessions.state import check
+from ctxd.store.writes import Accepted
 from ctxd_protocol.ids import chat_id, session_object_id
 from tests.unit.sessions.world import CALLER, World, settled, world
 
@@ -44,6 +47,46 @@ async def filled(w: World, session: str, folder: Path) -> None:
     await w.call("session.pin", session=session, object=f"{session}-call-1-1")
     await w.call("session.activate", session=session, object=f"{session}-call-0-0")
     await w.call("session.pool_remove", session=session, object=f"{session}-call-0-1")
+
+
+async def test_short_messages_and_views_of_a_session_in_memory_take_no_wait(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        said = w.now("session.append", session="s1", messages=[{"role": "user", "content": "short"}])
+        shown = w.now("session.get", session="s1")
+        assert isinstance(said, Accepted) and isinstance(shown, Accepted)
+        assert shown.pending is said.pending
+        assert (await settled(shown)).session.turn_count == (await settled(said)).turn == 1
+
+
+async def test_who_comes_while_another_holds_the_session_waits_for_its_turn(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        turns: list[tuple[str, int]] = []
+
+        async def say_once() -> None:
+            turns.append(("said", (await say(w, "s1", ("user", "x"))).turn))
+
+        async def get_once() -> None:
+            turns.append(("got", (await w.call("session.get", session="s1")).session.turn_count))
+
+        async with anyio.create_task_group() as group:
+            async with (await w.sessions.live("s1")).lock:
+                group.start_soon(say_once)
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(get_once)
+                await anyio.wait_all_tasks_blocked()
+                assert turns == []
+        assert sorted(turns) == [("got", 1), ("said", 1)]
+
+
+async def test_a_long_message_is_searched_for_secrets_beside_the_loop(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        long = [{"role": "user", "content": "x" * (INLINE_CHARS_MAX + 1)}]
+        said = w.now("session.append", session="s1", messages=long)
+        assert inspect.iscoroutine(said)
+        assert (await settled(await said)).turn == 1
 
 
 @pytest.mark.requirement("SES-11")

@@ -43,6 +43,10 @@ class World:
             | objects.handlers(self.sessions)
         )
 
+    def now(self, method: str, **params: Any) -> Any:
+        """What the handler answers at once: an answer, or a coroutine."""
+        return self.handlers[method](CALLER, msgspec.convert(params, METHODS[method].params))
+
     async def begin(self, method: str, *, caller: Caller = CALLER, **params: Any) -> Any:
         """What the handler answers, before its write is durable."""
         answer = self.handlers[method](caller, msgspec.convert(params, METHODS[method].params))
