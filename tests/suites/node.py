@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from ctxd.backends.xtdb.errors import Behind, Refused
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.form import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Delete, Match, Put
 
 WAIT_S = 30
@@ -42,26 +42,26 @@ class NodeSuite:
     async def test_a_transaction_whose_match_fails_does_nothing(self, fresh_node, name):
         async with fresh_node() as node:
             cursor, id = name(), name()
-            absent = Match(cursor, None, FIXED_VALID_TIME)
-            assert await self.done(node, [absent, Put(doc(cursor, n=1), FIXED_VALID_TIME)])
+            absent = Match(cursor, None, NEWEST_VALID_TIME)
+            assert await self.done(node, [absent, Put(doc(cursor, n=1), 1_001)])
             moved = [
-                Match(cursor, doc(cursor, n=1), FIXED_VALID_TIME),
+                Match(cursor, doc(cursor, n=1), NEWEST_VALID_TIME),
                 Put(doc(id), 5_000),
-                Put(doc(cursor, n=2), FIXED_VALID_TIME),
+                Put(doc(cursor, n=2), 1_002),
             ]
             assert await self.done(node, moved)
             assert not await self.done(node, moved)
             assert not await self.done(node, [absent, Put(doc(id, late=True), 6_000)])
             assert len(await node.history(id, corrections=True)) == 1
-            assert await node.entity(cursor, valid_time=FIXED_VALID_TIME) == doc(cursor, n=2)
+            assert await node.entity(cursor, valid_time=NEWEST_VALID_TIME) == doc(cursor, n=2)
 
     async def test_transactions_submitted_one_after_the_other_each_see_the_one_before(self, fresh_node, name):
         async with fresh_node() as node:
             cursor = name()
-            sent = [await node.submit([Put(doc(cursor, n=0), FIXED_VALID_TIME)])]
+            sent = [await node.submit([Put(doc(cursor, n=0), 1_000)])]
             for n in range(5):
-                match = Match(cursor, doc(cursor, n=n), FIXED_VALID_TIME)
-                sent.append(await node.submit([match, Put(doc(cursor, n=n + 1), FIXED_VALID_TIME)]))
+                match = Match(cursor, doc(cursor, n=n), NEWEST_VALID_TIME)
+                sent.append(await node.submit([match, Put(doc(cursor, n=n + 1), 1_001 + n)]))
             assert [await node.committed(tx_id, timeout_s=WAIT_S) for tx_id in sent] == [True] * 6
 
     async def test_a_read_as_of_a_transaction_does_not_see_later_ones(self, fresh_node, name):

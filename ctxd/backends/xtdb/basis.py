@@ -67,7 +67,7 @@ class Bases:
 
         Raises: what the client does. Cancel: safe.
         """
-        doc = await self._client.entity(self._cursor, valid_time=form.FIXED_VALID_TIME, tx_id=tx_id)
+        doc = await self._client.entity(self._cursor, valid_time=form.NEWEST_VALID_TIME, tx_id=tx_id)
         try:
             return 0 if doc is None else form.seq_in(doc)
         except ValueError as error:

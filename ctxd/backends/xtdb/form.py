@@ -23,6 +23,9 @@ from ctxd_protocol.objects import FilesystemSource
 FIXED_VALID_TIME: Final = 946_684_800_000
 """2000-01-01T00:00:00Z in ms: when everything holds that has no time of its own, content and cursors among them."""
 
+NEWEST_VALID_TIME: Final = 253_402_300_799_999
+"""The last ms of the year 9999: when cursors are looked at. They move, and whatever is newest shows there."""
+
 RESERVED: Final = "ctxd/"
 """What ids of ctxd's own entities start with."""
 

@@ -13,7 +13,16 @@ from anyio.to_thread import run_sync
 from blake3 import blake3
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, RESERVED, content_id, cursor_id, from_doc, parts_of, text_of
+from ctxd.backends.xtdb.form import (
+    FIXED_VALID_TIME,
+    NEWEST_VALID_TIME,
+    RESERVED,
+    content_id,
+    cursor_id,
+    from_doc,
+    parts_of,
+    text_of,
+)
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.store.digest import LogicalDigest
 from ctxd.store.projection.cursor import Cursor
@@ -27,7 +36,6 @@ AT_ONCE: Final = 8
 
 _STEP: Final = 400
 _PROBLEMS_MAX: Final = 1_000
-_EVER: Final = 253_402_300_799_999
 
 
 @dataclass
@@ -83,7 +91,7 @@ async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) ->
 async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
     """The node's cursor, if it is one of this journal."""
     try:
-        cursor = to_cursor(await node.entity(cursor_id(rows.writer), valid_time=FIXED_VALID_TIME))
+        cursor = to_cursor(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
     except ValueError as error:
         report.note("damage", f"the cursor at the node cannot be read: {error}")
         return None
@@ -208,10 +216,10 @@ class _Comparing:
 
     async def _strangers(self) -> None:
         """What the node has under our name, and the journal has not."""
-        ids = [id for id in await self._node.ids("", valid_time=_EVER) if not id.startswith(RESERVED)]
+        ids = [id for id in await self._node.ids("", valid_time=NEWEST_VALID_TIME) if not id.startswith(RESERVED)]
         unknown = await run_sync(self._rows.unknown, ids)
         for first in range(0, len(unknown), _STEP):
-            held = await self._node.held(unknown[first : first + _STEP], valid_time=_EVER)
+            held = await self._node.held(unknown[first : first + _STEP], valid_time=NEWEST_VALID_TIME)
             for id, one in held.items():
                 try:
                     version, writer = from_doc(one.doc, one.valid_time)

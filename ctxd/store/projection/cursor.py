@@ -1,14 +1,16 @@
 """How far a node has the journal: one document there, which each transaction of the projection replaces.
 
 Pure. The cursor names the last row that the node has, and the journal's chain hash there, so that it fits one journal
-only. It lies at one fixed valid time: what a transaction finds there does not depend on the node's clock.
+only. It is looked at, and matched, at one valid time beyond all others: what is found there does not depend on the
+node's clock. Each move puts it at a valid time of its own, a little later than the one before: of an entity with many
+versions at one valid time, a node walks through all of them to put the next.
 """
 
 from typing import Any, Final, Literal
 
 import msgspec
 
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, cursor_id
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
 
 QUARANTINED_MAX: Final = 1_000
@@ -41,6 +43,11 @@ def to_doc(cursor: Cursor, writer: str) -> Doc:
     return {"xt/id": cursor_id(writer), "type": "cursor", "payload": payload}
 
 
+def valid_time(cursor: Cursor) -> int:
+    """Since when ``cursor`` holds, in ms: later than any before it, as each move raises the row or the incarnation."""
+    return FIXED_VALID_TIME + cursor.seq + cursor.incarnation
+
+
 def from_doc(doc: Doc | None) -> Cursor | None:
     """The cursor that a document is, null for none.
 
@@ -54,7 +61,7 @@ def from_doc(doc: Doc | None) -> Cursor | None:
 def moved(before: Cursor | None, after: Cursor, writer: str) -> list[Op]:
     """The operations that make ``after`` of ``before`` (null: no cursor), and fail where that is not the cursor."""
     was = None if before is None else to_doc(before, writer)
-    return [Match(cursor_id(writer), was, FIXED_VALID_TIME), Put(to_doc(after, writer), FIXED_VALID_TIME)]
+    return [Match(cursor_id(writer), was, NEWEST_VALID_TIME), Put(to_doc(after, writer), valid_time(after))]
 
 
 def fence(found: Cursor | None, known: Cursor | None, *, run: str, genesis: str) -> Cursor:
@@ -76,7 +83,8 @@ def advance(cursor: Cursor, seq: int, chain: str, *, leaving_out: bool = False) 
 
 def requeued(cursor: Cursor, seq: int) -> Cursor:
     """``cursor`` once the quarantined row ``seq`` is there after all."""
-    return msgspec.structs.replace(cursor, quarantined=tuple(each for each in cursor.quarantined if each != seq))
+    left = tuple(each for each in cursor.quarantined if each != seq)
+    return msgspec.structs.replace(cursor, incarnation=cursor.incarnation + 1, quarantined=left)
 
 
 class Resume(msgspec.Struct, frozen=True):

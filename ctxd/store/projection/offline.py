@@ -17,7 +17,7 @@ from anyio.to_thread import run_sync
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.xtdb.errors import Refused, XtdbFailure
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, cursor_id
+from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.store import journal, statedir
@@ -116,7 +116,7 @@ async def found(url: str, rows: Rows, connect: Connect) -> Cursor | Halt | None:
 
 async def _look(node: Node, rows: Rows) -> Cursor | Halt | None:
     try:
-        cursor = from_doc(await node.entity(cursor_id(rows.writer), valid_time=FIXED_VALID_TIME))
+        cursor = from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
     except ValueError as error:
         return Halt(f"the cursor at the node cannot be read: {error}")
     chain = None if cursor is None else await run_sync(rows.chain, cursor.seq)

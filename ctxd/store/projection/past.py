@@ -14,7 +14,7 @@ import msgspec
 from ctxd.backends.port import LATEST, Version
 from ctxd.backends.xtdb.answers import Held
 from ctxd.backends.xtdb.errors import XtdbFailure
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, cursor_id, from_doc
+from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id, from_doc
 from ctxd.clock import Clock
 from ctxd.store.past import ReadModel
 from ctxd.store.projection import cursor as cursors
@@ -31,7 +31,6 @@ AVOIDED_S: Final = 5.0
 """Seconds that a node is not asked after it failed to answer."""
 
 _IDS_ASKED: Final = 1_000
-_VALID_TIME_LAST: Final = 253_402_300_799_999
 
 T = TypeVar("T")
 
@@ -167,7 +166,7 @@ class ProjectedPast:
         if basis is None:
             return await local()
         at = await self._valid_time(valid_time, tx)
-        if at < FIXED_VALID_TIME:
+        if at < cursors.valid_time(basis.cursor):
             # Before the cursor holds, there is no telling what the node has.
             return await local()
         try:
@@ -192,7 +191,7 @@ class ProjectedPast:
     async def _valid_time(self, valid_time: int, tx: int) -> int:
         """The valid time that the journal had reached with row ``tx``, if that is before ``valid_time``: rows do not
         go back in it, so that it bounds what the rows up to there say."""
-        bound = min(valid_time, _VALID_TIME_LAST)
+        bound = min(valid_time, NEWEST_VALID_TIME)
         return bound if tx >= self._tide.head else min(bound, await self._model.valid_time(tx))
 
     def _tail(self, basis: _Basis, tx: int) -> bool:
@@ -251,7 +250,7 @@ class ProjectedPast:
             first=first,
             last=last,
         )
-        held = await basis.node.held([self._cursor_id], valid_time=FIXED_VALID_TIME, tx_id=basis.tx_id)
+        held = await basis.node.held([self._cursor_id], valid_time=NEWEST_VALID_TIME, tx_id=basis.tx_id)
         self._require_cursor(basis, held.get(self._cursor_id))
         found: dict[int, Version] = {}
         for row in rows:

@@ -13,7 +13,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.errors import Refused, Unknown, Unreachable, XtdbFailure
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, cursor_id
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.store.projection.cursor import Cursor, Halt, explains, fence, from_doc, judge, moved
@@ -162,7 +162,7 @@ class Projector:
     async def _look(self, node: Node) -> Cursor | None:
         """The node's cursor, once it is known that the journal goes on from there. Raises: Stopped."""
         try:
-            found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=FIXED_VALID_TIME))
+            found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
         except ValueError as error:
             raise Stopped(f"the cursor at the node is none that this version writes: {error}") from error
         known = self._progress.cursor
@@ -185,7 +185,7 @@ class Projector:
         says why, half as many if it does not, and none of it if it was one."""
         try:
             async with self._connect(self._url) as node:
-                found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=FIXED_VALID_TIME))
+                found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
                 others = await node.entities(aborted.matched, valid_time=FIXED_VALID_TIME) if aborted.matched else {}
         except (XtdbFailure, ValueError):
             return ROWS_MAX

@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_id, cursor_id, deletions_id
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id, deletions_id
 from ctxd.backends.xtdb.operations import Delete, Match, Put
 from ctxd.errors import CtxdError
 from ctxd.store.projection import batches, cursor, pace, spill
@@ -42,9 +42,9 @@ class TestBatches:
         put = Put({"xt/id": "a", "type": "t"}, 8)
         ops = batches.transaction(AT, after, [put], "w")
         assert ops == [
-            Match(cursor_id("w"), cursor.to_doc(AT, "w"), FIXED_VALID_TIME),
+            Match(cursor_id("w"), cursor.to_doc(AT, "w"), NEWEST_VALID_TIME),
             put,
-            Put(cursor.to_doc(after, "w"), FIXED_VALID_TIME),
+            Put(cursor.to_doc(after, "w"), cursor.valid_time(after)),
         ]
         assert isinstance(batches.transaction(None, after, [], "w")[0], Match)
         assert batches.transaction(None, after, [], "w")[0].doc is None
@@ -67,8 +67,18 @@ class TestCursors:
     def test_a_cursor_comes_back_from_its_document(self) -> None:
         left = cursor.advance(AT, 8, "c8", leaving_out=True)
         assert cursor.from_doc(cursor.to_doc(left, "w")) == left == Cursor(3, "run-a", 8, "c8", (8,))
-        assert cursor.requeued(left, 8) == Cursor(3, "run-a", 8, "c8")
+        assert cursor.requeued(left, 8) == Cursor(4, "run-a", 8, "c8")
         assert cursor.from_doc(None) is None
+
+    def test_each_move_of_a_cursor_is_later_in_valid_time_than_the_one_before(self) -> None:
+        moves = [AT, cursor.advance(AT, 8, "c8", leaving_out=True)]
+        moves.append(cursor.requeued(moves[-1], 8))
+        moves.append(cursor.fence(moves[-1], None, run="b", genesis="g"))
+        # An older copy of the node, after a later incarnation was seen.
+        moves.append(cursor.fence(moves[1], moves[-1], run="b", genesis="g"))
+        times = [cursor.valid_time(move) for move in moves]
+        assert times[:4] == sorted(set(times[:4])) and times[4] > times[1]
+        assert FIXED_VALID_TIME < times[0] < times[4] < NEWEST_VALID_TIME
 
     def test_a_cursor_of_another_make_is_not_guessed_at(self) -> None:
         doc = cursor.to_doc(AT, "w")
