@@ -17,7 +17,18 @@ import msgspec
 
 from bench.figures import Figure
 
-BENCHES = ("rpc", "store", "assembly", "resume", "durable", "isolation", "index_growth", "discovery", "watch")
+BENCHES = (
+    "rpc",
+    "store",
+    "assembly",
+    "resume",
+    "durable",
+    "isolation",
+    "index_growth",
+    "discovery",
+    "watch",
+    "sandboxes",
+)
 
 
 def figures(name: str) -> Iterator[Figure]:

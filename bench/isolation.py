@@ -59,9 +59,9 @@ def side_by_side(victim: subprocess.Popen[bytes], path: Path, flood: str, second
 
 
 @contextmanager
-def loading(role: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A load process, ended afterwards."""
-    command = [sys.executable, "-m", "bench.isolation_load", role, str(path)]
+def loading(role: str, path: Path, *session: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A load process, ended afterwards; a flood is of ``session``, if it is told one."""
+    command = [sys.executable, "-m", "bench.isolation_load", role, str(path), *session]
     with (
         processor(-1),
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,

@@ -1,4 +1,6 @@
-"""The two sides of ``bench.isolation``, each a process of its own: ``python -m bench.isolation_load ROLE SOCKET``.
+"""The two sides of ``bench.isolation``, each a process of its own.
+
+Run as ``python -m bench.isolation_load ROLE SOCKET [SESSION]``.
 
 ``victim`` prompts itself with lines on its standard input, each the seconds of one measurement, and answers each with
 one JSON object: sorted latencies in seconds of reads and of durable writes, one call at a time at a steady pace. The
@@ -96,7 +98,8 @@ def main() -> None:
         be_victim(path)
     else:
         method, params = METHODS[role]
-        be_flooder(path, b"".join(CALL % (number, method, SESSION.encode(), params) for number in range(CALLS)))
+        session = sys.argv[3] if len(sys.argv) > 3 else SESSION
+        be_flooder(path, b"".join(CALL % (number, method, session.encode(), params) for number in range(CALLS)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ before the journal is closed.
 import gc
 import grp
 import os
+import resource
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -261,6 +262,7 @@ def serve(config: Config, *, ephemeral: bool = False) -> int:
 
     Raises: StateDirError if it cannot start.
     """
+    _have_descriptors()
     _spare_the_collector()
     scanner = _scanner(config)
     # The key is in the state directory, which nobody holds yet: tags in the log are of this run alone.
@@ -276,6 +278,12 @@ def serve(config: Config, *, ephemeral: bool = False) -> int:
     except* StateDirError as refused:
         raise _first(refused) from None
     return code
+
+
+def _have_descriptors() -> None:
+    """Allow as many open files as the system lets this process have: each sandbox and each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _spare_the_collector() -> None:
