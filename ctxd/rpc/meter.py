@@ -17,6 +17,9 @@ from ctxd_protocol.sandboxes import Quota
 _BURST_S: Final = 2.0
 """Seconds' worth of calls that may come at once."""
 
+_ROUNDING_S: Final = 1e-6
+"""Seconds that nobody waits for: what is left of a wait by rounding."""
+
 _DAY_S: Final = 86_400.0
 _MAKES_OBJECTS: Final = frozenset({"toolcall.record", "tool.observe", "file.index", "file.discover"})
 _NEVER_MS: Final = 60_000
@@ -38,7 +41,8 @@ class _Bucket:
         """Seconds until ``amount`` may pass; 0 if it may now."""
         self._level = min(self._capacity, self._level + (now - self._then) * self._per_s)
         self._then = now
-        return max(0.0, (min(amount, self._capacity) - self._level) / self._per_s)
+        wait_s = (min(amount, self._capacity) - self._level) / self._per_s
+        return wait_s if wait_s > _ROUNDING_S else 0.0
 
     def take(self, amount: float) -> None:
         """Let ``amount`` through."""

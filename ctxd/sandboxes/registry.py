@@ -356,7 +356,7 @@ class Sandboxes:
                 if known.sessions[0] == session:
                     try:
                         self._tell(known)
-                    except OSError as error:
+                    except (OSError, CtxdError) as error:
                         self._log.warning("sandbox.context_not_told", sandbox=sandbox, error=str(error))
 
     def _tell(self, known: Registration) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any
 
+import anyio
 import msgspec
 
 from ctxd.clock import Clock
@@ -41,8 +42,8 @@ class Known:
         return live is not None and object in live.state.index
 
     def objects(self, session: str) -> int:
-        """The entries of its index."""
-        return self._sessions.summary(session)[0].index_count
+        """The entries of its index; none if it is gone."""
+        return self._sessions.summary(session)[0].index_count if session in self._sessions.catalog else 0
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -84,8 +85,14 @@ class _SandboxCalls:
         self._sandboxes = sandboxes
         self._store = sessions.store
         self._clock = clock
+        self._registering = anyio.Lock()
 
     async def register(self, caller: Caller, params: wire.SandboxRegisterParams) -> Accepted:
+        # One after the other: of two that ask for one principal, or resend one call, the second must see the first.
+        async with self._registering:
+            return await self._register(caller, params)
+
+    async def _register(self, caller: Caller, params: wire.SandboxRegisterParams) -> Accepted:
         call = call_of("sandbox.register", caller.principal, params)
         replay = await self._replay(call)
         if replay is not None:

@@ -1,0 +1,105 @@
+"""When a sandbox ends, on clocks that the test moves; and what its directory is."""
+
+import json
+import math
+import os
+import socket
+
+import pytest
+
+from ctxd.errors import CtxdError
+from ctxd.sandboxes.lease import RESTART_GRACE_S, Lease
+from ctxd.sandboxes.places import Places
+from ctxd.sandboxes.registration import Registration, new_id, require_plain_roots
+from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.sessions import Mount
+
+CURRENT = CurrentContext(context_id="ctx-1", session="s", turn=1, assembly=1)
+
+
+class Clock:
+    def __init__(self):
+        self.wall, self.running = 1_000_000, 50.0
+
+    def wall_ms(self):
+        return self.wall
+
+    def monotonic(self):
+        return self.running
+
+
+def registration(**settings):
+    return Registration(id=new_id(), principal="p", sessions=("s",), grants=(), created_at=0, **settings)
+
+
+@pytest.mark.requirement("BOX-4")
+def test_a_connections_lease_ends_its_grace_after_it():
+    lease = Lease.of(registration(grace_s=7), Clock())
+    assert lease.ends == 57.0, "until somebody holds it"
+    lease.hold(3)
+    assert lease.ends == math.inf
+    lease.let_go(60.0)
+    assert (lease.ends, lease.holder) == (60.0, None)
+
+
+@pytest.mark.requirement("BOX-4")
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [
+        ({"grace_s": 0}, RESTART_GRACE_S),
+        ({"grace_s": 90}, 90),
+        ({"grace_s": 0, "ttl_s": 600, "expires_at": 1_000_000 + 400_000}, 400),
+        ({"grace_s": 0, "ttl_s": 600, "expires_at": 1_000_000 - 400_000}, RESTART_GRACE_S),
+    ],
+)
+def test_a_restart_leaves_time_to_renew(settings, left):
+    assert Lease.after_restart(registration(**settings), Clock()).ends == 50.0 + left
+
+
+def test_an_id_is_short_and_has_eighty_bits():
+    ids = {new_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert {len(id) for id in ids} == {16}
+    assert all(id.isalnum() and id == id.lower() for id in ids)
+
+
+@pytest.mark.requirement("BOX-6")
+def test_whoever_reads_the_file_reads_one_answer_whole(tmp_path):
+    places = Places(tmp_path / "s")
+    places.make("a" * 16, None)
+    places.tell("a" * 16, CURRENT, None)
+    file = places.directory("a" * 16) / "current.json"
+    with file.open() as before:
+        places.tell("a" * 16, CurrentContext(context_id=None, session="s", turn=2, assembly=1), None)
+        assert json.load(before)["context_id"] == "ctx-1", "another file took its place"
+    assert json.loads(file.read_text())["context_id"] is None
+    assert os.listdir(file.parent) == ["current.json"]
+
+
+def test_what_a_killed_daemon_left_is_taken_away_and_another_daemons_is_not(tmp_path):
+    places = Places(tmp_path / "s")
+    known, dead, alive = "a" * 16, "b" * 16, "c" * 16
+    for name in (known, dead, alive):
+        places.make(name, None)
+    (tmp_path / "s" / "other").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(places.socket(alive)))
+        listener.listen()
+        assert places.remove_strays({known}) == [dead]
+    assert sorted(os.listdir(tmp_path / "s")) == [known, alive, "other"]
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(CtxdError) as refused:
+        Places(tmp_path / ("x" * 100)).require_room()
+    assert refused.value.code == "unsupported"
+
+
+@pytest.mark.requirement("BOX-1")
+@pytest.mark.parametrize(
+    "root", ["/", "//", "/proc", "/run/user/0", "/var/lib", "/var/lib/ctxd", "/var/lib/ctxd/artifacts"]
+)
+def test_no_mount_shows_more_than_a_project(root):
+    with pytest.raises(CtxdError):
+        require_plain_roots((Mount(agent_prefix="/w", canonical_prefix=root),), "/var/lib/ctxd")
+    require_plain_roots((Mount(agent_prefix="/w", canonical_prefix="/var/library"),), "/var/lib/ctxd")
