@@ -41,4 +41,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .xtdb build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -350,6 +350,18 @@ async def test_a_body_that_is_no_transaction_is_refused_and_the_node_goes_on(htt
     assert (await http.get("status"))[1]["ingester-failed?"] is False
 
 
+@pytest.mark.requirement("XDB-2")
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"~:k":', "}")])
+async def test_a_document_so_deep_that_it_would_end_the_indexing_is_refused(http, opened, closed):
+    for depth, status in ((100, 202), (300, 400), (550, 400), (900, 400)):
+        value = opened * depth + '"x"' + closed * depth
+        body = b'{"~:tx-ops":[["~:xtdb.api/put",{"~:xt/id":"deep","~:v":%s}]]}' % value.encode()
+        answered, told = await http.send("POST", "submit-tx", body=body)
+        assert answered == status, told
+        assert status == 202 or explained(told, "POST /_xtdb/submit-tx")
+    assert (await http.get("sync", timeout=1400))[0] == 200
+
+
 async def test_a_refusal_names_the_operation_that_is_at_fault(http):
     status, told = await http.submit(["put", {"~:xt/id": "fine"}], ["put", {"~:n": "at fault"}])
     assert (status, told["error-key"]) == (400, "invalid-tx-op")

@@ -40,6 +40,7 @@
 (def ^:private media-type "application/transit+json")
 (def ^:private defaults
   {:max-body-bytes (* 64 1024 1024)
+   :max-depth 150
    :max-header-bytes (* 64 1024)
    :await-ms 10000
    :max-await-ms 60000
@@ -168,11 +169,21 @@
        (or (= :xtdb.api/fn (first op))
            (some #(and (map? %) (or (contains? % :xt/fn) (contains? % :crux.db/fn))) (rest op)))))
 
+(defn- deeper?
+  "Whether `value` holds more than `most` levels. What is read back at some 500 ends the thread that indexes, for good."
+  [value most]
+  (cond
+    (map? value) (or (zero? most) (some (fn [[k v]] (or (deeper? k (dec most)) (deeper? v (dec most)))) value))
+    (coll? value) (or (zero? most) (some #(deeper? % (dec most)) value))
+    :else false))
+
 (defn- submit [{:keys [node limits]} _ request]
   (let [body (transit-> (body-of request (:max-body-bytes limits)))
         ops (:tx-ops body)]
     (when-not (vector? ops)
       (throw (err/illegal-arg :missing-tx-ops {::err/message "the body has no vector tx-ops"})))
+    (when (deeper? ops (:max-depth limits))
+      (throw (err/illegal-arg :too-deep {::err/message (str "an operation has more than " (:max-depth limits) " levels")})))
     (when-let [op (first (filter runs-code? ops))]
       (throw (err/illegal-arg :transaction-function {::err/message "transaction functions are off" :op op})))
     [202 (xt/submit-tx node ops (or (::xt/submit-tx-opts body) {}))]))
