@@ -132,8 +132,9 @@ class Daemon:
             listeners.serve(handlers, floor)
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 await parts.start(listeners.run)
-                await parts.start(server.run)
+                # Before the host's socket: a harness that is back at once finds its sandboxes.
                 await boxes.start()
+                await parts.start(server.run)
                 await parts.start(boxes.run)
                 if self._tracking is not None:
                     await parts.start(self._tracking.run)
