@@ -1,5 +1,6 @@
 """An installation takes only the jars it was made with, goes on where it was broken off, and says what helps."""
 
+import http.server
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from ctxd.backends.xtdb.node.installation import CONFIGURATIONS, PROGRAM, Instal
 from ctxd.backends.xtdb.node.jars import check_jars
 from ctxd.backends.xtdb.node.java import find_java, find_maven
 from ctxd.backends.xtdb.node.launch import Launch, command, find_config
+from ctxd.backends.xtdb.node.look import look
 from tests.xtdb.running import installation, node
 
 
@@ -210,6 +213,41 @@ def test_check_without_a_node_says_how_to_have_one(tmp_path):
 def test_of_a_server_elsewhere_only_that_is_checked(tmp_path):
     done = ctxd("check", "--json", "--url", "http://127.0.0.1:1", "--directory", str(tmp_path / "nowhere"))
     assert [(each["name"], each["verdict"]) for each in json.loads(done.stdout)] == [("node", "fail")]
+
+
+@pytest.mark.requirement("XDB-8")
+def test_check_tells_of_an_index_that_is_behind_the_log(tmp_path):
+    answers = {
+        "status": (200, b'["^ ","~:version","1.24.5","~:ingester-failed?",false]'),
+        "sync": (500, b'["^ ","~:class","java.util.concurrent.TimeoutException"]'),
+        "latest-submitted-tx": (200, b'["^ ","~:xtdb.api/tx-id",9]'),
+        "latest-completed-tx": (200, b'["^ ","~:xtdb.api/tx-id",4]'),
+    }
+
+    class Behind(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, body = answers[self.path.split("?")[0].rpartition("/")[2]]
+            self.send_response(status)
+            self.send_header("Content-Type", "application/transit+json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *told):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Behind) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            findings = look(Installation(tmp_path / "none"), f"http://127.0.0.1:{server.server_port}", os.environ)
+        finally:
+            server.shutdown()
+            serving.join()
+    told = {each.name: (each.verdict, each.found) for each in findings}
+    assert told["lag"] == ("warn", "the log is at transaction 9, the index at 4")
+    assert told["sync"] == ("warn", "the server does not say whether its log and documents are flushed")
+    assert told["ingester"][0] == "ok"
 
 
 UNIT = Path(__file__).parents[2] / "systemd" / "xtdb.service"

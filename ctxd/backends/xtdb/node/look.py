@@ -78,7 +78,10 @@ def _node(url: str) -> Iterator[Finding]:
         yield _fail("node", f"{url} answers {status}: {facts.get('message')}", "see its log")
         return
     yield from _facts(facts)
-    yield _lag(url)
+    try:
+        yield _lag(url)
+    except (NodeFailure, ValueError) as error:
+        yield _fail("lag", f"{url} says how it is, and then no more: {error}", "restart the node; see its log")
 
 
 def _socket(path: Path) -> Finding:
