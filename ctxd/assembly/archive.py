@@ -8,9 +8,10 @@ from ctxd.assembly.composition import Composition, Rendering, View, sha256
 from ctxd.assembly.pieces import named
 from ctxd.assembly.record import Recorded, read_record
 from ctxd.assembly.render import RENDERER
-from ctxd.errors import CtxdError
+from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import assemblies_prefix, assembly_id
+from ctxd.objects.kinds import is_purged
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.store.versions import VersionStore
@@ -55,6 +56,9 @@ class Archive:
         composition = Rendering().compose(view)
         text = composition.text()
         if sha256(text) != recorded.sha256:
+            heads = (view.head(id) for id in (*live.state.pool, view.prompt))
+            if gone := [head.document.id for head in heads if head is not None and is_purged(head.document)]:
+                raise purged(f"{gone[0]}, which {stored.document.id} showed,")
             raise CtxdError(
                 "corrupt",
                 f"{stored.document.id} renders to other text than was recorded",

@@ -290,7 +290,7 @@ class Assembler:
                 try:
                     kept.composition, _ = await self._archive.render_again(live.session, newest, kept.recorded)
                 except CtxdError as error:
-                    if error.code not in ("corrupt", "unsupported"):
+                    if error.code not in ("corrupt", "unsupported", "purged"):
                         raise
         kept.recalled = True
 
@@ -324,6 +324,10 @@ class Assembler:
 
     def _count(self, landed: Sequence[tuple[Write, Pending]]) -> None:
         self._landed += sum(any(put.type in _SHOWN for put in write.puts) for write, _ in landed)
+        if any(write.purge is not None for write, _ in landed):
+            # A kept rendering may show what was purged, under the same place in the journal.
+            self._lost += 1
+            self._kept.clear()
 
     def _forget(self, sessions: frozenset[str]) -> None:
         """Writes were lost: a kept rendering may show a version of any session that never was."""

@@ -10,6 +10,7 @@ CONFLICT: Final = 4
 UNREACHABLE: Final = 5
 PERMISSION: Final = 6
 CHECK_FAILED: Final = 7
+FOUND: Final = 8
 TIMEOUT: Final = 124
 INTERRUPTED: Final = 130
 
@@ -22,6 +23,7 @@ MEANINGS: Final = (
     (UNREACHABLE, "no daemon answers"),
     (PERMISSION, "not allowed"),
     (CHECK_FAILED, "a check of `ctx doctor` failed"),
+    (FOUND, "`ctx scan` found secrets"),
     (TIMEOUT, "no answer in time"),
     (INTERRUPTED, "interrupted"),
 )

@@ -28,6 +28,8 @@ _COMMANDS: Final = {
     "sandbox": "ctxd.cli.sandbox:sandbox",
     "install": "ctxd.cli.install:install_group",
     "rpc": "ctxd.cli.rpc:rpc",
+    "scan": "ctxd.cli.scan:scan",
+    "purge": "ctxd.cli.scan:purge",
     "doctor": "ctxd.cli.doctor:doctor",
     "completion": "ctxd.cli.completion:completion",
 }

@@ -28,3 +28,9 @@ def captured_under(payload: Mapping[str, Any]) -> SecretPolicy:
 def to_payload(secrets: Secrets | None) -> dict[str, Any]:
     """The field of a payload that tells of ``secrets``: none if there is nothing to tell."""
     return {} if secrets is None else {"secrets": msgspec.to_builtins(secrets)}
+
+
+def rules_found(payload: Mapping[str, Any]) -> tuple[str, ...]:
+    """The rules that found a secret in the version with ``payload``, each once."""
+    told = payload.get("secrets") or {}
+    return tuple(dict.fromkeys(found["rule"] for found in told.get("found", ())))

@@ -443,7 +443,8 @@ class ObjectListParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectListItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of an object listing; ``level`` and ``pinned`` only within a session."""
+    """One row of an object listing; ``level`` and ``pinned`` only within a session. ``secrets``: the rules that found
+    one in it when it was captured."""
 
     object: str
     type: ObjectType
@@ -452,6 +453,7 @@ class ObjectListItem(msgspec.Struct, frozen=True, kw_only=True):
     char_count: int | None
     level: ContextLevel | None
     pinned: bool
+    secrets: tuple[str, ...] = ()
 
 
 class ObjectListResult(Result, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ SECTIONS: dict[str, str] = {
     "DUR": "Durability",
     "OPS": "Operation",
     "BOX": "Sandboxes",
+    "SEC": "Secrets",
     "CLI": "Commands",
     "CLT": "Client library",
     "XTB": "Versions in an XTDB node",
@@ -146,6 +147,15 @@ BOX-6 | The current context is one answer: to a call, in the file, in CBOR and o
 BOX-7 | No path, symlink or rename leads the daemon out of a sandbox's mounts, and a link means what it means in the sandbox. | ctxd
 BOX-8 | What a sandbox says that a shared file holds is an object of its own session, unless the daemon reads the same. | ctxd
 BOX-9 | No answer to a sandbox names a path of the host, or tells whether another session knows an object. | ctxd
+SEC-1 | What a session captures, its files, tool calls with their arguments, messages and prompt, passes its policy: `off`, `flag` or `redact`; redacted, a secret is `[REDACTED:rule:tag]`, equal ones alike, and no byte of it is kept. | ctxd
+SEC-2 | Flagged, text and context are as they came; listings and metadata name the rules and tags of what was found, never the secret. | ctxd
+SEC-3 | A redacted file's source hash is keyed, so that it cannot be guessed; indexing it unchanged costs one hash and writes nothing. | ctxd
+SEC-4 | What was captured under one policy is not captured under a laxer one by anybody else; a session that redacts reads again what was not. | ctxd
+SEC-5 | Rules are RE2, scanned in time linear in the text; a file of rules that cannot be used keeps the daemon from starting and is told with rule and reason. | ctxd
+SEC-6 | No line of the log holds a secret that a rule knows. | ctxd
+SEC-7 | `ctx scan` looks through files, standard input, a session or the store, ends with 8 if it finds something, and never shows it. | ctxd
+SEC-8 | `object.purge` destroys what an object says in every version, wherever equal text is kept too: no file of the state directory holds it, which is searched for; the chain stays verifiable, and reads answer `purged`. | ctxd
+SEC-9 | A purge that is killed at any step is whole or not begun, and the next start ends it. | ctxd
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows what the model sees, why, and what it costs, and compares two turns. | ctxd

@@ -12,6 +12,7 @@ from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.secrets.policy import rules_found
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.objects import At, Listed, Objects
 from ctxd.sessions.registry import Sessions
@@ -131,6 +132,7 @@ def _item(listed: Listed, live: LiveSession | None) -> wire.ObjectListItem:
         char_count=document.payload.get("char_count"),
         level=listed.level,
         pinned=listed.pinned,
+        secrets=rules_found(document.payload),
     )
 
 

@@ -59,6 +59,7 @@ def test_many_secrets_in_one_line_are_all_found():
     assert [secret for _, secret in _found(",".join(tokens))] == tokens
 
 
+@pytest.mark.requirement("SEC-5")
 def test_text_that_begins_a_secret_over_and_over_is_scanned_in_time():
     # Each of these begins a rule over and over: a scan that looked far ahead each time would not end within the test.
     for start in (

@@ -75,6 +75,7 @@ def residue(root: Path) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.requirement("SEC-8")
 async def test_what_is_purged_is_in_no_file_and_everything_else_is_as_it_was(tmp_path):
     root = tmp_path / "state"
     async with running(root) as store:
@@ -159,6 +160,7 @@ async def test_writes_around_a_purge_in_one_transaction_are_kept(tmp_path):
     assert report_of(root).problems == []
 
 
+@pytest.mark.requirement("SEC-8")
 @pytest.mark.parametrize("change", ["body", "record", "note", "kind"])
 async def test_only_what_a_record_names_may_differ_from_the_chain(tmp_path, change):
     root = tmp_path / "state"
@@ -201,6 +203,7 @@ anyio.run(main, Path(sys.argv[1]), sys.argv[2])
 """
 
 
+@pytest.mark.requirement("SEC-9")
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_purge_that_is_killed_anywhere_is_whole_or_not_begun_and_the_next_start_ends_it(tmp_path, point):
     root = tmp_path / "state"

@@ -1,0 +1,157 @@
+"""``ctx scan`` and ``ctx purge``: look for secrets in files or in what the daemon holds, and destroy what must go.
+
+A secret itself is never shown: only its rule, its place, and a tag by which equal ones are known.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from ctxd.cli.command import Command, Invocation, common, session_option
+from ctxd.cli.exits import FAILURE, FOUND, NOT_FOUND, Stop
+from ctxd.cli.names import object_id, session_id, session_if_any
+from ctxd.cli.words import short
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+_LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+_PAGE: Final = min(500, PAGE_ITEMS_MAX)
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """One secret: its place, the line it begins on (0 for a tool call's arguments), the rule, its tag."""
+
+    place: str
+    line: int
+    rule: str
+    tag: str
+
+
+@click.command(
+    cls=Command, examples="ctx scan\nctx scan src notes.md\ngit diff | ctx scan -\nctx scan -s s1\nctx scan --all"
+)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@session_option
+@click.option("--all", "everything", is_flag=True, help="All that the daemon holds.")
+@click.option("--rules", type=click.Path(path_type=Path), help="A file of rules; as configured if left out.")
+@common
+def scan(run: Invocation, paths: tuple[Path, ...], session: str | None, everything: bool, rules: Path | None) -> int:
+    """Look for secrets in PATHS (folders whole, - for standard input, this folder if none), or in the daemon.
+
+    Ends with 0 if there are none, with 8 if there are, with 1 if something could not be read.
+    """
+    if paths and (session or everything):
+        raise click.UsageError("PATHS are on disk, --session and --all are in the daemon: give one of them")
+    if session or everything:
+        hits, count = _stored(run, session)
+    else:
+        hits, count = _on_disk(run, paths or (Path(),), rules)
+    if run.screen.as_json:
+        run.screen.document({"items": hits, "scanned": count})
+    elif hits:
+        rows = [(hit.place, str(hit.line or "args"), hit.rule, hit.tag) for hit in hits]
+        run.screen.table(("PLACE", "LINE", "RULE", "TAG"), rows, right=(1,))
+    run.screen.note(f"{len(hits)} secrets in {count} {'objects' if session or everything else 'files'}")
+    return FOUND if hits else 0
+
+
+def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[Hit], int]:
+    from ctxd.config import load
+    from ctxd.secrets.guard import KEY_BYTES, Guard
+    from ctxd.secrets.rulefile import RulesRefused, scanner_of
+
+    try:
+        # The daemon's key is not ours to read: tags are of this run alone.
+        guard = Guard(scanner_of(rules or load().secrets_rules), os.urandom(KEY_BYTES))
+    except RulesRefused as refused:
+        raise Stop(FAILURE, str(refused), symbol="rules") from None
+    hits: list[Hit] = []
+    count = 0
+    for place, data in _texts(run, paths):
+        count += 1
+        for hit in guard.scanner.hits(data):
+            line = data.count(b"\n", 0, hit.start) + 1
+            hits.append(Hit(place=place, line=line, rule=hit.rule, tag=guard.tag(data[hit.start : hit.end])))
+    return hits, count
+
+
+def _texts(run: Invocation, paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
+    for path in paths:
+        if str(path) == "-":
+            yield "-", sys.stdin.buffer.read()
+        elif path.is_dir():
+            for folder, folders, names in os.walk(path):
+                folders[:] = sorted(set(folders) - _LEFT_OUT)
+                for name in sorted(names):
+                    yield from _file(run, Path(folder, name), named=False)
+        else:
+            yield from _file(run, path, named=True)
+
+
+def _file(run: Invocation, path: Path, *, named: bool) -> Iterator[tuple[str, bytes]]:
+    try:
+        if not path.is_file() and not named:
+            return
+        if path.stat().st_size > _FILE_BYTES_MAX:
+            run.screen.note(f"{path} is left out: it has more than {_FILE_BYTES_MAX >> 20} MiB")
+            return
+        yield str(path), path.read_bytes()
+    except OSError as error:
+        if named:
+            raise Stop(FAILURE, f"{path} cannot be read: {error.strerror}") from None
+        run.screen.note(f"{path} is left out: {error.strerror}")
+
+
+def _stored(run: Invocation, session: str | None) -> tuple[list[Hit], int]:
+    hits: list[Hit] = []
+    count = 0
+    with run.client() as client:
+        id = session_id(client, session) if session else None
+        cursor: str | None = None
+        while True:
+            page = client.object_scan(session=id, limit=_PAGE, cursor=cursor)
+            count += page.scanned
+            for row in page.objects:
+                line = row.lines[0] if row.lines else 0
+                place = f"{row.object} {row.label}"
+                hits += [Hit(place=place, line=line, rule=found.rule, tag=found.tag) for found in row.found]
+            cursor = page.next_cursor
+            if cursor is None:
+                return hits, count
+
+
+@click.command(cls=Command, examples="ctx purge 3f9a01bc… --yes\nctx purge /workspace/.env -s s1 --yes")
+@click.argument("object")
+@session_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+def purge(run: Invocation, object: str, session: str | None, yes: bool) -> int:
+    """Destroy what OBJECT says, in every version, for good; then look for it in every file of the state directory.
+
+    OBJECT is a full id or a path. Whoever holds a backup still has it. Ends with 1 if something of it is left.
+    """
+    with run.client() as client:
+        in_session = session_if_any(client, session)
+        id = object_id(client, in_session, object)
+        found = client.object_get(id, session=in_session, content=False).object
+        if not yes and not click.confirm(f"Destroy every version of {found.id} ({found.display_path or found.type})?"):
+            raise Stop(NOT_FOUND, "nothing was purged")
+        done = client.object_purge(found.id)
+    if run.screen.as_json:
+        run.screen.document(done)
+    else:
+        others = [short(each) for each in done.objects if each != found.id]
+        run.screen.line(f"purged {short(found.id)}: {done.versions} versions, {done.texts} texts")
+        if others:
+            run.screen.line(f"the same text was also in: {', '.join(others)}")
+        left = ", ".join(done.residue) or "none"
+        run.screen.line(f"searched for {done.searched} fragments; files that still hold one: {left}")
+    if done.residue or not done.complete:
+        hint = "other objects hold it too: ctx scan --all names them" if done.complete else "it goes on by itself"
+        raise Stop(FAILURE, "something of it is left", hint=hint, symbol="residue")
+    return 0
