@@ -13,6 +13,7 @@ import anyio
 from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
 from ctxd.backends.xtdb import form
 from ctxd.backends.xtdb.answers import HistoryRow, said_valid_time
+from ctxd.backends.xtdb.apart import apart
 from ctxd.backends.xtdb.basis import NEWEST, NOTHING, Bases, Basis
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.errors import Refused
@@ -21,6 +22,9 @@ from ctxd.backends.xtdb.operations import Delete, Doc, Op, Put
 _COMMIT_S: Final = 60.0
 _SCANNED: Final = 2_000
 """Entities of a scan that are read at once."""
+
+_CONVERTED_HERE: Final = 100
+"""Documents that become versions on the loop, in two milliseconds at most; more are for a thread."""
 
 _HISTORIES: Final = 200
 """Entities whose histories are read together, some at a time."""
@@ -40,6 +44,7 @@ class XtdbBackend:
         self._client = client
         self._writer = writer
         self.bases = Bases(client, writer)
+        self._converters = anyio.CapacityLimiter(1)
         self._deletions: dict[int, tuple[int, dict[str, tuple[int, int]]]] = {}
 
     def forget(self) -> None:
@@ -105,7 +110,11 @@ class XtdbBackend:
             completed = await self._client.latest_completed()
             return {} if completed is None else await self._read(ids, valid_time, completed)
         times |= await self._times(silent, valid_time, tx_id)
-        return {id: _from_doc(docs[id], time) for id, time in times.items() if time is not None}
+
+        def convert() -> dict[str, tuple[Version, str]]:
+            return {id: _from_doc(docs[id], time) for id, time in times.items() if time is not None}
+
+        return convert() if len(docs) <= _CONVERTED_HERE else await apart(convert, self._converters)
 
     async def _times(self, ids: Sequence[str], valid_time: int, tx_id: int | None) -> dict[str, int]:
         times: dict[str, int] = {}

@@ -4,7 +4,6 @@ Speaks what our own node and an official XTDB HTTP server both understand. Every
 is read strictly, and what fails says whether it may have been applied (``errors``). Knows nothing of versions.
 """
 
-import gc
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -14,6 +13,7 @@ import anyio
 
 from ctxd.backends.xtdb import answers, transit
 from ctxd.backends.xtdb.answers import Held, HistoryRow, NodeStatus
+from ctxd.backends.xtdb.apart import apart
 from ctxd.backends.xtdb.awaiter import Awaiter
 from ctxd.backends.xtdb.breaker import Breaker
 from ctxd.backends.xtdb.errors import Behind, Unknown
@@ -65,10 +65,9 @@ class XtdbClient:
         self.breaker = Breaker(clock or SystemClock())
         self._exchange = Exchange(url)
         self._awaiter = Awaiter(self._await)
-        self._readers: anyio.CapacityLimiter | None = None
+        self._readers = anyio.CapacityLimiter(1)
 
     async def __aenter__(self) -> "XtdbClient":
-        self._readers = anyio.CapacityLimiter(1)
         await self._exchange.__aenter__()
         return self
 
@@ -275,19 +274,7 @@ class XtdbClient:
     async def _read(self, answer: Answer, read: Callable[[Any], T], *, success: int = 200) -> T:
         if len(answer.body) <= _READ_HERE_BYTES:
             return _read(answer, read, success)
-        assert self._readers is not None, "the client is used inside its context"
-        return await anyio.to_thread.run_sync(_read_apart, answer, read, success, limiter=self._readers)
-
-
-def _read_apart(answer: Answer, read: Callable[[Any], T], success: int) -> T:
-    """As ``_read``, with the garbage collector off: it would go three times through what is only being made."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return _read(answer, read, success)
-    finally:
-        if collecting:
-            gc.enable()
+        return await apart(lambda: _read(answer, read, success), self._readers)
 
 
 def _read(answer: Answer, read: Callable[[Any], T], success: int) -> T:
