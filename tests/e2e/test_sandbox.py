@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 INSIDE = """
 import json, sys
 from ctxd_client import CallFailed, connect_sync
-with connect_sync("/run/ctxd/ctxd.sock", wait_s=20) as client:
+with connect_sync("/run/ctxd/ctxd.sock", deadline_s=15) as client:
     for line in sys.stdin:
         asked = json.loads(line)
         try:
@@ -74,7 +74,10 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("BOX-1")
-async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(tmp_path: Path, workspace: Path) -> None:
+@pytest.mark.parametrize("ending", ["kill", "stop"])
+async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(
+    tmp_path: Path, workspace: Path, ending: str
+) -> None:
     if shutil.which("bwrap") is None:
         pytest.skip("needs bubblewrap: apt-get install bubblewrap")
     mount = Mount(agent_prefix="/workspace", canonical_prefix=str(workspace))
@@ -97,8 +100,10 @@ async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(tmp_
                 assert await inside.ask("session_get", "s2", show=()) == {"error": "session_not_found"}
                 assert await inside.ask("session_list", show=()) == {"error": "method_not_found"}
 
-                await daemon.kill()
+                await (daemon.kill() if ending == "kill" else daemon.stop())
                 await daemon.start()
+                held = (await client.sandbox_renew(box.sandbox)).sandbox
+                assert (held.socket, held.expires_at) == (box.socket, None)
 
                 again = await inside.ask("toolcall_record", "s1", "call-2", "bash", "more", show=("outcome",))
                 assert again == {"outcome": "created"}
@@ -109,5 +114,11 @@ async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(tmp_
                 assert told["context_id"] == assembled.context_id
                 (listed,) = (await client.sandbox_list()).sandboxes
                 assert (listed.socket, listed.connections) == (box.socket, 1)
+                await client.sandbox_release(box.sandbox)
+                gone = await inside.ask("context_current", show=())
+                assert gone == {"error": "connect_failed"}, "its directory is empty now"
             finally:
                 inside.end()
+        await daemon.stop()
+        code, report = await daemon.verify()
+        assert code == 0, report

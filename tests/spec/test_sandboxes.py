@@ -76,6 +76,14 @@ def test_a_sandbox_has_a_directory_that_only_it_can_find(boxed: Callable[..., Sa
 
 
 @pytest.mark.requirement("BOX-1")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_a_sandbox_of_another_user_is_that_users(boxed: Callable[..., SandboxView]) -> None:
+    box = boxed(uid=12345)
+    assert [os.stat(path).st_uid for path in (box.socket, Path(box.directory, "current.json"))] == [12345, 12345]
+    assert os.stat(box.directory).st_uid == 0, "it can neither make nor remove anything there"
+
+
+@pytest.mark.requirement("BOX-1")
 def test_what_a_sandbox_is_cannot_be_had_twice_nor_of_sessions_that_see_the_host(
     client: SyncClient, boxed: Callable[..., SandboxView], s: SyncSession
 ) -> None:
