@@ -232,14 +232,19 @@ class XtdbBackend:
             ids.update(await self._client.ids(prefix, valid_time=valid_time, tx_id=tx_id))
         return {id for id in ids if not id.startswith(form.RESERVED)}
 
-    async def everything(self, damaged: Callable[[DamagedVersion], None]) -> AsyncIterator[Version]:
-        """See ``AwaitedBackend.everything``. A request an entity: it is for comparing, not for serving."""
-        ids = await self._ids("", VALID_TIME_MAX, NEWEST)
+    async def everything(
+        self, damaged: Callable[[DamagedVersion], None], *, prefix: str = ""
+    ) -> AsyncIterator[Version]:
+        """See ``AwaitedBackend.everything``; of the entities that start with ``prefix``.
+
+        A request an entity: it is for comparing, not for serving.
+        """
+        ids = await self._ids(prefix, VALID_TIME_MAX, NEWEST)
         log = await self._client.history(form.deletions_id(self._writer), corrections=True)
         for row in log:
             if row.doc is not None:
                 ids.update(_deletions_in(row.doc)[1])
-        wanted = sorted(ids)
+        wanted = sorted(id for id in ids if id.startswith(prefix))
         for first in range(0, len(wanted), _HISTORIES):
             for id, rows in await self._histories(wanted[first : first + _HISTORIES]):
                 for row in rows:
