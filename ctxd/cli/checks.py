@@ -18,7 +18,7 @@ import msgspec
 
 from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status import DaemonStatus, ProjectionStatus
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -120,6 +120,23 @@ def daemon(status: DaemonStatus | None, error: str, client_version: str) -> Iter
         yield ok("store", f"takes writes, {store.pending_writes} pending")
     else:
         yield fail("store", f"{store.state}: {store.reason}", "free disk space, or read the daemon's log")
+    if store.projection is not None:
+        yield projection(store.projection)
+
+
+def projection(found: ProjectionStatus) -> Check:
+    """Whether the XTDB node has what the journal has, or soon will."""
+    name, told = "projection", f"{found.state}, {found.lag_rows:,} rows behind"
+    reason = f"{told}: {found.reason}"
+    if found.state == "stopped":
+        return fail(name, reason, "ctxd verify --store tells more; ctxd rebuild-xtdb fills an empty node")
+    if found.state in ("unreachable", "failed"):
+        return fail(name, reason, "ctxd xtdb check; start the node again: nothing is lost, and it catches up by itself")
+    if found.quarantined:
+        return warn(name, reason, "report it; with the daemon stopped, ctxd requeue tries those rows again")
+    if found.reason or found.state == "connecting":
+        return warn(name, reason, "wait; ctx status shows whether it gets on")
+    return ok(name, told)
 
 
 def distribution() -> Check:

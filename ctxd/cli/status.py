@@ -5,7 +5,7 @@ import click
 from ctxd.cli.command import Command, Invocation, common
 from ctxd.cli.screen import Colour, cell
 from ctxd.cli.words import count, span
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status import DaemonStatus, ProjectionStatus
 
 
 @click.command(cls=Command, examples="ctx status\nctx status --json | jq .store.head_seq")
@@ -34,7 +34,20 @@ def _lines(found: DaemonStatus) -> list[tuple[str, str]]:
         ("connections", f"{count(found.connections)}, {count(found.in_flight)} calls in flight"),
         ("calls", count(found.requests)),
         ("sessions", f"{count(found.sessions_live)} live, {count(found.objects_cached)} objects in memory"),
-        ("store", f"{store.state}{reason}, {count(store.pending_writes)} writes pending"),
+        ("store", f"{store.backend}, {store.state}{reason}, {count(store.pending_writes)} writes pending"),
         ("journal", f"{count(store.rows)} rows in {count(store.commits)} commits, head {store.head_seq}"),
         ("flush", f"p50 {store.flush_ms_p50:.1f} ms, p99 {store.flush_ms_p99:.1f} ms"),
+        *_projection(store.projection),
+    ]
+
+
+def _projection(found: ProjectionStatus | None) -> list[tuple[str, str]]:
+    if found is None:
+        return []
+    reason = f": {found.reason}" if found.reason else ""
+    behind = f", {count(found.lag_rows)} behind for {span(found.lag_s)}" if found.lag_rows else ", level"
+    rate = f", {found.rows_per_s:,.0f} rows/s" if found.lag_rows and found.rows_per_s else ""
+    return [
+        ("node", f"{found.state} at {found.url}{reason}"),
+        ("projected", f"{count(found.seq)} rows{behind}{rate}"),
     ]

@@ -55,6 +55,22 @@ def test_a_named_file_is_read_instead_of_the_usual_ones(home, tmp_path):
     assert (found.log_level, found.drain_s) == ("debug", 5.0)
 
 
+@pytest.mark.parametrize("text", ['store = "xtdb"\n', '[store]\nbackend = "xtdb"\n', 'store.backend = "xtdb"\n'])
+def test_the_store_is_named_alone_or_in_a_table_with_its_place(home, tmp_path, text):
+    write(tmp_path / ".config/ctxd/ctxd.toml", text)
+    found = load({}, home)
+    assert (found.store_backend, found.store_url) == ("xtdb", f"unix:{found.socket.parent}/xtdb.sock")
+    home["CTXD_STORE_URL"] = "http://127.0.0.1:3000"
+    assert load({"store.backend": "sqlite"}, home).store_backend == "sqlite"
+    assert load({}, home).store_url == "http://127.0.0.1:3000"
+
+
+@pytest.mark.parametrize("url", ["unix:relative.sock", "ftp://host", "http://", "http://host/path", "127.0.0.1:3000"])
+def test_a_node_is_at_a_socket_or_an_http_address(home, url):
+    with pytest.raises(ConfigError, match="store.url"):
+        load({"store.url": url}, home)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ctxd.cli import checks
-from ctxd_protocol.status import DaemonStatus, StoreStatus
+from ctxd_protocol.status import DaemonStatus, ProjectionStatus, StoreStatus
 from tests.fakes.daemon import smallest
 
 
@@ -66,6 +66,26 @@ def test_valid_times_ahead_of_the_clock_are_a_warning_with_a_remedy():
     *_, store = checks.daemon(status(reason=ahead), "", "1")
     assert (store.name, store.verdict) == ("store", "warn")
     assert ahead in store.found and "clock" in store.fix
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "ok"),
+        ({"state": "connecting", "reason": "not there yet"}, "warn"),
+        ({"quarantined": (7,), "reason": "1 rows are left out: 7 (invalid tx-op)"}, "warn"),
+        ({"reason": "55% of what may wait for the node does"}, "warn"),
+        ({"state": "unreachable", "reason": "nobody listens"}, "fail"),
+        ({"state": "failed", "reason": "the node's ingester has failed: restart the node"}, "fail"),
+        ({"state": "stopped", "reason": "row 7 at the node is not the journal's"}, "fail"),
+    ],
+)
+def test_a_projection_that_does_not_get_on_is_told_with_its_reason_and_a_remedy(change, expected):
+    level = ProjectionStatus(url="unix:/s", state="projecting", reason="", seq=9, lag_rows=0, lag_s=0.0,
+                             backlog_share=0.0, rows_per_s=0.0, quarantined=())  # fmt: skip
+    *_, found = checks.daemon(status(backend="xtdb", projection=msgspec.structs.replace(level, **change)), "", "1")
+    assert (found.name, verdict(found)) == ("projection", expected)
+    assert change.get("reason", "") in found.found
 
 
 def test_another_distribution_called_ctxd_is_a_failure(monkeypatch):
