@@ -2,10 +2,16 @@
 
 Tests reach the product through ``ctxd_client`` only. Sessions and trees are fresh for each test, the daemon is shared:
 a test must hold beside whatever the others have left in it.
+
+With ``CTXD_TEST_STORE=xtdb`` every daemon projects to one XTDB node, that at ``CTXD_TEST_STORE_URL`` or one of its own:
+the product is the same on both stores.
 """
 
 import itertools
+import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +23,9 @@ from tests.client.running import Running
 
 _NUMBER = itertools.count(1)
 
+LEVEL_S_MAX = 60.0
+"""Seconds that a node may take to get what a whole run has written."""
+
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -24,11 +33,44 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def store() -> Iterator[str]:
+    """Which store the daemons of this run have, by their environment."""
+    chosen = os.environ.get("CTXD_TEST_STORE", "sqlite")
+    with ExitStack() as stack:
+        if chosen == "xtdb":
+            monkeypatch = stack.enter_context(pytest.MonkeyPatch.context())
+            monkeypatch.setenv("CTXD_STORE_BACKEND", "xtdb")
+            monkeypatch.setenv("CTXD_STORE_URL", os.environ.get("CTXD_TEST_STORE_URL") or _node(stack))
+        yield chosen
+
+
+def _node(stack: ExitStack) -> str:
+    from tests.xtdb.running import node
+
+    return stack.enter_context(node("memory")).url
+
+
 @pytest.fixture(scope="session")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def daemon(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A daemon in a process of its own, running for all tests."""
     with Running(tmp_path_factory.mktemp("ctxd")) as running:
         yield running
+        if store == "xtdb":
+            _require_level(running)
+
+
+def _require_level(running: Running) -> None:
+    """What all the tests wrote gets to the node, nothing left out. Asked for at intervals, with a bound."""
+    until = time.monotonic() + LEVEL_S_MAX
+    with connect_sync(running.socket) as client:
+        while True:
+            found = client.daemon_status().store.projection
+            assert found is not None and found.quarantined == (), found
+            if found.state == "projecting" and found.lag_rows == 0:
+                return
+            assert time.monotonic() < until, found
+            time.sleep(0.05)
 
 
 @pytest.fixture

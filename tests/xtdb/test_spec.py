@@ -1,0 +1,46 @@
+"""What the specification says of versions, objects, sessions and contexts holds on a node as on the embedded store.
+
+The very tests run again, in a process of their own, with a daemon that projects to this session's node and is answered
+by it about the past. The nightly target runs all of them.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.xtdb.running import Node
+
+SPEC = Path(__file__).parents[1] / "spec"
+OF_THE_STORE = ("test_versions.py", "test_objects.py", "test_sessions.py", "test_context.py", "test_notices.py")
+RUN_S_MAX = 600.0
+
+
+def run(node: Node, *paths: Path) -> subprocess.CompletedProcess[str]:
+    """pytest over ``paths`` with its daemons on ``node``."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, paths)],
+        cwd=SPEC.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        env={**os.environ, "CTXD_TEST_STORE": "xtdb", "CTXD_TEST_STORE_URL": node.url},
+    )
+
+
+@pytest.mark.timeout(RUN_S_MAX)
+@pytest.mark.requirement("XTDB-7")
+def test_what_concerns_versions_holds_on_a_node(memory_node: Node) -> None:
+    done = run(memory_node, *(SPEC / name for name in OF_THE_STORE))
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert " skipped" not in done.stdout and "xfailed" not in done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(RUN_S_MAX)
+@pytest.mark.requirement("XTDB-7")
+def test_everything_else_holds_on_a_node_too(memory_node: Node) -> None:
+    done = run(memory_node, *(path for path in sorted(SPEC.glob("test_*.py")) if path.name not in OF_THE_STORE))
+    assert done.returncode == 0, done.stdout[-8000:]
