@@ -19,22 +19,24 @@ Place = tuple[str, str]
 
 NOT_YET: Final = "not attached yet"
 DELETED: Final = "the file is deleted"
+OUT_OF_REACH: Final = "the file cannot be reached"
 
 
 class File:
-    """One tracked file. ``since``: when its state began, in ms since 1970. ``present`` false: it was deleted.
+    """One tracked file. ``since``: when its state began, in ms since 1970.
 
+    ``missing``: why it was not there when it was looked at last; empty if it was.
     ``read_at``: when what is known of it was read, in ms since 1970.
     """
 
-    __slots__ = ("active", "known", "linked", "path", "places", "present", "read_at", "reason", "sessions", "since")
+    __slots__ = ("active", "known", "linked", "missing", "path", "places", "read_at", "reason", "sessions", "since")
 
     def __init__(self, path: str, *, known: bool, since: int, read_at: int = 0) -> None:
         self.path = path
         self.read_at = read_at
         self.sessions: dict[str, None] = {}
         self.places: tuple[Place, ...] = ()
-        self.present = True
+        self.missing = ""
         self.linked = False
         self.active = False
         self.known = known
@@ -198,20 +200,20 @@ class Tracked:
             self._settle(self.files[key], now_ms)
         return changed
 
-    def found(self, key: str, present: bool, now_ms: int) -> None:
-        """The file was looked at: it is there, or it was deleted."""
+    def found(self, key: str, present: bool | None, now_ms: int) -> None:
+        """The file was looked at: it is there, or it was deleted; null if that cannot be told."""
         file = self.files.get(key)
-        if file is not None and file.present != present:
-            file.present = present
+        missing = "" if present else OUT_OF_REACH if present is None else DELETED
+        if file is not None and file.missing != missing:
+            file.missing = missing
             self._settle(file, now_ms)
 
     def _settle(self, file: File, now_ms: int) -> None:
         """Find the state of ``file`` out anew."""
         own = self.directories.get(file.places[0][0]) if file.places else None
-        reason = NOT_YET if own is None else own.reason
-        active = own is not None and own.mode in ("watched", "polled") and file.present
-        if not file.present and own is not None and own.mode in ("watched", "polled"):
-            reason = DELETED
+        followed = own is not None and own.mode in ("watched", "polled")
+        active = followed and not file.missing
+        reason = NOT_YET if own is None else file.missing if followed and file.missing else own.reason
         if active != file.active:
             file.since = now_ms
             if not active:

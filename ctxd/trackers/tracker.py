@@ -331,8 +331,7 @@ class FileTrackers:
             present = await handle(keys)
             now_ms = self._clock.wall_ms()
             for key, is_there in present.items():
-                if is_there is not None:
-                    self.tracked.found(key, is_there, now_ms)
+                self.tracked.found(key, is_there, now_ms)
             self._coalescer.again(
                 [key for key in keys if key not in present and key in self.tracked.files],
                 self._clock.monotonic() + RETRY_S,

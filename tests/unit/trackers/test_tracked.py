@@ -1,6 +1,6 @@
 """What is tracked, for whom, and in which state."""
 
-from ctxd.trackers.tracked import DELETED, NOT_YET, Tracked
+from ctxd.trackers.tracked import DELETED, NOT_YET, OUT_OF_REACH, Tracked
 
 
 def taken(tracked: Tracked, session: str, key: str, path: str, *, known: bool = False) -> tuple[list[str], list[str]]:
@@ -66,6 +66,8 @@ def test_a_deleted_file_is_orphaned_until_it_is_there_again() -> None:
     tracked.found("a", False, 20)
     file = tracked.files["a"]
     assert (file.state, file.reason, file.since) == ("orphaned", DELETED, 20)
+    tracked.found("a", None, 25)
+    assert (file.state, file.reason, file.since) == ("orphaned", OUT_OF_REACH, 20)
     tracked.found("a", True, 30)
     assert (file.state, file.reason) == ("resumed", "")
 

@@ -1,0 +1,75 @@
+"""What the system refuses: a real limit of watches, and filesystems that change elsewhere."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ctxd.trackers.places import Filesystems, entry_of, refusal
+
+MOUNTINFO = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:44 / /mnt/far rw,relatime - nfs4 host:/export rw
+31 22 0:45 / /mnt/odd\\040name rw master:2 - fuse.sshfs host: rw
+32 22 0:46 / /mnt/near rw - fuse.fuse-overlayfs overlay rw
+"""
+
+
+def in_a_namespace(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["unshare", "-Ur", *command], capture_output=True, text=True)
+
+
+@pytest.mark.requirement("TRK-4")
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("unshare") is None, reason="needs user namespaces")
+def test_beyond_the_kernel_s_limit_directories_are_looked_at_and_watched_once_there_is_room(tmp_path: Path) -> None:
+    if in_a_namespace("true").returncode != 0:
+        pytest.skip("this user may make no user namespace")
+    ran = in_a_namespace(sys.executable, "-m", "tests.unit.trackers.short_of_watches", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["modes"] == ["polled"] * 5 + ["watched"] * 5
+    assert found["watches"] == 5
+    assert [what for what, _ in found["said"]] == ["tracker.polled"] * 5 + ["tracker.watched"] * 5
+    assert "no watch left" in found["said"][0][1]
+
+
+@pytest.mark.requirement("TRK-4")
+def test_filesystems_that_change_on_other_hosts_are_told_from_those_that_do_not(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(MOUNTINFO)
+    filesystems = Filesystems(str(table))
+    assert filesystems.remote(os.makedev(0, 44)) == "nfs4"
+    assert filesystems.remote(os.makedev(0, 45)) == "fuse.sshfs"
+    for near in (os.makedev(254, 0), os.makedev(0, 46), os.makedev(9, 9)):
+        assert filesystems.remote(near) is None
+    table.write_text(MOUNTINFO + "40 22 0:50 / /mnt/new rw - cifs //host/share rw\n")
+    assert filesystems.remote(os.makedev(0, 50)) == "cifs", "a mount that came later is found"
+    assert Filesystems(str(tmp_path / "none")).remote(os.makedev(0, 44)) is None
+
+
+def test_a_name_shows_changes_at_its_own_place_and_at_that_of_what_it_leads_to(tmp_path: Path) -> None:
+    for name in ("plain", "target", "many"):
+        (tmp_path / name).write_text("1")
+    os.symlink("target", tmp_path / "link")
+    os.symlink("nowhere", tmp_path / "dangling")
+    os.symlink("loop", tmp_path / "loop")
+    os.link(tmp_path / "many", tmp_path / "names")
+    place = str(tmp_path.resolve())
+    assert entry_of(f"{place}/plain").places == ((place, "plain"),)
+    assert entry_of(f"{place}/link").places == ((place, "link"), (place, "target"))
+    assert entry_of(f"{place}/link", lambda path, led_to: True).places == ((place, "link"),)
+    for name in ("dangling", "loop", "none"):
+        assert entry_of(f"{place}/{name}").places == ((place, name),)
+    assert [entry_of(f"{place}/{name}").linked for name in ("plain", "many", "names")] == [False, True, True]
+    assert entry_of(f"{place}/none").changed_ms is None
+
+
+def test_each_refusal_says_what_can_be_done_about_it() -> None:
+    causes = {2: "missing", 20: "missing", 28: "limit", 24: "limit", 13: "denied", 5: "unsupported"}
+    for number, cause in causes.items():
+        assert refusal(OSError(number, os.strerror(number))).cause == cause
+    assert refusal(ValueError("embedded null byte")).cause == "unsupported"
