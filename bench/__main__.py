@@ -28,6 +28,7 @@ BENCHES = (
     "discovery",
     "watch",
     "sandboxes",
+    "secrets",
 )
 
 

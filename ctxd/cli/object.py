@@ -48,7 +48,7 @@ def ls(
     if run.screen.listing(page.objects, [each.object for each in page.objects], next_cursor=page.next_cursor):
         return
     run.screen.table(
-        ("OBJECT", "TYPE", "STATE", "LEVEL", "CHARS", "SECRETS", "LABEL"),
+        ("OBJECT", "TYPE", "STATE", "LEVEL", "CHARS", "LABEL"),
         [
             (
                 short(each.object),
@@ -56,8 +56,7 @@ def ls(
                 each.state,
                 (each.level or "") + (" pinned" if each.pinned else ""),
                 count(each.char_count),
-                ", ".join(each.secrets),
-                each.label,
+                each.label + (f" (secrets: {', '.join(each.secrets)})" if each.secrets else ""),
             )
             for each in page.objects
         ],

@@ -56,7 +56,8 @@ def scan(run: Invocation, paths: tuple[Path, ...], session: str | None, everythi
     elif hits:
         rows = [(hit.place, str(hit.line or "args"), hit.rule, hit.tag) for hit in hits]
         run.screen.table(("PLACE", "LINE", "RULE", "TAG"), rows, right=(1,))
-    run.screen.note(f"{len(hits)} secrets in {count} {'objects' if session or everything else 'files'}")
+    if not run.screen.as_json:
+        run.screen.note(f"{len(hits)} secrets in {count} {'objects' if session or everything else 'files'}")
     return FOUND if hits else 0
 
 

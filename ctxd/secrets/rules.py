@@ -101,7 +101,7 @@ _FORMS: Final = (
     Rule(name="private-key", pattern=r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----", end=checks.pem_end),
     _rule(
         "url-credentials",
-        r"[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[A-Za-z0-9._~%!$&*+=-]{0,64}:(?P<s>[A-Za-z0-9._~%!$&*+=:,;#^?{}\[\]()-]{3,})"
+        r"://[A-Za-z0-9._~%!$&*+=-]{0,64}:(?P<s>[A-Za-z0-9._~%!$&*+=:,;#^?{}\[\]()-]{3,})"
         r"@[A-Za-z0-9_\[]",
         checks.is_url_password,
     ),

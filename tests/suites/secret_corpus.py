@@ -220,7 +220,7 @@ def negatives(seed: int = 7) -> dict[str, str]:
         f"example.org/mod{n} v1.{n % 9}.0 h1:{base64.b64encode(rng.randbytes(32)).decode()}" for n in range(2000)
     )
     lock = ",\n".join(
-        f'    "node_modules/p{n}": {{"version": "1.{n % 30}.2", "resolved": "https://registry.npmjs.org/p{n}/-/p{n}.tgz",'
+        f'    "node_modules/p{n}": {{"version": "1.{n % 30}.2", "resolved": "https://pkgs.example.org/p{n}/-/p{n}.tgz",'
         f' "integrity": "sha512-{base64.b64encode(rng.randbytes(64)).decode()}"}}'
         for n in range(1500)
     )
