@@ -18,18 +18,9 @@ import msgspec
 from bench.figures import Figure
 
 BENCHES = (
-    "rpc",
-    "store",
-    "assembly",
-    "resume",
-    "durable",
-    "isolation",
-    "index_growth",
-    "discovery",
-    "watch",
-    "sandboxes",
-    "secrets",
-)
+    "rpc", "store", "assembly", "resume", "durable", "isolation", "index_growth", "discovery", "watch",
+    "sandboxes", "secrets", "xtdb",
+)  # fmt: skip
 
 
 def figures(name: str) -> Iterator[Figure]:

@@ -14,7 +14,7 @@ a fixed rate that leaves processors idle, since a node that runs takes its share
 ``xtdb_catchup``: how fast a backlog drains while 50 writes a second go on, over those 50.
 
 ``xtdb_bulk``: 10,000 objects as a session that comes from another host reads them, decoded to versions, over one bare
-query for the same documents, decoded as JSON.
+query for the same documents, decoded and no more.
 """
 
 import asyncio

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from ctxd.backends.xtdb import transit
 from ctxd.backends.xtdb.node.install import install
 from ctxd.backends.xtdb.node.installation import Installation
 from ctxd.backends.xtdb.node.launch import Launch, command, find_config, start
@@ -69,10 +70,10 @@ class Bare:
                 return
 
     async def bulk(self, ids: Sequence[str], valid_time: str) -> list[Any]:
-        """The documents of ``ids``, by one query, decoded as JSON and no further."""
+        """The documents of ``ids``, by one query, decoded from transit and no further."""
         query = {"~:query": "{:find [e (pull e [*])] :in [[e ...]]}", "~:in-args": [list(ids)]}
         answer = await self._ask("POST", "/_xtdb/query", {"valid-time": valid_time}, json.dumps(query).encode())
-        found: list[Any] = json.loads(answer)
+        found: list[Any] = transit.decode(answer)
         return found
 
     async def _ask(self, method: str, path: str, params: dict[str, Any], body: bytes | None) -> bytes:
