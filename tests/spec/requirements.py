@@ -37,6 +37,7 @@ SECTIONS: dict[str, str] = {
     "CLT": "Client library",
     "XTB": "Versions in an XTDB node",
     "XDB": "The XTDB node",
+    "PRJ": "The projection to it",
 }
 
 _ROWS = """
@@ -176,6 +177,15 @@ XDB-5 | What the node has taken outlives its kill, and its index is made again f
 XDB-6 | Two nodes on one PostgreSQL see each other's writes. | ctxd
 XDB-7 | `ctxd xtdb install` takes only the jars it was made with, goes on where it was broken off, and says what helps when something is missing. | ctxd
 XDB-8 | `ctxd xtdb check` tells Java, installation, socket, version, ingester, flushing and lag of a node, each with what mends it. | ctxd
+PRJ-1 | Every row of the journal gets to the XTDB node once and in order, over kills of either at any moment. | ctxd
+PRJ-2 | A node that is slow, stands still, has failed or is away for hours delays and fails no write while there is room to wait, and then gets what waited. | ctxd
+PRJ-3 | A node that lost its data, or went back to an older copy, is noticed and gets what it lacks; one that holds what the journal does not is left alone, with a reason and a remedy. | ctxd
+PRJ-4 | A row that the node refuses is found, left out alone, and told; `ctxd requeue` puts it there once the node takes it. | ctxd
+PRJ-5 | `ctxd migrate` leads from either store to the other with everything kept; what is interrupted goes on, or is as it was. | ctxd
+PRJ-6 | `ctxd verify --store` compares journal, embedded versions and node, version by version and text by text; `ctxd rebuild-xtdb` fills an empty node and compares. | ctxd
+PRJ-7 | On an XTDB node the daemon does all that this specification says; reads of the past are answered by the node, merged with what it lacks, and by the embedded versions when it does not answer. | ctxd
+PRJ-8 | Rows that wait for the node are told of when half the room for them is taken; from four fifths on writes pass as fast as rows drain, and when it is full they are refused, applied nowhere, and told when to come back. | ctxd
+PRJ-9 | The store is `sqlite` or `xtdb`, named alone or in a table with its address, in a file, the environment or a flag. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

@@ -55,6 +55,7 @@ def test_a_named_file_is_read_instead_of_the_usual_ones(home, tmp_path):
     assert (found.log_level, found.drain_s) == ("debug", 5.0)
 
 
+@pytest.mark.requirement("PRJ-9")
 @pytest.mark.parametrize("text", ['store = "xtdb"\n', '[store]\nbackend = "xtdb"\n', 'store.backend = "xtdb"\n'])
 def test_the_store_is_named_alone_or_in_a_table_with_its_place(home, tmp_path, text):
     write(tmp_path / ".config/ctxd/ctxd.toml", text)

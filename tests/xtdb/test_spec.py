@@ -31,7 +31,7 @@ def run(node: Node, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(RUN_S_MAX)
-@pytest.mark.requirement("XTDB-7")
+@pytest.mark.requirement("PRJ-7")
 def test_what_concerns_versions_holds_on_a_node(memory_node: Node) -> None:
     done = run(memory_node, *(SPEC / name for name in OF_THE_STORE))
     assert done.returncode == 0, done.stdout[-8000:]
@@ -40,7 +40,7 @@ def test_what_concerns_versions_holds_on_a_node(memory_node: Node) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(RUN_S_MAX)
-@pytest.mark.requirement("XTDB-7")
+@pytest.mark.requirement("PRJ-7")
 def test_everything_else_holds_on_a_node_too(memory_node: Node) -> None:
     done = run(memory_node, *(path for path in sorted(SPEC.glob("test_*.py")) if path.name not in OF_THE_STORE))
     assert done.returncode == 0, done.stdout[-8000:]

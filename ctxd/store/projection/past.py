@@ -13,6 +13,7 @@ import msgspec
 
 from ctxd.backends.port import LATEST, Version
 from ctxd.backends.xtdb.answers import Held
+from ctxd.backends.xtdb.apart import apart
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id, from_doc
 from ctxd.clock import Clock
@@ -31,6 +32,8 @@ AVOIDED_S: Final = 5.0
 """Seconds that a node is not asked after it failed to answer."""
 
 _IDS_ASKED: Final = 1_000
+_CONVERTED_HERE: Final = 50
+"""Documents that become versions on the loop: some hundred microseconds."""
 
 T = TypeVar("T")
 
@@ -67,6 +70,7 @@ class ProjectedPast:
         self._writer = writer
         self._fences = Fences() if fences is None else fences
         self._cursor_id = cursor_id(writer)
+        self._converters = anyio.CapacityLimiter(1)
         self._avoided_until = 0.0
         self.answered = 0
         self.fallen_back = 0
@@ -220,8 +224,7 @@ class ProjectedPast:
             asked = [self._cursor_id, *wanted[first : first + _IDS_ASKED]]
             held = await basis.node.held(asked, valid_time=at, tx_id=basis.tx_id)
             self._require_cursor(basis, held.pop(self._cursor_id, None))
-            for id, one in held.items():
-                version, writer = from_doc(one.doc, one.valid_time)
+            for id, (version, writer) in (await self._versions(held)).items():
                 if writer == self._writer and version.tx <= tx:
                     found[id] = version
                 else:
@@ -231,6 +234,12 @@ class ProjectedPast:
             mine = await self._model.as_of(unsure, valid_time=at, tx=tx)
             found |= {version.id: version for version in mine}
         return found
+
+    async def _versions(self, held: dict[str, Held]) -> dict[str, tuple[Version, str]]:
+        def convert() -> dict[str, tuple[Version, str]]:
+            return {id: from_doc(one.doc, one.valid_time) for id, one in held.items()}
+
+        return convert() if len(held) <= _CONVERTED_HERE else await apart(convert, self._converters)
 
     def _require_cursor(self, basis: _Basis, held: Held | None) -> None:
         if held is None or cursors.from_doc(held.doc) != basis.cursor:

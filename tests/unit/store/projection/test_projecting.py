@@ -124,6 +124,7 @@ async def test_what_an_earlier_life_still_sends_does_nothing(root, node):
     assert (await compared(root, node.connect)).equal
 
 
+@pytest.mark.requirement("PRJ-2")
 async def test_writes_are_acknowledged_while_nobody_answers_and_are_caught_up_with(root, node):
     node.down = True
     async with projecting(root, node.connect) as store:
@@ -168,6 +169,7 @@ async def test_an_ingester_that_failed_is_said_and_waited_for(root, node):
 
 
 class TestPoison:
+    @pytest.mark.requirement("PRJ-4")
     async def test_the_one_row_that_is_refused_is_left_out_and_said_and_the_rest_flows(self, root, node):
         node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] in ("t137", "t200")
         async with projecting(root, node.connect) as store:
@@ -274,6 +276,7 @@ class TestOtherNodes:
             await level(store)
             assert store.heard("projection.lost") == [{"rows": 30, "from": 0}]
 
+    @pytest.mark.requirement("PRJ-3")
     async def test_a_journal_that_is_behind_its_node_stops_and_says_what_helps(self, root, node, tmp_path):
         async with projecting(root, node.connect) as store:
             fill(store, 10)
@@ -309,6 +312,7 @@ class TestOtherNodes:
 
 
 class TestRoomToWait:
+    @pytest.mark.requirement("PRJ-8")
     async def test_half_full_warns_nearly_full_slows_down_and_full_refuses(self, root, node):
         async with projecting(root, node.connect, room=Room(rows=1_000)) as store:
             await level(store)
@@ -323,6 +327,7 @@ class TestRoomToWait:
             assert (refused.value.code, refused.value.outcome) == ("rate_limited", "not_applied")
             assert 0 < refused.value.retry_after_ms <= 1_000 / spill.DRAIN_LEAST
 
+    @pytest.mark.requirement("PRJ-8")
     async def test_a_full_backlog_refuses_writes_until_it_drains(self, root, node):
         async with projecting(root, node.connect, room=Room(rows=100)) as store:
             await level(store)
@@ -369,6 +374,7 @@ class TestPast:
                         assert await from_node.history("t", ascending=ascending, tx=tx, after=after) == mine
             assert from_node.answered > 20 and from_node.fallen_back == 0
 
+    @pytest.mark.requirement("PRJ-7")
     async def test_what_the_node_lacks_comes_from_the_read_model(self, root, node):
         async with projecting(root, node.connect) as store:
             for n in range(5):
@@ -401,6 +407,7 @@ class TestPast:
         assert (await compared(root, node.connect)).equal
         assert (await compared(tmp_path / "other", node.connect)).equal
 
+    @pytest.mark.requirement("PRJ-7")
     async def test_a_node_that_does_not_answer_is_not_waited_for_again_and_again(self, root, node, monkeypatch):
         monkeypatch.setattr(past, "ANSWER_S", 0.05)
         async with projecting(root, node.connect) as store:
