@@ -7,11 +7,13 @@ file and is at work just then is let go first, for it may be about to report the
 changes here.
 """
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
@@ -40,6 +42,9 @@ LEASED_AT_A_TIME: Final = 1_000
 
 BUSY_S: Final = 0.1
 """Seconds for which a session counts as at work after a write."""
+
+ROWS_INLINE_MAX: Final = 2_000
+"""Tracked files that are put in order on the loop: some 2 ms. More go to a thread."""
 
 _READING: Final = ("r", "a")
 """What a segment's payload calls the reads and the activations of its write."""
@@ -71,6 +76,7 @@ class Tracking:
         self._wanted: dict[str, dict[str, bool]] = {}
         self._busy: OrderedDict[str, float] = OrderedDict()
         self._asked = anyio.Event()
+        self._listing = anyio.CapacityLimiter(1)
         self._store.on_durable(self._land)
         sessions.on_live(self._take_up)
 
@@ -208,11 +214,9 @@ class Tracking:
 
     # --- seeing it ---
 
-    def rows(self, *, after: str, state: State | None, limit: int) -> list[Row]:
-        """Tracked files by path and id from beyond ``after`` on, a row each: its id and the file."""
-        files = self.trackers.tracked.files
-        order = sorted((place_of(id, file), id) for id, file in files.items() if state in (None, file.state))
-        return [(id, files[id]) for place, id in order if place > after][:limit]
+    async def rows(self, *, after: str, state: State | None, limit: int) -> list[Row]:
+        """Tracked files by path and id from beyond ``after`` on, a row each: its id and the file. Cancel: safe."""
+        return await self._page(list(self.trackers.tracked.files.items()), after, state, limit)
 
     async def rows_of(self, session: str, *, after: str, state: State | None, limit: int) -> list[Row]:
         """The same of all that ``session`` has read, tracked or not. Raises: CtxdError session_not_found."""
@@ -229,8 +233,16 @@ class Tracking:
                     file = File(head.document.source.path, known=True, since=head.valid_time)
                     file.reason = waits if id in followable else "only its own agent can look at it"
                 rows[id] = file
-        order = sorted((place_of(id, file), id) for id, file in rows.items() if state in (None, file.state))
-        return [(id, rows[id]) for place, id in order if place > after][:limit]
+        return await self._page(list(rows.items()), after, state, limit)
+
+    async def _page(self, rows: list[Row], after: str, state: State | None, limit: int) -> list[Row]:
+        def page() -> list[Row]:
+            behind = [row for row in rows if state in (None, row[1].state) and place_of(*row) > after]
+            return heapq.nsmallest(limit, behind, key=lambda row: place_of(*row))
+
+        if len(rows) <= ROWS_INLINE_MAX:
+            return page()
+        return await anyio.to_thread.run_sync(page, limiter=self._listing)
 
 
 def place_of(id: str, file: File) -> str:

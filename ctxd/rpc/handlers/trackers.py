@@ -16,7 +16,7 @@ def handlers(tracking: Tracking | None) -> dict[str, Handler]:
             return TrackerListResult(trackers=(), watching=Watching(watcher=None), next_cursor=None)
         after = _decoded(params.cursor)
         if params.session is None:
-            rows = tracking.rows(after=after, state=params.state, limit=params.limit + 1)
+            rows = await tracking.rows(after=after, state=params.state, limit=params.limit + 1)
         else:
             rows = await tracking.rows_of(params.session, after=after, state=params.state, limit=params.limit + 1)
         shown = rows[: params.limit]
