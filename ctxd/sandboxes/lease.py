@@ -37,6 +37,15 @@ class Lease:
             left = (registration.expires_at - clock.wall_ms()) / 1000
         return cls(clock.monotonic() + max(left, RESTART_GRACE_S), by_time=registration.ttl_s is not None)
 
+    def expires_at(self, registration: Registration, clock: Clock) -> int | None:
+        """When it ends, in ms since 1970; null while a connection holds it."""
+        if self.ends == math.inf:
+            return None
+        ends = clock.wall_ms() + round(1000 * (self.ends - clock.monotonic()))
+        written = registration.expires_at
+        # The time that was acknowledged, to the millisecond; a restart may have put it off.
+        return ends if written is None or ends > written + 1000 else written
+
     def hold(self, connection: int) -> None:
         """From now on it lasts as long as ``connection``."""
         self.holder, self.ends = connection, math.inf

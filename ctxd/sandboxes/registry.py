@@ -196,7 +196,7 @@ class Sandboxes:
         """One of them. Raises: CtxdError sandbox_not_found."""
         known = self._named(sandbox)
         figures = self._doors.figures(sandbox)
-        left = self._leases[sandbox].ends - self._clock.monotonic()
+        lease = self._leases[sandbox]
         return SandboxView(
             sandbox=sandbox,
             principal=known.principal,
@@ -210,7 +210,7 @@ class Sandboxes:
             grace_s=known.grace_s,
             uid=known.uid,
             created_at=known.created_at,
-            expires_at=None if left == math.inf else self._clock.wall_ms() + round(1000 * left),
+            expires_at=lease.expires_at(known, self._clock),
             connections=figures.connections,
             requests=figures.requests,
             refused=figures.refused,

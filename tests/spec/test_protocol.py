@@ -153,6 +153,8 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
     file = s.read("a.py").object
     s.deactivate(file)
     member = {"session": s.id, "object": file}
+    with connect_sync(daemon.socket) as host:
+        box = {"sandbox": host.sandbox_register([s.id], grants=(), ttl_s=600).sandbox.sandbox}
     user, assistant = [{"role": "user", "content": "x"}], [{"role": "assistant", "content": "y"}]
     calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("session.create", {"agent": "a", "session": f"{s.id}-made"}, {"agent": "b"}),
@@ -169,6 +171,9 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         ("tool.observe", {"session": s.id, "command": "ls", "output": "c.py\n"}, {"output": ""}),
         ("file.index", {"session": s.id, "path": "b.py", "content": "2\n"}, {"content": "3\n"}),
         ("file.discover", {"session": s.id, "paths": ["d.py"]}, {"paths": []}),
+        ("sandbox.register", {"sessions": [s.id], "grants": [], "ttl_s": 600}, {"ttl_s": 60}),
+        ("sandbox.renew", box, {"sandbox": "x"}),
+        ("sandbox.release", box, {"sandbox": "x"}),
         ("session.pause", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.resume", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.close", {"session": s.id}, {"session": f"{s.id}-made"}),

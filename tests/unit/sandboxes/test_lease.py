@@ -56,6 +56,19 @@ def test_a_restart_leaves_time_to_renew(settings, left):
     assert Lease.after_restart(registration(**settings), Clock()).ends == 50.0 + left
 
 
+@pytest.mark.requirement("BOX-4")
+def test_the_time_that_was_acknowledged_is_the_one_that_is_told():
+    clock = Clock()
+    box = registration(grace_s=0, ttl_s=600, expires_at=1_600_000)
+    lease = Lease.of(box, clock)
+    clock.wall, clock.running = clock.wall + 100_003, clock.running + 100.0
+    assert lease.expires_at(box, clock) == 1_600_000
+    lease.hold(1)
+    assert lease.expires_at(box, clock) is None
+    late = Lease.after_restart(registration(grace_s=0, ttl_s=1, expires_at=1), clock)
+    assert late.expires_at(registration(grace_s=0, ttl_s=1, expires_at=1), clock) == clock.wall + 30_000
+
+
 def test_an_id_is_short_and_has_eighty_bits():
     ids = {new_id() for _ in range(1000)}
     assert len(ids) == 1000
