@@ -93,7 +93,7 @@ class TestKills:
         storm = Storm(daemon)
 
         async def nemesis() -> None:
-            for number in range(12):
+            for number in range(9):
                 await anyio.sleep(storm.rng.uniform(0.2, 0.8))
                 if number % 4 == 3:
                     await run_sync(kept.kill)
