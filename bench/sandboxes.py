@@ -6,7 +6,7 @@ anything. Both are expected to grow with the number of sandboxes; memory is show
 
 ``sandbox_isolation``: as ``bench.isolation``, the victim on the host's socket, the flood on those of four sandboxes
 with the usual quota: most of what they send is refused. ``sandbox_isolation_unmetered``: one sandbox whose quota lets
-all of it through.
+all of it through; shown, not held to a goal.
 """
 
 import json
@@ -43,8 +43,8 @@ def run() -> Iterator[Figure]:
         yield from crowd()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    yield neighbours("sandbox_isolation", FLOODERS, {})
-    yield neighbours("sandbox_isolation_unmetered", 1, ROOMY)
+    yield neighbours("sandbox_isolation", FLOODERS, {}, ISOLATION_GOAL)
+    yield neighbours("sandbox_isolation_unmetered", 1, ROOMY, None)
 
 
 def crowd() -> Iterator[Figure]:
@@ -76,7 +76,7 @@ def crowd() -> Iterator[Figure]:
         )
 
 
-def neighbours(figure: str, flooders: int, quota: dict[str, int]) -> Figure:
+def neighbours(figure: str, flooders: int, quota: dict[str, int], goal: float | None) -> Figure:
     """What so many flooding sandboxes with ``quota`` cost a client of the host."""
     rounds, seconds = (3, 1.0) if running.quick() else (5, 1.5)
     with running.folder() as place, ExitStack() as stack:
@@ -106,7 +106,7 @@ def neighbours(figure: str, flooders: int, quota: dict[str, int]) -> Figure:
     worst = max(ratios, key=lambda name: ratios[name])
     detail = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     return Figure(
-        name=figure, value=ratios[worst], goal=ISOLATION_GOAL, better="lower",
+        name=figure, value=ratios[worst], goal=goal, better="lower",
         detail=f"p99 over quiet p99 beside {flooders} sandboxes of 4 connections each: {detail}",
     )  # fmt: skip
 
