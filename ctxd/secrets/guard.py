@@ -22,6 +22,9 @@ TAG_DIGITS: Final = 8
 
 _encode: Final = msgspec.json.Encoder().encode
 
+_APART: Final = b"\n\n"
+"""What stands between two texts that are looked at together."""
+
 
 class Guard:
     """Scans with one set of rules, and hashes with one key."""
@@ -83,6 +86,13 @@ class Capture:
         data = text.encode("utf-8", "surrogatepass")
         hits = self._guard.scanner.hits(data)
         return self._kept(text, data, hits) if hits else text
+
+    def finds_nothing(self, value: Any, *texts: str) -> bool:  # noqa: ANN401 - any JSON value is what it is for
+        """Whether ``value`` and ``texts``, looked at in one go, hold nothing that would be flagged or redacted."""
+        if self._policy == "off":
+            return True
+        parts = (_encode(value), *(text.encode("utf-8", "surrogatepass") for text in texts))
+        return not self._guard.scanner.hits(_APART.join(parts))
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
         """A JSON value as it is to be kept; a text under a telling name is looked at together with its name."""

@@ -33,6 +33,9 @@ class Cleared(msgspec.Struct, frozen=True):
 
 def cleared(capture: Capture, params: ToolcallRecordParams) -> Cleared:
     """``params`` with arguments and output captured by ``capture``."""
+    shown_apart = () if params.args_display is None else (params.args_display,)
+    if capture.finds_nothing(params.args, params.content, *shown_apart):
+        return Cleared(params, capture.secrets)
     content, args = capture.text(params.content), capture.value(params.args)
     shown = None if params.args_display is None else capture.text(params.args_display)
     if content is not params.content or args is not params.args or shown is not params.args_display:

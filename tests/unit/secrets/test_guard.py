@@ -41,6 +41,16 @@ def test_text_without_secrets_is_the_same_text_under_every_policy():
         assert capture.secrets == told and not capture.redacted
 
 
+@pytest.mark.parametrize("policy", ["flag", "redact"])
+def test_texts_looked_at_together_hold_what_any_of_them_holds_and_nothing_more(policy):
+    assert GUARD.capture(policy).finds_nothing({"command": "ls"}, "plain", "text")
+    assert not GUARD.capture(policy).finds_nothing({"command": f"login {TOKEN}"}, "plain")
+    assert not GUARD.capture(policy).finds_nothing({}, "plain", f"a line with {TOKEN} in it")
+    # Half of one in a text and half in the next is no secret.
+    assert GUARD.capture(policy).finds_nothing({}, TOKEN[:20], TOKEN[20:])
+    assert GUARD.capture("off").finds_nothing({}, TOKEN)
+
+
 def test_with_the_policy_off_nothing_is_looked_at_and_that_is_said():
     capture = GUARD.capture("off")
     assert capture.text(TOKEN) == TOKEN
