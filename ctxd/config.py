@@ -75,6 +75,9 @@ class Config:
     tracking_watcher: Watcher
     store_backend: StoreBackend
     store_url: str
+    store_shared: bool
+    store_host: str
+    store_lease_s: float
     store_backlog_rows: int
     store_backlog_bytes: int
     origins: Mapping[str, str]
@@ -189,6 +192,15 @@ def _address(value: object) -> str:
     return text
 
 
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value not in ("true", "false"):
+        raise ValueError
+    return value == "true"
+
+
+_FLAG = ("true or false", _flag)
 _PATH = ("an absolute path", _absolute)
 
 SETTINGS: Final = (
@@ -221,6 +233,9 @@ SETTINGS: Final = (
     ),
     Setting("store.backend", "sqlite", "what answers about the past", *_one_of("sqlite", "xtdb")),
     Setting("store.url", None, "where the XTDB node is", "unix:/path or http://host:port", _address),
+    Setting("store.shared", False, "whether daemons of other hosts use the same log", *_FLAG),
+    Setting("store.host", "", "what other hosts call this one; empty: the machine's name", "a name", _text),
+    Setting("store.lease_s", 15.0, "silence after which others may take over", *_seconds(1, 3600)),
     Setting("store.backlog_rows", 5_000_000, "writes that may wait for the node", *_whole_number(100, 10**9)),
     Setting("store.backlog_bytes", 4 * 2**30, "bytes of them", *_whole_number(2**20, 2**44)),
 )

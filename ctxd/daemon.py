@@ -9,9 +9,10 @@ import grp
 import os
 import resource
 import signal
+import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import msgspec
@@ -32,6 +33,7 @@ from ctxd.observe.logs import open_log
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
+from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers.table import complete
 from ctxd.rpc.lane import Floor, Timing
 from ctxd.rpc.listeners import Listeners
@@ -48,6 +50,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.answers import StoreFailed
+from ctxd.store.projection.ownership import Ownership
 from ctxd.store.projection.projection import Projection, Target
 from ctxd.store.projection.spill import Room
 from ctxd.store.versions import VersionStore
@@ -58,11 +61,22 @@ from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse
 from ctxd_protocol.status import DaemonStatus
 
+if TYPE_CHECKING:
+    from ctxd.sessions.hosts import Hosts
+
 _E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
 _EXIT_CONFIG: Final = 78
 _COLLECTED_AT: Final = 20_000
 """Objects made, less those freed, after which the collector looks at them: some 1,000 writes, a few ms."""
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """Other hosts use the same log. ``host`` is what they call this one; others may take over after ``lease_s`` of
+    its silence."""
+
+    host: str
+    lease_s: float
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     collapse: Collapse = Collapse()
     watcher: Choice | None = "auto"
     store: Target | None = None
+    shared: Shared | None = None
     secrets: SecretPolicy = DEFAULT
     scanner: Scanner | None = None
 
@@ -93,7 +108,10 @@ class Daemon:
         self._options = options
         self._clock = clock
         self._log = log
-        self._store = VersionStore(options.state_dir, clock, self._projection())
+        self._ownership = Ownership(lambda ids: self._store.heads(ids))
+        self._projection = self._make_projection()
+        self._hosts: Hosts | None = None
+        self._store = VersionStore(options.state_dir, clock, self._projection)
         self._store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
         self._server: Server | None = None
         self._sessions: Sessions | None = None
@@ -103,10 +121,31 @@ class Daemon:
         self._ready_at = 0.0
         self._draining = False
 
-    def _projection(self) -> Projection | None:
-        if self._options.store is None:
+    def _make_projection(self) -> Projection | None:
+        options = self._options
+        if options.store is None:
             return None
-        return Projection(self._options.store, self._clock, tell=lambda what, said: self._log.warning(what, **said))
+        projection = Projection(options.store, self._clock, tell=self._tell)
+        if options.shared is not None:
+            projection.share(self._ownership)
+        return projection
+
+    def _tell(self, what: str, said: dict[str, Any]) -> None:
+        self._log.warning(what, **said)
+
+    async def _make_hosts(self, live: Sessions, filesystem: str) -> "Hosts | None":
+        target, shared, projection = self._options.store, self._options.shared, self._projection
+        if shared is None or target is None or projection is None:
+            return None
+        # What it takes to speak HTTP is loaded only by those who do.
+        from ctxd.sessions.hosts import hosts_at
+
+        hosts = hosts_at(
+            target.url, live, self._ownership, self._clock, host=shared.host, lease_s=shared.lease_s,
+            filesystem=filesystem, projected=lambda: projection.seq, tell=self._tell,
+        )  # fmt: skip
+        await hosts.start()
+        return hosts
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until SIGTERM or SIGINT, then drain; started once the socket answers.
@@ -130,6 +169,8 @@ class Daemon:
             listeners, boxes = self._listeners, self._sandboxes
             assert listeners is not None and boxes is not None, "made with the handlers"
             listeners.serve(handlers, floor)
+            if self._hosts is not None:
+                await parts.start(self._hosts.run)
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 await parts.start(listeners.run)
                 # Before the host's socket: a harness that is back at once finds its sandboxes.
@@ -163,6 +204,7 @@ class Daemon:
         # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
         for mounts in await live.start():
             indexer.confine(mounts)
+        self._hosts = await self._make_hosts(live, host)
         self._tracking = self._make_tracking(live, indexer, on_host)
         notices = Notices(live)
         archive = Archive(store, live)
@@ -177,7 +219,11 @@ class Daemon:
                 check_witness=store.check_witness,
             ),
             sandboxes.keeping_mounts(
-                sessions.handlers(live, indexer, notices, self._options.collapse, self._options.secrets), boxes
+                host_methods.handlers(
+                    sessions.handlers(live, indexer, notices, self._options.collapse, self._options.secrets),
+                    self._hosts,
+                ),
+                boxes,
             ),
             toolcalls.handlers(live),
             files.handlers(live, indexer),
@@ -325,6 +371,7 @@ def _options(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
         collapse=Collapse(per_turn=config.collapse_per_turn, turns=config.collapse_turns),
         watcher=None if config.tracking_watcher == "off" else config.tracking_watcher,
         store=_target(config),
+        shared=_shared(config),
         secrets=config.secrets_policy,
         scanner=scanner,
     )
@@ -334,6 +381,14 @@ def _target(config: Config) -> Target | None:
     if config.store_backend == "sqlite":
         return None
     return Target(url=config.store_url, room=Room(config.store_backlog_rows, config.store_backlog_bytes))
+
+
+def _shared(config: Config) -> Shared | None:
+    if not config.store_shared:
+        return None
+    if config.store_backend != "xtdb":
+        raise StateDirError("store.shared needs store.backend = xtdb", exit_code=_EXIT_CONFIG)
+    return Shared(host=config.store_host or socket.gethostname(), lease_s=config.store_lease_s)
 
 
 def _gid(group: str) -> int:

@@ -192,6 +192,7 @@ class Client:
     session_configure = _awaited(sessions.session_configure)
     session_list = _awaited(sessions.session_list)
     session_get = _awaited(sessions.session_get)
+    session_owner = _awaited(sessions.session_owner)
     session_pause = _awaited(sessions.session_pause)
     session_resume = _awaited(sessions.session_resume)
     session_close = _awaited(sessions.session_close)

@@ -148,6 +148,8 @@ CLASSES: Final[dict[str, type[CallFailed]]] = {
     "timeout": TimedOut,
     "data_loss": DaemonFault,
     "store_failed": Unavailable,
+    "store_unavailable": Unavailable,
+    "session_owned_elsewhere": InvalidState,
 }
 """The class of every code that a daemon can send."""
 

@@ -188,6 +188,7 @@ class SyncClient:
     session_configure = _blocking(sessions.session_configure)
     session_list = _blocking(sessions.session_list)
     session_get = _blocking(sessions.session_get)
+    session_owner = _blocking(sessions.session_owner)
     session_pause = _blocking(sessions.session_pause)
     session_resume = _blocking(sessions.session_resume)
     session_close = _blocking(sessions.session_close)

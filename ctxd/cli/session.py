@@ -6,13 +6,16 @@ from pathlib import Path
 import click
 
 from ctxd.cli.command import Command, Group, Invocation, common, listing, session_argument
-from ctxd.cli.exits import USAGE, Stop
+from ctxd.cli.exits import NOT_FOUND, USAGE, Stop
 from ctxd.cli.names import session_id
 from ctxd.cli.screen import cell
 from ctxd.cli.words import age, count, moment
 from ctxd.clock import SystemClock
 from ctxd_client.calls.handle import as_mounts
+from ctxd_client.errors import CallFailed, NotFound
+from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods import SessionOwnerResult
 from ctxd_protocol.sessions import SessionState, SessionView
 
 
@@ -26,6 +29,7 @@ def session() -> None:
 @click.option("--agent", metavar="AGENT", help="Only sessions of this agent.")
 @click.option("--label", metavar="LABEL", help="Only sessions with this label: KEY, or KEY=VALUE.")
 @click.option("--text", metavar="TEXT", help="Only sessions whose preview has this text.")
+@click.option("--elsewhere", is_flag=True, help="The sessions of other hosts that use the same log.")
 @click.option(
     "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
 )
@@ -38,18 +42,21 @@ def ls(
     agent: str | None,
     label: str | None,
     text: str | None,
+    elsewhere: bool,
     limit: int,
     cursor: str | None,
 ) -> None:
     """List sessions, newest first."""
     with run.client() as client:
-        page = client.session_list(state=state, agent=agent, label=label, text=text, limit=limit, cursor=cursor)
+        page = client.session_list(
+            state=state, agent=agent, label=label, text=text, elsewhere=elsewhere, limit=limit, cursor=cursor
+        )
     ids = [each.session for each in page.sessions]
     if run.screen.listing(page.sessions, ids, next_cursor=page.next_cursor):
         return
     now = SystemClock().wall_ms()
     run.screen.table(
-        ("SESSION", "AGENT", "STATE", "TURNS", "ACTIVE", "INDEX", "UPDATED", "LAST MESSAGE"),
+        ("SESSION", "AGENT", "STATE", "TURNS", "ACTIVE", "INDEX", "UPDATED", "HOST" if elsewhere else "LAST MESSAGE"),
         [
             (
                 each.session,
@@ -59,7 +66,7 @@ def ls(
                 count(each.active_count),
                 count(each.index_count),
                 age(each.updated_at, now),
-                each.preview,
+                (each.host or "") if elsewhere else each.preview,
             )
             for each in page.sessions
         ],
@@ -75,8 +82,35 @@ def ls(
 def show(run: Invocation, session: str | None) -> None:
     """Show one session's settings and what is in its sets."""
     with run.client() as client:
-        found = client.session_get(session_id(client, session)).session
+        id = session_id(client, session)
+        try:
+            found = client.session_get(id).session
+        except NotFound:
+            if (owner := _owner(client, id)) is None:
+                raise
+            hint = "ctx session resume takes it over once it is paused there, or its host is silent"
+            raise Stop(NOT_FOUND, f"session {id} is {_whose(owner)}", hint=hint) from None
+        owner = _owner(client, id)
     _show(run, found)
+    if owner is not None and not run.screen.as_json:
+        run.screen.line(f"{run.screen.paint('host     ', 'dim')} {cell(_whose(owner))}")
+
+
+def _owner(client: SyncClient, session: str) -> SessionOwnerResult | None:
+    """Whose the session is; null where no other host is, or none has it, or the node does not tell."""
+    try:
+        return client.session_owner(session)
+    except CallFailed as error:
+        if error.code in ("unsupported", "session_not_found", "store_unavailable", "method_not_found"):
+            return None
+        raise
+
+
+def _whose(owner: SessionOwnerResult) -> str:
+    whose = f"that of this host, {owner.host}" if owner.here else f"that of host {owner.host}"
+    free = ", given up for any host to resume" if owner.released else ""
+    kept = f"; what was written here too late is session {owner.branch}" if owner.branch else ""
+    return whose + free + kept
 
 
 @session.command(

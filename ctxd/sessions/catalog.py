@@ -31,6 +31,11 @@ class Catalog:
     def __contains__(self, session: object) -> bool:
         return session in self._heads
 
+    def state(self, session: str) -> SessionState | None:
+        """The state of ``session``, null if it is not known."""
+        known = self._heads.get(session)
+        return None if known is None else known[0].settings.state
+
     def states(self) -> dict[str, SessionState]:
         """The state of every session."""
         return {session: head.settings.state for session, (head, _) in self._heads.items()}

@@ -23,7 +23,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.store.projection.ownership import Lost, Ownership
 from ctxd.store.sharing import fences, owners
 from ctxd.store.sharing.fences import Fence
-from ctxd.store.sharing.log import SharedLog
+from ctxd.store.sharing.log import SharedLog, shared_log
 from ctxd.store.sharing.owners import Owner
 from ctxd.store.writes import Write
 from ctxd_protocol.ids import session_object_id
@@ -335,6 +335,20 @@ class Hosts:
             for session, owner in others.items()
             if session in heads
         ]
+
+
+def hosts_at(
+    url: str, sessions: Sessions, ownership: Ownership, clock: Clock, *, host: str, lease_s: float, filesystem: str,
+    projected: Callable[[], int], tell: Tell,
+) -> Hosts:  # fmt: skip
+    """The hosts that meet in the log behind the node at ``url``; the others call this one ``host``, and may take over
+    after ``lease_s`` of its silence. ``filesystem`` is the id of its own filesystem; for the rest see ``Hosts``."""
+    store = sessions.store
+    log = shared_log(
+        url, clock, writer=store.writer, host=host, filesystem=filesystem, incarnation=store.incarnation,
+        lease_s=lease_s, tell=tell,
+    )  # fmt: skip
+    return Hosts(sessions, log, ownership, clock, projected=projected, tell=tell)
 
 
 def _summary(session: str, head: Head, valid_time: int, host: str) -> SessionSummary:

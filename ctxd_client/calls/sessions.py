@@ -14,6 +14,7 @@ from ctxd_protocol.methods import (
     SessionCreateParams,
     SessionListParams,
     SessionListResult,
+    SessionOwnerResult,
     SessionParams,
     SessionResult,
     SessionResumeResult,
@@ -103,14 +104,17 @@ def session_list(
     text: str | None = None,
     limit: int = 100,
     cursor: str | None = None,
+    elsewhere: bool = False,
 ) -> Call[SessionListResult]:
-    """One page of sessions, newest first. Pass ``next_cursor`` as ``cursor`` for the page after it.
+    """One page of sessions, newest first, or of those of other hosts. Pass ``next_cursor`` as ``cursor`` for the next.
 
     Example: ``page = await client.session_list(state="active")``
     """
     return Call(
         "session.list",
-        SessionListParams(state=state, agent=agent, label=label, text=text, limit=limit, cursor=cursor),
+        SessionListParams(
+            state=state, agent=agent, label=label, text=text, elsewhere=elsewhere, limit=limit, cursor=cursor
+        ),
         SessionListResult,
     )
 
@@ -121,6 +125,14 @@ def session_get(session: str) -> Call[SessionResult]:
     Example: ``(await client.session_get("s1")).session.active_set``
     """
     return Call("session.get", SessionParams(session=session), SessionResult)
+
+
+def session_owner(session: str) -> Call[SessionOwnerResult]:
+    """Which of several hosts a session is on, and whether it can be resumed here.
+
+    Example: ``(await client.session_owner("s1")).host``
+    """
+    return Call("session.owner", SessionParams(session=session), SessionOwnerResult)
 
 
 def session_pause(

@@ -66,6 +66,7 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "content_unavailable": ErrorKind(-32007),
     "purged": ErrorKind(-32007),
     "source_unreachable": ErrorKind(-32007, retryable=True),
+    "session_owned_elsewhere": ErrorKind(-32007),
     # What is beyond a bound.
     "too_large": ErrorKind(-32008),
     "unsupported": ErrorKind(-32009),
@@ -74,6 +75,7 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     # What the daemon cannot do now.
     "draining": ErrorKind(-32011, retryable=True),
     "store_backlog_full": ErrorKind(-32012, retryable=True),
+    "store_unavailable": ErrorKind(-32012, retryable=True),
     "disk_full": ErrorKind(-32013, retryable=True),
     "corrupt": ErrorKind(-32014),
     "timeout": ErrorKind(-32015, retryable=True),

@@ -137,7 +137,10 @@ class SessionResult(Result, frozen=True, kw_only=True):
 
 
 class SessionListParams(Params, frozen=True, kw_only=True):
-    """Filters, all of which must hold: ``label`` is ``name=value``, ``text`` occurs in id or preview."""
+    """Filters, all of which must hold: ``label`` is ``name=value``, ``text`` occurs in id or preview.
+
+    ``elsewhere``: the sessions of other hosts instead of this one's, in the order of their ids.
+    """
 
     state: SessionState | None = None
     agent: str | None = None
@@ -145,6 +148,7 @@ class SessionListParams(Params, frozen=True, kw_only=True):
     text: str | None = None
     limit: PageSize = 100
     cursor: str | None = None
+    elsewhere: bool = False
 
 
 class SessionListResult(Result, frozen=True, kw_only=True):
@@ -152,6 +156,21 @@ class SessionListResult(Result, frozen=True, kw_only=True):
 
     sessions: tuple[SessionSummary, ...]
     next_cursor: str | None
+
+
+class SessionOwnerResult(Result, frozen=True, kw_only=True):
+    """Whose a session is. ``host``: the name of that host; ``here``: it is this one. ``released``: any may take it.
+
+    ``branch``: the session that keeps what was written here after the session went on elsewhere, null if nothing was.
+    ``lease_left_ms``: how long its host is still counted as alive if it stays silent; null for this host.
+    """
+
+    session: str
+    host: str
+    here: bool
+    released: bool
+    branch: str | None
+    lease_left_ms: int | None
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
@@ -721,6 +740,7 @@ _TABLE: Final = (
     _write("session.configure", SessionConfigureParams, SessionResult, "host", "Change a session's settings."),
     _read("session.list", SessionListParams, SessionListResult, "host", "Sessions, newest first, with previews."),
     _read("session.get", SessionParams, SessionResult, "session", "One session whole."),
+    _read("session.owner", SessionParams, SessionOwnerResult, "host", "Which of several hosts a session is on."),
     _write("session.pause", SessionWriteParams, SessionResult, "host", "Set a session aside; nothing is lost."),
     _write(
         "session.resume",

@@ -55,7 +55,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970."""
+    """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970.
+
+    ``host``: the name of the host that wrote the session last, null for this one's sessions.
+    """
 
     session: str
     agent: str
@@ -67,6 +70,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     active_count: int
     preview: str
     labels: dict[str, str]
+    host: str | None = None
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from ctxd.store.sharing.beats import Beats, Tell
 from ctxd.store.sharing.origin import NodeOrigin
 from ctxd.store.sharing.owners import Owner
 
-ANSWER_S: Final = 10.0
+ANSWER_S: Final = 3.0
 """Seconds that the node may take for one question or step, before it counts as away."""
 
 
