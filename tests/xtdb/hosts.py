@@ -1,0 +1,123 @@
+"""Daemons as if on hosts of their own: each in a network namespace without a network, with a machine id of its own.
+
+They meet only in the log behind their nodes.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from ctxd.store.verify import verify
+from ctxd_client import CallFailed, connect_sync
+from ctxd_client.sync import SyncClient
+from tests.xtdb.running import Node, missing
+
+LEASE_S = 2.0
+START_S_MAX = 30.0
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], *, within_s: float = 30.0) -> T:
+    """What ``look`` gives once that is true, asked at intervals."""
+    end = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < end, f"{look} is still {found!r} after {within_s} s"
+        time.sleep(0.05)
+    return found
+
+
+class Host:
+    """One daemon on ``node``; its state outlives ``kill``."""
+
+    def __init__(self, name: str, node: Node, folder: Path, *, ahead_ms: int = 0) -> None:
+        self.name = name
+        self.node = node
+        self.state = folder / "state"
+        self.socket = str(folder / "ctxd.sock")
+        self.log = folder / "log"
+        self._ahead_ms = ahead_ms
+        self._machine = folder / "machine-id"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._machine.write_text(sha256(str(folder).encode()).hexdigest()[:32] + "\n")
+        self.process: subprocess.Popen[bytes] | None = None
+        self._connected = ExitStack()
+        self.client: SyncClient
+
+    def start(self) -> "Host":
+        settings = {
+            "CTXD_STORE_BACKEND": "xtdb",
+            "CTXD_STORE_URL": self.node.url,
+            "CTXD_STORE_SHARED": "true",
+            "CTXD_STORE_HOST": self.name,
+            "CTXD_STORE_LEASE_S": str(LEASE_S),
+        }
+        daemon = [sys.executable, "-m", "tests.xtdb.skewed", str(self._ahead_ms), "run", "--socket", self.socket]
+        apart = f'mount --bind {self._machine} /etc/machine-id && exec "$@"'
+        command = ["unshare", "-nm", "sh", "-c", apart, "sh", *daemon, "--state-dir", str(self.state)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **settings})
+        try:
+            self.client = self._connected.enter_context(connect_sync(self.socket, wait_s=START_S_MAX))
+        except CallFailed as error:
+            self.stop()
+            raise RuntimeError(self.log.read_text()) from error
+        return self
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        self._connected.close()
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(START_S_MAX)
+
+    def level(self) -> None:
+        """Return once the node has the whole journal."""
+        until(self._is_level)
+
+    def _is_level(self) -> bool:
+        status = self.client.daemon_status().store
+        return status.projection is not None and status.projection.seq >= status.head_seq
+
+    def verified(self) -> None:
+        """Check the state, which nobody may be writing."""
+        *_, report = verify(self.state)
+        assert report.problems == []
+
+
+def require_namespaces() -> None:
+    done = subprocess.run(["unshare", "-nm", "true"], capture_output=True, check=False)
+    if done.returncode != 0:
+        missing(f"this user cannot make namespaces: {done.stderr.decode().strip()}")
+
+
+@contextmanager
+def hosts(*all: Host) -> Iterator[tuple[Host, ...]]:
+    """``all`` running; whatever state they are in at the end, it is verified."""
+    try:
+        for host in all:
+            host.start()
+        yield all
+    finally:
+        for host in all:
+            if host.process is not None:
+                host.send(signal.SIGCONT)
+                host.stop()
+    for host in all:
+        host.verified()

@@ -1,0 +1,298 @@
+"""Two daemons with journals of their own on two nodes with one log: a session is one host's at a time, and whole."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from blake3 import blake3
+
+from ctxd.backends.xtdb.client import XtdbClient
+from ctxd.backends.xtdb.form import content_id
+from ctxd_client import CallFailed
+from ctxd_client.sync import SyncClient
+from tests.xtdb.hosts import LEASE_S, Host, hosts, require_namespaces, until
+from tests.xtdb.running import Node, node, postgres
+
+TEN_MINUTES_MS = 600_000
+PROMPT = "You are careful.\n"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[tuple[Node, Node]]:
+    require_namespaces()
+    with (
+        postgres() as log,
+        node("postgres", environ=log.environ) as one,
+        node("postgres", environ=log.environ) as other,
+    ):
+        yield one, other
+
+
+Pair = Callable[..., tuple[Host, Host]]
+
+
+@pytest.fixture
+def pair(nodes: tuple[Node, Node], tmp_path: Path) -> Pair:
+    def make(ahead_ms: tuple[int, int] = (0, 0)) -> tuple[Host, Host]:
+        return (
+            Host("alpha", nodes[0], tmp_path / "a", ahead_ms=ahead_ms[0]),
+            Host("beta", nodes[1], tmp_path / "b", ahead_ms=ahead_ms[1]),
+        )
+
+    return make
+
+
+def copies(node: Node, text: str) -> int:
+    """How many versions of its entity the node has of ``text``: documents of equal content are one."""
+
+    async def count() -> int:
+        async with XtdbClient(node.url) as client:
+            id = content_id(blake3(text.encode()).digest())
+            rows = await client.history(id, corrections=True)
+            return len({str(row.doc) for row in rows})
+
+    return anyio.run(count)
+
+
+def code_of(call: Callable[[], object]) -> str:
+    with pytest.raises(CallFailed) as caught:
+        call()
+    return caught.value.code
+
+
+def lived(client: SyncClient, session: str, folder: Path, *, turns: int = 3, calls: int = 4) -> list[str]:
+    """A session with a file that changes, tool calls and several assemblies. The texts of the assemblies."""
+    folder.mkdir(exist_ok=True)
+    client.session_create("agent", session=session, system_prompt=PROMPT, workdir=str(folder), labels={"k": "v"})
+    s = client.session(session)
+    texts = []
+    for turn in range(turns):
+        s.user(f"turn {turn}")
+        (folder / "notes.txt").write_text(f"as of turn {turn}\n")
+        s.read("notes.txt")
+        for n in range(calls):
+            s.tool("bash", {"n": n}, output=f"{session} {turn} {n}", id=f"{session}-{turn}-{n}")
+        texts.append(s.assemble().text)
+    return texts
+
+
+def shown(client: SyncClient, session: str) -> list[str]:
+    """Every recorded assembly, rendered again."""
+    records = client.context_list(session).assemblies
+    return [client.context_show(session, number=record.number).text for record in records]
+
+
+def set_aside(host: Host, session: str) -> None:
+    """Pause the session, and wait until it is anybody's."""
+    host.client.session_pause(session)
+    until(lambda: host.client.session_owner(session).released)
+
+
+def same(one: SyncClient, other: SyncClient, session: str) -> None:
+    """The session is the same on both, to the last byte."""
+    views = [client.session_get(session).session for client in (one, other)]
+    for name in ("session_index", "metadata_pool", "active_set", "pinned_set", "turn_count", "labels", "workdir"):
+        assert getattr(views[0], name) == getattr(views[1], name), name
+    assert one.session_chat(session) == other.session_chat(session)
+    assert shown(one, session) == shown(other, session)
+
+
+def taken_over(host: Host, session: str) -> None:
+    """Resume a session of a host that does not answer any more, as soon as its lease allows."""
+
+    def attempt() -> bool:
+        try:
+            host.client.session_resume(session)
+        except CallFailed as error:
+            assert error.code == "session_owned_elsewhere"
+            assert error.retry_after_ms
+            return False
+        return True
+
+    until(attempt, within_s=10 * LEASE_S)
+
+
+@pytest.mark.parametrize("ahead", [(0, 0), (TEN_MINUTES_MS, 0), (0, TEN_MINUTES_MS), (-TEN_MINUTES_MS, 0)], ids=str)
+def test_a_session_paused_on_one_host_goes_on_on_another_with_the_same_bytes(
+    pair: Pair, tmp_path: Path, ahead: tuple[int, int]
+) -> None:
+    a, b = pair(ahead)
+    session = f"moved{ahead[0]}{ahead[1]}"
+    with hosts(a, b):
+        texts = lived(a.client, session, tmp_path / "tree", calls=90)
+        a.client.session_pin(session, f"{session}-0-0")
+        set_aside(a, session)
+        resumed = b.client.session_resume(session)
+        assert resumed.session.state == "active"
+        assert len(resumed.session.session_index) == 271
+        same(a.client, b.client, session)
+        assert shown(b.client, session)[:3] == texts
+        assert len(set(texts)) == 3
+        # And back again, with what the other one added.
+        s = b.client.session(session)
+        s.user("on the other host")
+        s.tool("bash", output="made there", id=f"{session}-there")
+        texts.append(s.assemble().text)
+        set_aside(b, session)
+        a.client.session_resume(session)
+        same(a.client, b.client, session)
+        assert texts[-1] in shown(a.client, session)
+        a.client.session(session).tool("bash", output="made here again", id=f"{session}-here")
+        assert "made here again" in a.client.session(session).assemble().text
+        assert code_of(lambda: b.client.session(session).user("late")) == "session_not_active"
+
+
+def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "alive", tmp_path / "tree")
+        a.level()
+        until(lambda: b.client.session_list(elsewhere=True, text="alive").sessions)
+        with pytest.raises(CallFailed, match="session alive is that of host alpha") as caught:
+            b.client.session_resume("alive")
+        assert caught.value.code == "session_owned_elsewhere"
+        assert 0 < (caught.value.retry_after_ms or 0) <= LEASE_S * 1000
+        (row,) = b.client.session_list(elsewhere=True, text="alive").sessions
+        assert (row.session, row.host, row.turn_count, row.state) == ("alive", "alpha", 3, "active")
+        assert code_of(lambda: b.client.session_create("agent", session="alive")) == "session_exists"
+        owner = b.client.session_owner("alive")
+        assert (owner.host, owner.here, owner.released) == ("alpha", False, False)
+        assert a.client.session_owner("alive").here
+        assert code_of(lambda: b.client.session_resume("nowhere")) == "session_not_found"
+
+
+def test_a_dead_host_s_session_is_taken_over_after_its_lease(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        texts = lived(a.client, "orphan", tmp_path / "tree")
+        a.level()
+        a.kill()
+        taken_over(b, "orphan")
+        assert shown(b.client, "orphan")[:3] == texts
+        b.client.session("orphan").user("alive again")
+        a.start()
+        assert a.client.session_owner("orphan").host == "beta"
+
+
+def test_what_a_host_writes_after_it_lost_a_session_is_kept_as_a_branch(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        texts = lived(a.client, "torn", tmp_path / "tree")
+        a.level()
+        a.send(signal.SIGSTOP)
+        taken_over(b, "torn")
+        b.client.session("torn").user("said on beta")
+        b.level()
+        a.send(signal.SIGCONT)
+        s, late = a.client.session("torn"), []
+        try:
+            for n in range(20):
+                late.append(s.record(f"late-{n}", "bash", f"late {n}").object)
+        except CallFailed as refused:
+            assert refused.code in ("session_owned_elsewhere", "store_failed")
+        branch = until(lambda: a.client.session_owner("torn").branch)
+        with pytest.raises(CallFailed, match="host beta") as caught:
+            s.user("one more")
+        assert caught.value.code == "session_owned_elsewhere"
+        assert branch in caught.value.hint
+        until(lambda: branch in [row.session for row in a.client.session_list().sessions])
+        kept = a.client.session_get(branch).session
+        assert late
+        assert set(late) <= set(kept.session_index)
+        assert shown(a.client, branch)[:3] == texts
+        assert "id=late-0 " in a.client.session(branch).assemble().text
+        a.level()
+        # Nothing of it has reached the session.
+        assert not set(late) & set(b.client.session_get("torn").session.session_index)
+        # The session comes back, without what was only the branch's.
+        set_aside(b, "torn")
+        a.client.session_resume("torn")
+        same(a.client, b.client, "torn")
+        a.client.session("torn").user("back home")
+        # And the branch can go where the session can.
+        set_aside(a, branch)
+        b.client.session_resume(branch)
+        same(a.client, b.client, branch)
+        a.level()
+        a.kill()
+        a.start()
+        assert a.client.session_get("torn").session.state == "active"
+
+
+def test_equal_ids_of_two_hosts_are_told_apart(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        mine = lived(a.client, "mine", tmp_path / "tree")
+        b.client.session_create("agent", session="theirs")
+        b.client.session("theirs").tool("bash", output="of beta", id="mine-1-1")
+        set_aside(a, "mine")
+        b.client.session_resume("mine")
+        assert shown(b.client, "mine")[:3] == mine
+        assert b.client.object_get("mine-1-1", session="mine").object.payload["content"] == "mine 1 1"
+        assert b.client.object_get("mine-1-1", session="theirs").object.payload["content"] == "of beta"
+
+
+def test_a_session_made_on_two_hosts_at_once_is_one_s_and_a_branch(
+    pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "twice", tmp_path / "tree")
+        nodes[1].pause()
+        try:
+            # Its node says nothing, so it cannot know.
+            b.client.session_create("agent", session="twice")
+            b.client.session("twice").tool("bash", output="the other", id="only-here")
+            a.level()
+        finally:
+            nodes[1].cont()
+        branch = until(lambda: b.client.session_owner("twice").branch, within_s=60)
+        assert b.client.session_owner("twice").host == "alpha"
+        until(lambda: branch in [row.session for row in b.client.session_list().sessions])
+        assert b.client.session_get(branch).session.session_index == ("only-here",)
+        set_aside(a, "twice")
+        b.client.session_resume("twice")
+        same(a.client, b.client, "twice")
+
+
+def test_equal_text_is_kept_once_for_all_hosts(pair: Pair, nodes: tuple[Node, Node]) -> None:
+    text = "the same everywhere " * 50
+    a, b = pair()
+    with hosts(a, b):
+        for host in (a, b):
+            host.client.session_create("agent", session=f"shares-{host.name}")
+            host.client.session(f"shares-{host.name}").tool("bash", output=text, id=f"call-{host.name}")
+            host.level()
+        assert copies(nodes[0], text) == 1
+
+
+def test_a_resume_that_needs_the_node_says_so_while_it_is_down(
+    pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "waits", tmp_path / "tree")
+        set_aside(a, "waits")
+        nodes[1].pause()
+        try:
+            with pytest.raises(CallFailed) as caught:
+                b.client.within(3.9).session_resume("waits")
+            assert caught.value.code == "store_unavailable"
+            assert caught.value.retryable
+            # What is here goes on without it.
+            b.client.session_create("agent", session="unmoved")
+            b.client.session("unmoved").user("all the same")
+        finally:
+            nodes[1].cont()
+
+        def resumed() -> bool:
+            try:
+                return b.client.session_resume("waits").session.state == "active"
+            except CallFailed as error:
+                assert error.code == "store_unavailable"
+                return False
+
+        until(resumed, within_s=60)
+        same(a.client, b.client, "waits")
