@@ -1,7 +1,7 @@
 """Whether a node holds what the journal says: version by version, text by text, and as one digest of each.
 
 Compares up to the cursor that the node has at the beginning, so a daemon may be projecting meanwhile. What was left
-out, and is said to be, counts on neither side.
+out, and is said to be, counts on neither side, and neither does what was written to sessions that were other hosts'.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,6 +29,7 @@ from ctxd.store.projection.cursor import Cursor
 from ctxd.store.projection.cursor import from_doc as to_cursor
 from ctxd.store.projection.node import Node
 from ctxd.store.projection.rows import Rows
+from ctxd.store.sharing.fences import Fences
 from ctxd.store.verify import Problem, Severity
 
 AT_ONCE: Final = 8
@@ -84,7 +85,7 @@ async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) ->
     report = Comparison(head_seq=await run_sync(rows.head))
     cursor = await _cursor(node, rows, report)
     if cursor is not None:
-        await _Comparing(node, rows, cursor, report, step).run()
+        await _Comparing(node, rows, cursor, await run_sync(rows.fences), report, step).run()
     return report
 
 
@@ -116,11 +117,18 @@ async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
 
 class _Comparing:
     def __init__(
-        self, node: Node, rows: Rows, cursor: Cursor, report: Comparison, step: Callable[[Comparison], None]
+        self,
+        node: Node,
+        rows: Rows,
+        cursor: Cursor,
+        fences: Fences,
+        report: Comparison,
+        step: Callable[[Comparison], None],
     ) -> None:
         self._node = node
         self._rows = rows
         self._cursor = cursor
+        self._fences = fences
         self._report = report
         self._step = step
         self._left_out = frozenset(cursor.quarantined)
@@ -151,7 +159,7 @@ class _Comparing:
             pieces = await run_sync(self._rows.pieces, after)
             for piece in pieces:
                 if self._counts(piece.seq):
-                    for version in piece.versions:
+                    for version in self._fences.kept(piece.versions):
                         digest.add(version)
                         if version.content is not None:
                             self._refs.add(version.content)
@@ -177,7 +185,7 @@ class _Comparing:
             self._tell("entities", self._report.entities)
 
     async def _entity(self, slots: anyio.Semaphore, id: str, versions: list[Version]) -> None:
-        mine = [version for version in versions if self._counts(version.tx)]
+        mine = [version for version in self._fences.kept(versions) if self._counts(version.tx)]
         for version in mine:
             self._embedded.add(version)
         theirs = await self._at_node(slots, id, mine)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio.to_thread import run_sync
 
 from ctxd import dbfile
@@ -235,7 +236,11 @@ async def _fenced(node: Node, rows: Rows) -> Cursor:
 async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
     """Put row ``seq``. Returns: why not; empty if it is there."""
     try:
-        pieces = await run_sync(rows.pieces, seq - 1, 1)
+        fences = await run_sync(rows.fences)
+        pieces = [
+            msgspec.structs.replace(piece, versions=fences.kept(piece.versions))
+            for piece in await run_sync(rows.pieces, seq - 1, 1)
+        ]
         ops, _ = await run_sync(rows.operations, pieces, Texts())
         tx_id = await node.submit(transaction(cursor, requeued(cursor, seq), ops, rows.writer))
     except (Refused, CtxdError, ValueError) as error:

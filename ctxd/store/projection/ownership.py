@@ -54,7 +54,8 @@ class Guarded(msgspec.Struct, frozen=True):
 class Ownership:
     """The owners of the sessions of ``writer``'s journal. ``begin`` before each run of batches."""
 
-    def __init__(self, heads: Heads) -> None:
+    def __init__(self, heads: Heads | None) -> None:
+        """``heads`` null: no session has an owner, as there is one host; what is behind a fence is left out even so."""
         self.writer = ""
         self.fences = Fences()
         self._heads = heads
@@ -72,6 +73,13 @@ class Ownership:
         self._is_open = True
         if self._opened is not None:
             self._opened.set()
+
+    @classmethod
+    def of_one(cls, fences: Fences) -> "Ownership":
+        """That of a host alone, whose journal has ``fences`` from another time."""
+        made = cls(None)
+        made.fences, made._is_open = fences, True
+        return made
 
     def begin(self, writer: str) -> None:
         """Believe nothing: what was under way may have failed."""
@@ -117,6 +125,8 @@ class Ownership:
         if self._opened is not None:
             await self._opened.wait()
         pieces = [msgspec.structs.replace(piece, versions=self.fences.kept(piece.versions)) for piece in batch]
+        if self._heads is None:
+            return Guarded(pieces, [])
         owned = {piece.session: None for piece in pieces if piece.session is not None and _touches(piece)}
         sessions = [session for session in owned if session is not None]
         await self._look_up(node, [session for session in sessions if session not in self._known])
@@ -164,6 +174,7 @@ class Ownership:
                     if not head.get("entering"):
                         at_rest = head["settings"].get("state", "active") != "active"
                         states[session] = (at_rest, version.tx)
+        assert self._heads is not None, "a host of several knows its heads"
         newest = await self._heads([f"session:{session}" for session, (at_rest, _) in states.items() if at_rest])
         rest = {}
         for session, (at_rest, tx) in states.items():

@@ -64,6 +64,8 @@ class Projection:
     def open(self, database: Path, artifacts: ArtifactStore, record: Path) -> None:
         """Begin with the journal in ``database``; what is remembered is kept at ``record``. Blocks."""
         self._rows = Rows(database, artifacts)
+        if self._ownership is None:
+            self._ownership = Ownership.of_one(self._rows.fences())
         self._record = record
         known = load(record)
         head = self._rows.head()

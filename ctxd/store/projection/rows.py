@@ -15,7 +15,8 @@ from ctxd.errors import CtxdError
 from ctxd.store import journal
 from ctxd.store.digest import fold
 from ctxd.store.projection.batches import Piece, documents, wanted
-from ctxd.store.reads import Reader, answering
+from ctxd.store.reads import Reader, answering, to_stored
+from ctxd.store.sharing.fences import PREFIX, Fences
 
 PORTION_ROWS: Final = 2_000
 PORTION_BYTES: Final = 4 * 1024 * 1024
@@ -131,6 +132,13 @@ class Rows:
         with answering():
             texts = self._reader.contents(ref.hex() for ref in refs)
         return documents(pieces, {ref: texts[ref.hex()] for ref in refs}, self.writer), refs
+
+    def fences(self) -> Fences:
+        """What of the journal is not to be projected. Raises: as ``chain``."""
+        with answering():
+            found = Fences()
+            found.take(filter(None, map(to_stored, self._reader.versions.scan(PREFIX))))
+            return found
 
     # --- for a comparison ---
 
