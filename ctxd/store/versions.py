@@ -151,6 +151,8 @@ class VersionStore(Answering):
             self._operations.end(entry, durable=True)
             if entry.write.purge is not None and entry.write.purge.done is not None:
                 self._forget(entry.write.purge.done)
+                if self._projection is not None:
+                    self._projection.purged(entry.pending.seq)
         self._durable = batch[-1].pending.receipt
         self._heads.trim(batch[-1].pending.seq)
         if self._projection is not None:

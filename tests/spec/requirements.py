@@ -186,6 +186,7 @@ PRJ-6 | `ctxd verify --store` compares journal, embedded versions and node, vers
 PRJ-7 | On an XTDB node the daemon does all that this specification says; reads of the past are answered by the node, merged with what it lacks, and by the embedded versions when it does not answer. | ctxd
 PRJ-8 | Rows that wait for the node are told of when half the room for them is taken; from four fifths on writes pass as fast as rows drain, and when it is full they are refused, applied nowhere, and told when to come back. | ctxd
 PRJ-9 | The store is `sqlite` or `xtdb`, named alone or in a table with its address, in a file, the environment or a flag. | ctxd
+PRJ-10 | What is purged is evicted from the node, all its versions and texts, and nothing that still holds it there is shown meanwhile. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

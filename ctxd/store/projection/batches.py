@@ -17,7 +17,7 @@ from ctxd.store.projection.cursor import Cursor, moved
 class Piece(msgspec.Struct, frozen=True, gc=False):
     """One journal row, ready to be projected. ``chain`` is in hex; ``size`` what it is counted as, in bytes.
 
-    ``fault`` says why it cannot be projected, empty if it can.
+    ``fault`` says why it cannot be projected, empty if it can. ``purged``: the row records that these were purged.
     """
 
     seq: int
@@ -26,6 +26,12 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     versions: tuple[Version, ...]
     size: int
     fault: str = ""
+    purged: tuple[str, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is no part of a larger batch."""
+        return bool(self.fault or self.purged)
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -39,7 +45,7 @@ class Bounds(msgspec.Struct, frozen=True):
 def take(pieces: Sequence[Piece], bounds: Bounds) -> int:
     """How many of ``pieces`` are the next batch: as many as the bounds allow, one at least, if there is one.
 
-    A row that cannot be projected is a batch of its own.
+    A row that cannot be projected, and one that records a purge, is a batch of its own.
     """
     ids: set[str] = set()
     versions = size = 0
@@ -47,9 +53,9 @@ def take(pieces: Sequence[Piece], bounds: Bounds) -> int:
         versions += len(piece.versions)
         size += piece.size
         mine = [version.id for version in piece.versions]
-        if count and (piece.fault or versions > bounds.versions or size > bounds.bytes or not ids.isdisjoint(mine)):
+        if count and (piece.alone or versions > bounds.versions or size > bounds.bytes or not ids.isdisjoint(mine)):
             return count
-        if piece.fault:
+        if piece.alone:
             return 1
         ids.update(mine)
     return min(len(pieces), bounds.rows)

@@ -188,6 +188,8 @@ class ProjectedPast:
 
     def _basis(self) -> _Basis | None:
         progress = self._progress
+        if progress.seq < progress.purged:
+            return None
         if progress.node is None or progress.cursor is None or self._clock.monotonic() < self._avoided_until:
             return None
         return _Basis(progress.node, progress.tx_id, progress.cursor)

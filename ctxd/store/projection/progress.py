@@ -28,6 +28,8 @@ class Progress:
         self.node: Node | None = None
         self.reasons = dict(reasons)
         self.waiting = Waiting()
+        self.purged = 0
+        """The last row that purged something: until the node has it, it shows what is no more."""
         self.changes = 0
         self._drained: deque[tuple[float, int]] = deque()
 

@@ -72,6 +72,7 @@ class Projection:
         # What was there before anything was projected waits for nothing that a write could be refused for.
         reached = head if known.reached is None else min(known.reached, head)
         self._progress = Progress(known.cursor, known.reasons)
+        self._progress.purged = self._rows.newest_purge()
         self._tide.rise(head)
         each = self._rows.bytes_each(reached)
         self._progress.waiting.begin(reached, head, each, self._clock.monotonic())
@@ -136,6 +137,10 @@ class Projection:
         """The journal is durable up to row ``seq``, by ``size`` bytes more."""
         self._progress.waiting.add(seq, size, self._clock.monotonic())
         self._tide.rise(seq)
+
+    def purged(self, seq: int) -> None:
+        """Row ``seq`` purged something."""
+        self._progress.purged = seq
 
     def admit(self) -> None:
         """Raises: CtxdError ``store_backlog_full`` or ``rate_limited`` if a write would have no room to wait in."""

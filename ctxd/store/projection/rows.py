@@ -10,13 +10,16 @@ from typing import Final
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import Version
+from ctxd.backends.xtdb.form import content_docs
 from ctxd.backends.xtdb.operations import Op
 from ctxd.errors import CtxdError
 from ctxd.store import journal
 from ctxd.store.digest import fold
 from ctxd.store.projection.batches import Piece, documents, wanted
+from ctxd.store.purge import KIND as PURGE
 from ctxd.store.reads import Reader, answering, to_stored
 from ctxd.store.sharing.fences import PREFIX, Fences
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 PORTION_ROWS: Final = 2_000
 PORTION_BYTES: Final = 4 * 1024 * 1024
@@ -117,7 +120,9 @@ class Rows:
         versions = tuple(fold(row))
         refs = {version.content for version in versions if version.content is not None}
         size = len(row.body) + _ROW_BYTES + sum(map(self._size, refs))
-        return Piece(row.seq, row.chain.hex(), row.session, versions, size)
+        record = journal.decode_body(row.body).purged if row.kind == PURGE else None
+        purged = () if record is None else record.ids
+        return Piece(row.seq, row.chain.hex(), row.session, versions, size, purged=purged)
 
     def _size(self, ref: bytes) -> int:
         found = self._reader.connection.execute("SELECT size FROM content WHERE hash=?", (ref,)).fetchone()
@@ -132,6 +137,35 @@ class Rows:
         with answering():
             texts = self._reader.contents(ref.hex() for ref in refs)
         return documents(pieces, {ref: texts[ref.hex()] for ref in refs}, self.writer), refs
+
+    # --- for a purge ---
+
+    def newest_purge(self) -> int:
+        """The last row that records a purge which changed earlier rows; 0 without any. Raises: as ``chain``."""
+        query = "SELECT max(value) FROM meta WHERE name GLOB 'purged:*'"
+        with answering():
+            found = self._reader.connection.execute(query).fetchone()
+            return 0 if found is None or found[0] is None else int.from_bytes(found[0], "big")
+
+    def versions_of(self, ids: Sequence[str], tx: int) -> list[Version]:
+        """Every version of ``ids`` up to row ``tx``, by entity and time. Raises: as ``chain``."""
+        with answering():
+            return [row for id in ids for row in self._reader.versions.history(id, corrections=True, tx=tx)]
+
+    def texts_in_parts(self, entities: frozenset[str]) -> dict[bytes, str]:
+        """The texts by ref that are kept in parts at a node, where one of the parts is among ``entities``.
+
+        Raises: as ``chain``. Reads every such text.
+        """
+        query = "SELECT hash FROM content WHERE size>?"
+        with answering():
+            refs = [bytes(ref) for (ref,) in self._reader.connection.execute(query, (CONTENT_INLINE_BYTES_MAX,))]
+            found = {}
+            for ref in refs:
+                text = self._reader.contents([ref.hex()])[ref.hex()]
+                if any(doc["xt/id"] in entities for doc in content_docs(ref, text)):
+                    found[ref] = text
+            return found
 
     def fences(self) -> Fences:
         """What of the journal is not to be projected. Raises: as ``chain``."""

@@ -6,7 +6,7 @@ is not certain ends the stream: the next one begins with the cursor.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Final
 
 import anyio
@@ -21,6 +21,7 @@ from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 from ctxd.store.projection.batches import Piece, take, transaction
 from ctxd.store.projection.cursor import QUARANTINED_MAX, Cursor, advance
+from ctxd.store.projection.eviction import steps
 from ctxd.store.projection.node import Node
 from ctxd.store.projection.ownership import Guarded, Lost, Ownership
 from ctxd.store.projection.pace import ROWS_MAX, Pace, adapted, bounds, linger_s
@@ -125,6 +126,7 @@ class Stream:
         self._slots = anyio.Semaphore(1 if self._suspect else OUTSTANDING_MAX, max_value=OUTSTANDING_MAX)
         self._held_back = OUTSTANDING_MAX - self._slots.value
         self._refused_once = 0
+        self._read_again = 0
         self._condemned = condemned
         self._ownership = ownership
         self._thread = anyio.CapacityLimiter(1)
@@ -156,6 +158,9 @@ class Stream:
     async def _send(self, sent: MemoryObjectSendStream[Sent]) -> None:
         while True:
             await self._gather()
+            if self._buffer[:1] and self._buffer[0].purged:
+                await self._purge(sent)
+                continue
             await self._slots.acquire()
             batch = self._buffer[: take(self._buffer, bounds(self.pace, rows=self._rows_max))]
             done = await self._submit(batch)
@@ -182,6 +187,32 @@ class Stream:
         except CtxdError as error:
             raise Stopped(f"the journal cannot be read: {error.message}") from error
 
+    async def _purge(self, sent: MemoryObjectSendStream[Sent]) -> None:
+        """Carry over a purge, once everything before it is committed: step by step, for what is evicted and put again
+        in one go may be lost."""
+        slots = OUTSTANDING_MAX - self._held_back
+        for _ in range(slots):
+            await self._slots.acquire()
+        self._texts.forget()
+        piece, done = self._buffer[0], None
+        fences = None if self._ownership is None else self._ownership.fences
+        try:
+            async with aclosing(steps(self._node, self._rows, self._tip, piece, fences)) as each:
+                async for step in each:
+                    tx_id, at = await self._append(step.after, step.ops)
+                    done = Sent(self._tip, step.after, tx_id, at, 1, 0)
+                    if not await self._node.committed(tx_id, timeout_s=COMMIT_S):
+                        raise Aborted(self._tip, ROWS_MAX, {})
+                    self._tip = step.after
+        except (CtxdError, ValueError) as error:
+            raise Stopped(f"the purge in row {piece.seq} cannot be carried over: {error}") from error
+        assert done is not None, "a purge has a last step"
+        del self._buffer[0]
+        for _ in range(slots - 1):
+            self._slots.release()
+        await sent.send(done)
+        self._pass_suspect()
+
     async def _submit(self, batch: list[Piece]) -> Sent | None:
         """Submit ``batch``, or what remains of it when a row has to be left out. Null: try again with less."""
         first, last = batch[0], batch[-1]
@@ -196,6 +227,11 @@ class Stream:
         except CtxdError as error:
             if error.code == "store_failed":
                 raise Stopped(f"the journal cannot be read: {error.message}") from error
+            if self._read_again != first.seq:
+                # A purge may have taken the text away since the row was read: then the row is another now.
+                self._read_again = first.seq
+                self._buffer.clear()
+                return None
             return await self._disliked(batch, error.message)
         except (Refused, ValueError) as error:
             if isinstance(error, Refused) and len(batch) == 1 and self._refused_once != first.seq:

@@ -1,0 +1,84 @@
+"""What a purge destroys here, destroyed at the node as well.
+
+The node evicts the entities, all their versions and with them what they said, and the texts that they referred to.
+Then it gets the versions anew, as the journal has them now: saying that they were purged. Each step moves the cursor's
+incarnation and only the last its row, so that what is cut off in the middle is begun again.
+
+An eviction takes everybody's versions of an entity, also those that other hosts wrote to the same log.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+
+import msgspec
+from anyio.to_thread import run_sync
+
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_id, parts_of
+from ctxd.backends.xtdb.operations import Evict, Op
+from ctxd.store.projection.batches import Piece, documents
+from ctxd.store.projection.cursor import Cursor, advance
+from ctxd.store.projection.node import Node
+from ctxd.store.projection.rows import Rows
+from ctxd.store.sharing.fences import Fences
+
+VERSIONS_MAX = 500
+"""Versions of one transaction."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One transaction: what it does, and the cursor after it. It has to be committed before the next."""
+
+    ops: list[Op]
+    after: Cursor
+
+
+async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fences | None) -> AsyncGenerator[Step, None]:
+    """The transactions that carry over the purge that ``piece`` records, from the cursor ``tip`` on.
+
+    Raises: XtdbFailure; CtxdError ``corrupt``, ``store_failed``; ValueError. Cancel: safe.
+    """
+    texts = await _texts(node, piece.purged)
+    tip = _moved(tip)
+    yield Step([Evict(id) for id in (*piece.purged, *texts)], tip)
+    versions = await run_sync(rows.versions_of, piece.purged, piece.seq)
+    if fences is not None:
+        versions = list(fences.kept(tuple(versions)))
+    for some in _rounds(version for version in versions if version.tx not in tip.quarantined):
+        tip = _moved(tip)
+        ops = documents([Piece(piece.seq, piece.chain, None, tuple(some), 0)], {}, rows.writer)
+        yield Step(ops, tip)
+    # Of texts in parts two may have shared one: what is still needed comes back.
+    again = await run_sync(rows.texts_in_parts, frozenset(texts))
+    for ref, text in again.items():
+        tip = _moved(tip)
+        yield Step(documents([], {ref: text}, rows.writer), tip)
+    yield Step([], advance(tip, piece.seq, piece.chain))
+
+
+def _moved(cursor: Cursor) -> Cursor:
+    return msgspec.structs.replace(cursor, incarnation=cursor.incarnation + 1)
+
+
+async def _texts(node: Node, ids: Iterable[str]) -> list[str]:
+    """The entities of the texts that versions of ``ids`` at the node refer to, and of their parts."""
+    found: dict[str, None] = {}
+    for id in ids:
+        for row in await node.history(id, corrections=True):
+            payload = {} if row.doc is None else row.doc.get("payload")
+            ref = payload.get("content") if isinstance(payload, dict) else None
+            if isinstance(ref, str) and len(ref) == 64:
+                found[content_id(bytes.fromhex(ref))] = None
+    held = await node.held(found, valid_time=FIXED_VALID_TIME)
+    for one in held.values():
+        found.update(dict.fromkeys(parts_of(one.doc) or ()))
+    return list(found)
+
+
+def _rounds(versions: Iterable[Version]) -> list[list[Version]]:
+    """``versions`` in rounds of which each holds an entity once, its earlier versions in earlier rounds."""
+    by_id: dict[str, list[Version]] = {}
+    for version in versions:
+        by_id.setdefault(version.id, []).append(version)
+    longest = max(map(len, by_id.values()), default=0)
+    rounds: list[Sequence[Version]] = [[each[n] for each in by_id.values() if n < len(each)] for n in range(longest)]
+    return [list(one[first : first + VERSIONS_MAX]) for one in rounds for first in range(0, len(one), VERSIONS_MAX)]

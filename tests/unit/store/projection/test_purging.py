@@ -1,0 +1,136 @@
+"""What is purged here is evicted there, and nothing shows it in between."""
+
+import json
+
+import anyio
+import pytest
+from blake3 import blake3
+
+from ctxd.objects.kinds import is_purged
+from ctxd.store.asked import Purge
+from ctxd.store.purge import KIND
+from ctxd.store.writes import Write
+from tests.fakes.node import MemoryNode
+from tests.unit.store.documents import document, write
+from tests.unit.store.projection.projecting import compared, level, projecting, until
+
+pytestmark = pytest.mark.anyio
+SECRET = "the-secret-9f8e7d6c"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def node():
+    return MemoryNode()
+
+
+def purge(*ids):
+    return Write(kind=KIND, principal="p", purge=Purge(ids, lambda text: blake3(text.encode()).hexdigest()))
+
+
+def fill(store):
+    for n in range(20):
+        store.submit(write(document(f"other{n}", f"text {n}", tool="x")))
+        if n in (5, 9):
+            store.submit(write(document("target", f"{SECRET} {n}", tool="x", status="ok")))
+    store.submit(write(document("target", f"{SECRET}\n" * 90_000, tool="x", status="ok", args={"key": SECRET})))
+    store.submit(write(document("large", "x" * 2_500_000, tool="x")))
+
+
+def held(node):
+    """Everything that the node shows to whoever asks, its log left out."""
+    return json.dumps(
+        [row.body.decode() for rows in node._versions._rows.values() for row in rows.values() if row.body]
+    )
+
+
+@pytest.mark.requirement("PRJ-10")
+async def test_after_a_purge_the_node_holds_nothing_of_it_and_says_that_it_was(root, node):
+    async with projecting(root, node.connect) as store:
+        fill(store)
+        await level(store)
+        assert SECRET in held(node)
+        await store.submit(purge("target")).wait()
+        store.submit(write(document("after", tool="x")))
+        await level(store)
+        assert SECRET not in held(node)
+        versions = await store.history("target")
+        assert [is_purged(one.document) for one in versions] == [True] * 3
+        assert store._past.answered == 1 and store.status().projection.quarantined == ()
+    found = await compared(root, node.connect)
+    assert found.problems == [] and found.equal
+
+
+@pytest.mark.requirement("PRJ-10")
+async def test_until_the_node_has_it_reads_do_not_show_what_was_purged(root, node):
+    async with projecting(root, node.connect) as store:
+        fill(store)
+        await level(store)
+        node.down = True
+        await store.submit(purge("target")).wait()
+        node.answers = True
+        node.hold = anyio.Event()
+        node.down = False
+        assert is_purged((await store.get("target", tx=23)).document)
+        node.hold.set()
+        await level(store)
+        assert SECRET not in held(node)
+
+
+async def test_a_purge_that_is_cut_off_is_done_again_from_its_start(root, node):
+    async with projecting(root, node.connect) as store:
+        fill(store)
+        await level(store)
+        for lost in (1, 2, 3):
+            node.lose_reply = lost
+            await store.submit(purge("target" if lost == 1 else f"other{lost}")).wait()
+            await level(store)
+        assert SECRET not in held(node)
+    assert (await compared(root, node.connect)).problems == []
+
+
+async def test_what_was_purged_before_the_node_had_it_is_put_as_it_is_now(root, node):
+    node.down = True
+    async with projecting(root, node.connect) as store:
+        fill(store)
+        await store.submit(purge("target")).wait()
+        node.down = False
+        await level(store)
+        assert all(SECRET not in str(ops) for ops in node.log)
+        assert store.status().projection.quarantined == ()
+    assert (await compared(root, node.connect)).problems == []
+
+
+async def test_a_row_read_before_its_text_was_purged_is_read_again(root, node):
+    async with projecting(root, node.connect) as store:
+        await level(store)
+        # Rows are read ahead, and wait while nothing is indexed.
+        node.hold = anyio.Event()
+        for n in range(8):
+            await store.submit(write(document("same", f"v{n}", tool="x"))).wait()
+        await until(lambda: len(node.log) >= 5)
+        await store.submit(write(document("target", SECRET, tool="x"))).wait()
+        await store.submit(write(document("same", "again", tool="x"))).wait()
+        await anyio.sleep(0.1)
+        await store.submit(purge("target")).wait()
+        node.hold.set()
+        await level(store)
+        assert store.status().projection.quarantined == () and SECRET not in held(node)
+    assert (await compared(root, node.connect)).problems == []
+
+
+async def test_a_part_that_another_text_shares_comes_back(root, node):
+    shared = "common line\n" * 100_000
+    async with projecting(root, node.connect) as store:
+        store.submit(write(document("one", shared + SECRET, tool="x")))
+        store.submit(write(document("two", shared + "harmless", tool="x")))
+        await level(store)
+        await store.submit(purge("one")).wait()
+        await level(store)
+        assert SECRET not in held(node)
+    found = await compared(root, node.connect)
+    assert found.problems == [] and found.texts == 1
