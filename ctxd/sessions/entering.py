@@ -5,28 +5,40 @@ what is settled before. Promise: a break at any point leaves a session that is m
 now, and taking it in again gives the whole.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
+from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import assemblies_prefix, is_file_id, segments_prefix
+from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sessions.restating import Draft, Here, Past, Restating, aliases_of, entered
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 
-DRAFTS_HELD: Final = 64
-"""Writes whose text is fetched together. Bounds what is held in memory of a session that is taken in."""
+TEXTS_AHEAD: Final = 64
+"""Texts that are fetched together. Bounds what is held in memory of a session that is taken in."""
+
+TEXTS_AHEAD_MAX: Final = 2_000
+TEXTS_HELD_CHARS: Final = 1024 * 1024
+"""Characters of texts fetched together up to which four times as many are fetched the next time."""
 
 WAITING_MAX: Final = 512
 """Writes of one entering session that may wait for the disk: other sessions' calls queue behind no more."""
 
+TURN: Final = 16
+"""Writes that are made in a row, some milliseconds; then others have their turn."""
+
 HISTORIES_AT_ONCE: Final = 16
 _PAGE: Final = 1_000
+
+T = TypeVar("T")
 
 
 class Origin(Protocol):
@@ -86,7 +98,7 @@ async def past_of(origin: Origin, session: str) -> Past | None:
     prompts = await origin.history(str(system_prompt_id(session)))
     segments = await origin.scan(segments_prefix(session))
     assemblies = await origin.scan(assemblies_prefix(session))
-    index = entered(segments)
+    index = await _apart(segments, lambda: entered(segments))
     newest = await origin.newest(list(index))
     if missing := next((id for id in index if id not in newest), None):
         raise CtxdError("corrupt", f"{missing} is in session {session}, but has no version where that is")
@@ -141,7 +153,7 @@ async def enter(store: VersionStore, origin: Origin, past: Past, here: Here, *, 
 
     Raises: CtxdError of ``origin``, ``toolcall_conflict``, and those of the store. Cancel: safe; see the module.
     """
-    restating = Restating(past, here)
+    restating = await _apart(past.segments, lambda: Restating(past, here))
     drafts = restating.drafts()
     waiting: list[Pending] = []
     # A draft may be made only when the one before it has landed, but the text of many is fetched at once: which text
@@ -151,10 +163,17 @@ async def enter(store: VersionStore, origin: Origin, past: Past, here: Here, *, 
         pending = store.submit(draft.write(kind, principal, here.session, await texts.of(draft)))
         restating.landed(pending.seq, pending.vt)
         waiting.append(pending)
+        if len(waiting) % TURN == 0:
+            await checkpoint()
         if len(waiting) == WAITING_MAX:
             await waiting[-1].wait()
             waiting.clear()
     return waiting[-1] if waiting else pending
+
+
+async def _apart(segments: Sequence[Stored], work: Callable[[], T]) -> T:
+    """What ``work`` returns, done on a thread where there are many ``segments``: other sessions go on meanwhile."""
+    return await run_sync(work) if len(segments) > SEGMENTS_INLINE_MAX else work()
 
 
 class _Texts:
@@ -164,12 +183,16 @@ class _Texts:
         self._origin = origin
         self._coming: Iterator[str] = iter(_refs(past))
         self._have: dict[str, str] = {}
+        self._ahead = TEXTS_AHEAD
 
     async def of(self, draft: Draft) -> dict[str, str]:
         needed = [ref for _, ref in draft.documents if ref is not None]
         if any(ref not in self._have for ref in needed):
-            ahead = list(islice(self._coming, DRAFTS_HELD))
+            ahead = list(islice(self._coming, self._ahead))
             self._have = await self._origin.contents(dict.fromkeys((*needed, *ahead)))
+            # Where texts are small, a trip for each few of them would take longer than everything else.
+            small = sum(map(len, self._have.values())) <= TEXTS_HELD_CHARS
+            self._ahead = min(TEXTS_AHEAD_MAX, 4 * self._ahead) if small else TEXTS_AHEAD
         return {ref: self._have[ref] for ref in needed}
 
 

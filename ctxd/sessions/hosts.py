@@ -119,9 +119,9 @@ class Hosts:
         return session in self._sessions.catalog and session not in self._sessions.barred
 
     async def _bring(self, session: str, principal: str) -> None:
-        for _ in range(STEPS_MAX):
+        for attempt in range(STEPS_MAX):
             try:
-                owner = await self._take(session)
+                owner = await self._take(session, level=attempt > 0)
             except CtxdError as error:
                 if error.code == "store_unavailable" and self._is_unprojected(session):
                     return
@@ -137,16 +137,19 @@ class Hosts:
         owner = self._ownership.believed(session)
         return owner is not None and self._is_whole(session) and owners.standing(owner, self._writer) == "mine"
 
-    async def _take(self, session: str) -> Owner | None:
-        """One attempt to make ``session`` this host's. Returns: its owner then; null if it changed meanwhile.
+    async def _take(self, session: str, *, level: bool) -> Owner | None:
+        """One attempt to make ``session`` this host's. ``level``: the node is first waited for, to have all that the
+        others did. Returns: the owner then; null if it changed meanwhile, or may have.
 
         Raises: CtxdError session_not_found, session_owned_elsewhere, session_closed, store_unavailable.
         """
-        owner = await self._log.owner(session)
+        owner = await (self._log.newest_owner(session) if level else self._log.owner(session))
         if owner is None:
-            if not self._is_whole(session):
-                raise no_session(session)
-            return owners.first(self._writer)
+            if self._is_whole(session):
+                return owners.first(self._writer)
+            if not level:
+                return None
+            raise no_session(session)
         match owners.standing(owner, self._writer):
             case "mine" if owner.source is not None or self._is_whole(session):
                 believed = self._ownership.believed(session)
@@ -158,24 +161,39 @@ class Hosts:
             case "resting" if self._is_whole(session):
                 after = owners.resumed(owner)
             case _:
-                await self._require_claimable(session, owner)
-                after = owners.claimed(owner, self._writer)
-                if after.source == self._writer and self._is_whole(session):
-                    after = owners.adopted(after)
+                claim = await self._claim(session, owner, certain=level)
+                if claim is None:
+                    return None
+                after = claim
         if not await self._log.step(session, owner, after):
             return None
         self._ownership.learn(session, after)
         self._tell("sharing.claimed", {"session": session, "token": after.token, "from": owner.writer})
         return after
 
-    async def _require_claimable(self, session: str, owner: Owner) -> None:
-        left_s = 0.0
-        if owner.writer != self._writer:
-            await self._log.meet(owner.writer)
-            left_s = self._log.left_s(owner.writer)
+    async def _claim(self, session: str, owner: Owner, *, certain: bool) -> Owner | None:
+        """``owner`` once this host has claimed ``session``; null if it may not, but whose it is is not ``certain``.
+
+        Raises: CtxdError session_owned_elsewhere, session_closed, store_unavailable.
+        """
+        left_s = await self._left_s(owner)
         if not owners.may_claim(owner, self._writer, expired=left_s <= 0):
+            if not certain:
+                return None
             wait = max(1, int(left_s * 1000))
             raise owned_elsewhere(session, self._log.host(owner.writer), retry_after_ms=wait)
+        await self._require_open(session)
+        after = owners.claimed(owner, self._writer)
+        return owners.adopted(after) if after.source == self._writer and self._is_whole(session) else after
+
+    async def _left_s(self, owner: Owner) -> float:
+        """Seconds until ``owner`` counts as dead; 0 for this host, which asks."""
+        if owner.writer == self._writer:
+            return 0.0
+        await self._log.meet(owner.writer)
+        return self._log.left_s(owner.writer)
+
+    async def _require_open(self, session: str) -> None:
         stored = (await self._log.heads((session,))).get(session)
         if stored is not None and read_head(stored).settings.state == "closed":
             raise CtxdError("session_closed", f"session {session} is closed", outcome="not_applied")
@@ -195,13 +213,14 @@ class Hosts:
             filesystem="" if source == self._writer else self._log.filesystem(source),
             taken_up=True,
         )
+        read_ms = int((self._clock.monotonic() - began) * 1000)
         self._sessions.unload(session)
         pending = await enter(self._store, origin, past, here, kind="session.adopt", principal=principal)
         await pending.wait()
         self._sessions.unload(session)
         self._sessions.barred.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
-        figures = {"segments": len(past.segments), "objects": len(past.objects), "took_ms": took_ms}
+        figures = {"segments": len(past.segments), "objects": len(past.objects), "read_ms": read_ms, "took_ms": took_ms}
         self._tell("sharing.taken_in", {"session": session, "from": self._log.host(source), **figures})
 
     async def require_unknown(self, session: str) -> None:

@@ -119,6 +119,7 @@ class Restating:
                 raise CtxdError("corrupt", f"segment {number} of session {past.session} is missing")
         self._entered = entered(past.segments)
         self._renamed = self._renamings()
+        self._groups = self._grouped()
         self._is_now = {
             id: None if stored is None else stored.document.content_hash for id, stored in here.objects.items()
         }
@@ -140,12 +141,11 @@ class Restating:
     def drafts(self) -> Iterator[Draft]:
         """The writes, the last of which makes the session whole."""
         past, here = self._past, self._here
-        groups = self._groups()
-        newest = max(stored.valid_time for group in groups.values() for stored in group)
+        newest = max(stored.valid_time for group in self._groups.values() for stored in group)
         yield Draft(documents=((self._head(past.heads[0], entering=True), None),), floor_vt=newest + 1)
         for start in range(0, len(here.stale), DELETES_MAX):
             yield Draft(documents=(), deletes=here.stale[start : start + DELETES_MAX])
-        for _, group in sorted(groups.items()):
+        for _, group in sorted(self._groups.items()):
             self._landing, self._has_segment = [], False
             draft = self._draft(group)
             if draft.documents:
@@ -163,7 +163,7 @@ class Restating:
 
     # --- which version goes where ---
 
-    def _groups(self) -> dict[int, list[Stored]]:
+    def _grouped(self) -> dict[int, list[Stored]]:
         """All versions by the write that they were of, objects first; one that is older than its object's entry goes
         with that."""
         past = self._past

@@ -14,6 +14,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
+import anyio
+
+from ctxd.store.projection.node import connect
+from ctxd.store.projection.offline import compared
 from ctxd.store.verify import verify
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient
@@ -94,6 +98,12 @@ class Host:
     def _is_level(self) -> bool:
         status = self.client.daemon_status().store
         return status.projection is not None and status.projection.seq >= status.head_seq
+
+    def agrees(self) -> None:
+        """The node has what the journal says is to be there, and nothing else of it."""
+        report = anyio.run(compared, self.node.url, self.state, connect, lambda _: None)
+        assert report.problems == []
+        assert report.equal
 
     def verified(self) -> None:
         """Check the state, which nobody may be writing."""

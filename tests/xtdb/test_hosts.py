@@ -215,7 +215,9 @@ def test_what_a_host_writes_after_it_lost_a_session_is_kept_as_a_branch(pair: Pa
         set_aside(a, branch)
         b.client.session_resume(branch)
         same(a.client, b.client, branch)
-        a.level()
+        for host in (a, b):
+            host.level()
+            host.agrees()
         a.kill()
         a.start()
         assert a.client.session_get("torn").session.state == "active"

@@ -25,6 +25,9 @@ from ctxd.store.sharing.owners import Owner
 ANSWER_S: Final = 3.0
 """Seconds that the node may take for one question or step, before it counts as away."""
 
+LEVEL_S: Final = 20.0
+"""Seconds that a node may be behind the log for a resume to wait for it."""
+
 
 class SharedLog:
     """See the module. ``run`` while anything else is called. All calls raise CtxdError ``store_unavailable`` if the
@@ -65,6 +68,12 @@ class SharedLog:
     async def owner(self, session: str) -> Owner | None:
         """Whose ``session`` is; null if nobody's."""
         with _asking(f"whose session {session} is"):
+            return await claims.owner_of(self._client, session)
+
+    async def newest_owner(self, session: str) -> Owner | None:
+        """As ``owner``, once this host's node has everything that was in the log when it was asked."""
+        with _asking(f"whose session {session} is", within_s=LEVEL_S):
+            await self._client.sync(LEVEL_S)
             return await claims.owner_of(self._client, session)
 
     async def owners(self) -> dict[str, Owner]:
@@ -113,9 +122,9 @@ def shared_log(
 
 
 @contextmanager
-def _asking(what: str) -> Iterator[None]:
+def _asking(what: str, *, within_s: float = ANSWER_S) -> Iterator[None]:
     try:
-        with anyio.fail_after(ANSWER_S):
+        with anyio.fail_after(within_s):
             yield
     except (XtdbFailure, TimeoutError, ValueError) as error:
         raise unavailable(what, str(error) or "it does not answer in time") from error

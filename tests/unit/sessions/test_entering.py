@@ -192,7 +192,8 @@ async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(t
 
 
 async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("ctxd.sessions.entering.DRAFTS_HELD", 1)
+    monkeypatch.setattr("ctxd.sessions.entering.TEXTS_AHEAD", 1)
+    monkeypatch.setattr("ctxd.sessions.entering.TEXTS_AHEAD_MAX", 1)
     async with two(tmp_path) as (a, b):
         texts = await lived(a, tmp_path / "files")
         past = await past_of(a.origin, "s1")
