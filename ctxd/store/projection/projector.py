@@ -28,6 +28,9 @@ FENCES_MAX: Final = 10
 """Attempts to move the cursor before a life is given up: each one lost is a late transaction that came through."""
 
 FENCE_S: Final = 30.0
+DOUBTS_MAX: Final = 4
+"""Times that a row alone is aborted, the cursor being where it was, before it is left out."""
+
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
 """Seconds between two lives: twice as many each time that a life did not get to stream."""
@@ -71,6 +74,8 @@ class Projector:
         self._ownership = ownership
         self._pace = Pace()
         self._rows_max = ROWS_MAX
+        self._doubted = 0
+        self._doubts = 0
         self._backoff_s = BACKOFF_MIN_S
         self._lives = anyio.CapacityLimiter(1)
 
@@ -182,7 +187,7 @@ class Projector:
 
     async def _suspect(self, aborted: Aborted) -> int:
         """How many rows the next life may send at once after a batch was ``aborted``: as many as ever if the cursor
-        says why, half as many if it does not, and none of it if it was one."""
+        says why, half as many if it does not, and none of one that was sent alone in vain."""
         try:
             async with self._connect(self._url) as node:
                 found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
@@ -190,7 +195,16 @@ class Projector:
         except (XtdbFailure, ValueError):
             return ROWS_MAX
         else_owned = any(others.get(id) != doc for id, doc in aborted.matched.items())
-        return ROWS_MAX if else_owned or explains(found, aborted.expected) == "moved" else aborted.rows // 2
+        if else_owned or explains(found, aborted.expected) == "moved":
+            return ROWS_MAX
+        return aborted.rows // 2 if aborted.rows > 1 else self._doubt(aborted.expected.seq + 1)
+
+    def _doubt(self, seq: int) -> int:
+        """How many rows the next life may send at once after the row ``seq`` was aborted alone."""
+        # A connection that repeats, holds back or makes up answers looks like this too, but not again and again.
+        self._doubts = self._doubts + 1 if seq == self._doubted else 1
+        self._doubted = seq
+        return 0 if self._doubts >= DOUBTS_MAX else 1
 
     def _confirm(self, sent: Sent) -> None:
         self._progress.confirm(sent, self._clock.monotonic())

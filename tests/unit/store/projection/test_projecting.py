@@ -228,6 +228,22 @@ class TestPoison:
             assert store.status().projection.quarantined == (6,)
         assert (await compared(root, node.connect)).equal
 
+    async def test_a_row_alone_that_is_aborted_by_accident_is_not_left_out(self, root, node):
+        async with projecting(root, node.connect) as store:
+            await level(store)
+            taken, accidents = node._take, iter(range(projector.DOUBTS_MAX - 1))
+
+            def take(ops):
+                strikes = any(isinstance(op, Put) and op.doc["xt/id"] == "t0" for op in ops)
+                node.abort = int(strikes and next(accidents, None) is not None)
+                return taken(ops)
+
+            node._take = take
+            fill(store, 1)
+            await level(store)
+            assert store.status().projection.quarantined == ()
+        assert (await compared(root, node.connect)).equal
+
     async def test_a_text_that_is_damaged_leaves_its_row_out(self, root, node):
         node.down = True
         async with projecting(root, node.connect) as store:
