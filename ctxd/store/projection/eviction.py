@@ -8,6 +8,7 @@ An eviction takes everybody's versions of an entity, also those that other hosts
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Final
 
 import msgspec
 from anyio.to_thread import run_sync
@@ -21,7 +22,7 @@ from ctxd.store.projection.node import Node
 from ctxd.store.projection.rows import Rows
 from ctxd.store.sharing.fences import Fences
 
-VERSIONS_MAX = 500
+VERSIONS_MAX: Final = 500
 """Versions of one transaction."""
 
 
