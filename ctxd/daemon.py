@@ -5,17 +5,14 @@ before the journal is closed.
 """
 
 import gc
-import grp
 import os
 import resource
 import signal
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
-import msgspec
 from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 from structlog.typing import FilteringBoundLogger
@@ -30,20 +27,19 @@ from ctxd.indexing.index import Indexer
 from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import open_log
+from ctxd.options import Options, options_of, scanner_from
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers.table import complete
-from ctxd.rpc.lane import Floor, Timing
+from ctxd.rpc.lane import Floor
 from ctxd.rpc.listeners import Listeners
-from ctxd.rpc.server import CONNECTIONS_MAX, Server
+from ctxd.rpc.server import Server
 from ctxd.sandboxes.places import Places
 from ctxd.sandboxes.registry import Sandboxes
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
-from ctxd.secrets.policy import DEFAULT
-from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.scan import Scanner
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions
@@ -51,14 +47,10 @@ from ctxd.sessions.tracking import Tracking
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.answers import StoreFailed
 from ctxd.store.projection.ownership import Ownership
-from ctxd.store.projection.projection import Projection, Target
-from ctxd.store.projection.spill import Room
+from ctxd.store.projection.projection import Projection
 from ctxd.store.versions import VersionStore
-from ctxd.trackers.opening import Choice, file_trackers
-from ctxd_protocol.limits import Limits
+from ctxd.trackers.opening import file_trackers
 from ctxd_protocol.places import SANDBOXES_NAME
-from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse
 from ctxd_protocol.status import DaemonStatus
 
 if TYPE_CHECKING:
@@ -66,39 +58,8 @@ if TYPE_CHECKING:
 
 _E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
-_EXIT_CONFIG: Final = 78
 _COLLECTED_AT: Final = 20_000
 """Objects made, less those freed, after which the collector looks at them: some 1,000 writes, a few ms."""
-
-
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """Other hosts use the same log. ``host`` is what they call this one; others may take over after ``lease_s`` of
-    its silence."""
-
-    host: str
-    lease_s: float
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600.
-
-    ``collapse``: the window of sessions that ask for none. ``watcher``: what files are followed by; null: none are.
-    ``store``: the XTDB node to project to; null: none. ``secrets``: the policy of sessions that ask for none;
-    ``scanner``: the rules that secrets are found by, null for the built-in ones.
-    """
-
-    socket: Path
-    state_dir: Path | None
-    socket_gid: int | None = None
-    limits: Limits = Limits()
-    timing: Timing = Timing()
-    connections_max: int = CONNECTIONS_MAX
-    collapse: Collapse = Collapse()
-    watcher: Choice | None = "auto"
-    store: Target | None = None
-    shared: Shared | None = None
-    secrets: SecretPolicy = DEFAULT
-    scanner: Scanner | None = None
 
 
 class Daemon:
@@ -311,11 +272,11 @@ def serve(config: Config, *, ephemeral: bool = False) -> int:
     """
     _have_descriptors()
     _spare_the_collector()
-    scanner = _scanner(config)
+    scanner = scanner_from(config)
     # The key is in the state directory, which nobody holds yet: tags in the log are of this run alone.
     redact = Guard(scanner, os.urandom(KEY_BYTES)).redacted
     log = open_log(config.log_level, None if config.log_format == "auto" else config.log_format, redact=redact)
-    daemon = Daemon(_options(config, scanner, ephemeral=ephemeral), SystemClock(), log)
+    daemon = Daemon(options_of(config, scanner, ephemeral=ephemeral), SystemClock(), log)
     code = 0
     try:
         anyio.run(daemon.run, backend_options={"use_uvloop": True})
@@ -349,50 +310,3 @@ def _first(group: BaseExceptionGroup[_E]) -> _E:
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     return found
-
-
-def _scanner(config: Config) -> Scanner:
-    try:
-        return scanner_of(config.secrets_rules)
-    except RulesRefused as refused:
-        raise StateDirError(str(refused), exit_code=_EXIT_CONFIG) from None
-
-
-def _options(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
-    return Options(
-        socket=config.socket,
-        state_dir=None if ephemeral else config.state_dir,
-        socket_gid=None if config.socket_group is None else _gid(config.socket_group),
-        limits=Limits(frame_bytes=config.frame_bytes, in_flight=config.in_flight),
-        timing=Timing(
-            frame_s=config.frame_s, stall_s=config.stall_s, deadline_s=config.request_deadline_s, drain_s=config.drain_s
-        ),
-        connections_max=config.connections_max,
-        collapse=Collapse(per_turn=config.collapse_per_turn, turns=config.collapse_turns),
-        watcher=None if config.tracking_watcher == "off" else config.tracking_watcher,
-        store=_target(config),
-        shared=_shared(config),
-        secrets=config.secrets_policy,
-        scanner=scanner,
-    )
-
-
-def _target(config: Config) -> Target | None:
-    if config.store_backend == "sqlite":
-        return None
-    return Target(url=config.store_url, room=Room(config.store_backlog_rows, config.store_backlog_bytes))
-
-
-def _shared(config: Config) -> Shared | None:
-    if not config.store_shared:
-        return None
-    if config.store_backend != "xtdb":
-        raise StateDirError("store.shared needs store.backend = xtdb", exit_code=_EXIT_CONFIG)
-    return Shared(host=config.store_host or socket.gethostname(), lease_s=config.store_lease_s)
-
-
-def _gid(group: str) -> int:
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise StateDirError(f"there is no group {group!r} for the socket", exit_code=_EXIT_CONFIG) from None

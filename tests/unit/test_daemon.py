@@ -8,8 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from ctxd.daemon import Daemon, Options
+from ctxd.daemon import Daemon
 from ctxd.observe.logs import open_log
+from ctxd.options import Options
 from ctxd_client import connect
 from tests.unit.store.running import SteppingClock
 
