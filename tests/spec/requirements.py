@@ -38,6 +38,7 @@ SECTIONS: dict[str, str] = {
     "XTB": "Versions in an XTDB node",
     "XDB": "The XTDB node",
     "PRJ": "The projection to it",
+    "HST": "Several hosts",
 }
 
 _ROWS = """
@@ -187,6 +188,14 @@ PRJ-7 | On an XTDB node the daemon does all that this specification says; reads 
 PRJ-8 | Rows that wait for the node are told of when half the room for them is taken; from four fifths on writes pass as fast as rows drain, and when it is full they are refused, applied nowhere, and told when to come back. | ctxd
 PRJ-9 | The store is `sqlite` or `xtdb`, named alone or in a table with its address, in a file, the environment or a flag. | ctxd
 PRJ-10 | What is purged is evicted from the node, all its versions and texts, and nothing that still holds it there is shown meanwhile. | ctxd
+HST-1 | A session that was paused on one of several hosts is resumed on another with the same sets, chat and settings, and each of its recorded assemblies has the same bytes there; so it is when it comes back, and after a break at any point of it. | ctxd
+HST-2 | A session has one owner among the hosts; one whose owner is alive is refused elsewhere as `session_owned_elsewhere`, which names the host, and is listed on request. | ctxd
+HST-3 | A session of a host that was silent for its lease can be taken over; whether it was is judged by the observer's own monotonic clock alone. | ctxd
+HST-4 | What a host writes to a session that it lost does not reach it, and is kept whole as a session of its own, which the refusal names; nothing acknowledged is lost. | ctxd
+HST-5 | Clocks of hosts that are minutes apart change nothing that is read, shown or owned. | ctxd
+HST-6 | Equal ids of tool calls, and of sessions, of two hosts are told apart, and a text shows what it showed before. | ctxd
+HST-7 | Equal text is kept once for all hosts. | ctxd
+HST-8 | With the node down a resume of what was given up is refused as `store_unavailable`, to be tried again, and everything else goes on. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

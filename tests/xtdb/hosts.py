@@ -46,6 +46,7 @@ class Host:
         self.state = folder / "state"
         self.socket = str(folder / "ctxd.sock")
         self.log = folder / "log"
+        self.shared = True
         self._ahead_ms = ahead_ms
         self._machine = folder / "machine-id"
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,11 +55,12 @@ class Host:
         self._connected = ExitStack()
         self.client: SyncClient
 
-    def start(self) -> "Host":
+    def start(self, *, failpoints: str = "") -> "Host":
         settings = {
+            "CTXD_FAILPOINTS": failpoints,
             "CTXD_STORE_BACKEND": "xtdb",
             "CTXD_STORE_URL": self.node.url,
-            "CTXD_STORE_SHARED": "true",
+            "CTXD_STORE_SHARED": str(self.shared).lower(),
             "CTXD_STORE_HOST": self.name,
             "CTXD_STORE_LEASE_S": str(LEASE_S),
         }

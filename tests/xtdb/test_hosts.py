@@ -1,7 +1,10 @@
 """Two daemons with journals of their own on two nodes with one log: a session is one host's at a time, and whole."""
 
+import random
 import signal
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -114,6 +117,8 @@ def taken_over(host: Host, session: str) -> None:
     until(attempt, within_s=10 * LEASE_S)
 
 
+@pytest.mark.requirement("HST-1")
+@pytest.mark.requirement("HST-5")
 @pytest.mark.parametrize("ahead", [(0, 0), (TEN_MINUTES_MS, 0), (0, TEN_MINUTES_MS), (-TEN_MINUTES_MS, 0)], ids=str)
 def test_a_session_paused_on_one_host_goes_on_on_another_with_the_same_bytes(
     pair: Pair, tmp_path: Path, ahead: tuple[int, int]
@@ -144,6 +149,7 @@ def test_a_session_paused_on_one_host_goes_on_on_another_with_the_same_bytes(
         assert code_of(lambda: b.client.session(session).user("late")) == "session_not_active"
 
 
+@pytest.mark.requirement("HST-2")
 def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -163,6 +169,7 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
         assert code_of(lambda: b.client.session_resume("nowhere")) == "session_not_found"
 
 
+@pytest.mark.requirement("HST-3")
 def test_a_dead_host_s_session_is_taken_over_after_its_lease(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -176,6 +183,7 @@ def test_a_dead_host_s_session_is_taken_over_after_its_lease(pair: Pair, tmp_pat
         assert a.client.session_owner("orphan").host == "beta"
 
 
+@pytest.mark.requirement("HST-4")
 def test_what_a_host_writes_after_it_lost_a_session_is_kept_as_a_branch(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -223,6 +231,7 @@ def test_what_a_host_writes_after_it_lost_a_session_is_kept_as_a_branch(pair: Pa
         assert a.client.session_get("torn").session.state == "active"
 
 
+@pytest.mark.requirement("HST-6")
 def test_equal_ids_of_two_hosts_are_told_apart(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -236,6 +245,7 @@ def test_equal_ids_of_two_hosts_are_told_apart(pair: Pair, tmp_path: Path) -> No
         assert b.client.object_get("mine-1-1", session="theirs").object.payload["content"] == "of beta"
 
 
+@pytest.mark.requirement("HST-6")
 def test_a_session_made_on_two_hosts_at_once_is_one_s_and_a_branch(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
@@ -259,6 +269,7 @@ def test_a_session_made_on_two_hosts_at_once_is_one_s_and_a_branch(
         same(a.client, b.client, "twice")
 
 
+@pytest.mark.requirement("HST-7")
 def test_equal_text_is_kept_once_for_all_hosts(pair: Pair, nodes: tuple[Node, Node]) -> None:
     text = "the same everywhere " * 50
     a, b = pair()
@@ -270,6 +281,7 @@ def test_equal_text_is_kept_once_for_all_hosts(pair: Pair, nodes: tuple[Node, No
         assert copies(nodes[0], text) == 1
 
 
+@pytest.mark.requirement("HST-8")
 def test_a_resume_that_needs_the_node_says_so_while_it_is_down(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
@@ -298,3 +310,114 @@ def test_a_resume_that_needs_the_node_says_so_while_it_is_down(
 
         until(resumed, within_s=60)
         same(a.client, b.client, "waits")
+
+
+@pytest.mark.requirement("HST-1")
+def test_a_host_that_dies_while_it_takes_a_session_over_begins_again(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        texts = lived(a.client, "half", tmp_path / "tree", calls=60)
+        set_aside(a, "half")
+        b.stop()
+        # The first commit after its start is the first part of the session.
+        b.start(failpoints="journal.postcommit=kill@2")
+        with pytest.raises(CallFailed):
+            b.client.within(5).session_resume("half")
+        b.kill()
+        b.start()
+        assert "half" not in [row.session for row in b.client.session_list().sessions]
+        b.client.session_resume("half")
+        same(a.client, b.client, "half")
+        assert shown(b.client, "half")[:3] == texts
+
+
+@pytest.mark.requirement("HST-2")
+def test_sessions_of_before_there_were_several_hosts_can_be_taken_over(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    a.shared = False
+    with hosts(a, b):
+        lived(a.client, "old", tmp_path / "tree")
+        a.client.session_pause("old")
+        a.level()
+        assert code_of(lambda: a.client.session_owner("old")) == "unsupported"
+        assert code_of(lambda: b.client.session_resume("old")) == "session_not_found"
+        a.stop()
+        a.shared = True
+        a.start()
+        until(lambda: a.client.session_owner("old").released)
+        b.client.session_resume("old")
+        same(a.client, b.client, "old")
+
+
+class Chance:
+    """What a seed makes of two hosts; ``kept`` is what each has acknowledged."""
+
+    def __init__(self, seed: int, all: tuple[Host, Host]) -> None:
+        self.rng = random.Random(seed)
+        self.all = all
+        self.sessions = [f"r{seed}-{n}" for n in range(3)]
+        self.kept: dict[str, list[str]] = {host.name: [] for host in all}
+        self._calls = 0
+        for session in self.sessions:
+            self.rng.choice(all).client.session_create("agent", session=session)
+
+    def step(self) -> None:
+        host, session = self.rng.choice(self.all), self.rng.choice(self.sessions)
+        deeds = ("call",) * 6 + ("say", "assemble", "pause", "resume", "resume", "kill", "stall")
+        with suppress(CallFailed):
+            getattr(self, self.rng.choice(deeds))(host, session)
+
+    def call(self, host: Host, session: str) -> None:
+        self._calls += 1
+        id = f"{session}-{self._calls}"
+        self.kept[host.name].append(host.client.within(3).toolcall_record(session, id, "bash", f"out {id}").object)
+
+    def say(self, host: Host, session: str) -> None:
+        host.client.within(3).session(session).user("go on")
+
+    def assemble(self, host: Host, session: str) -> None:
+        host.client.within(3).context_assemble(session)
+
+    def pause(self, host: Host, session: str) -> None:
+        host.client.within(3).session_pause(session)
+
+    def resume(self, host: Host, session: str) -> None:
+        host.client.within(5).session_resume(session)
+
+    def kill(self, host: Host, _: str) -> None:
+        host.kill()
+        host.start()
+
+    def stall(self, host: Host, session: str) -> None:
+        """Have it stand still for longer than its lease, while the other one tries to take the session over."""
+        host.send(signal.SIGSTOP)
+        (other,) = (each for each in self.all if each is not host)
+        try:
+            for _ in range(6):
+                with suppress(CallFailed):
+                    other.client.within(5).session_resume(session)
+                time.sleep(LEASE_S / 4)
+        finally:
+            host.send(signal.SIGCONT)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.requirement("HST-4")
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_to_two_hosts_nothing_acknowledged_is_lost(pair: Pair, seed: int) -> None:
+    ahead = random.Random(seed).choice((0, TEN_MINUTES_MS, -TEN_MINUTES_MS))
+    with hosts(*pair((ahead, 0))) as (a, b):
+        chance = Chance(seed, (a, b))
+        for _ in range(80):
+            chance.step()
+        known: set[str] = set()
+        for host in (a, b):
+            host.level()
+            for row in host.client.session_list(limit=1000).sessions:
+                known.update(host.client.session_get(row.session).session.session_index)
+                shown(host.client, row.session)
+        for host in (a, b):
+            assert set(chance.kept[host.name]) <= known
+            host.level()
+            host.agrees()

@@ -83,6 +83,7 @@ def clean(root: Path) -> None:
     assert report.problems == []
 
 
+@pytest.mark.requirement("HST-1")
 async def test_a_session_taken_in_has_the_same_sets_chat_and_bytes(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         texts = await lived(a, tmp_path / "files")
@@ -153,6 +154,7 @@ async def test_what_was_written_here_meanwhile_does_not_survive_a_return(tmp_pat
     clean(tmp_path / "a")
 
 
+@pytest.mark.requirement("HST-4")
 async def test_a_branch_has_all_that_its_session_had(tmp_path: Path) -> None:
     async with host(tmp_path / "a") as a:
         texts = await lived(a, tmp_path / "files")
@@ -165,6 +167,7 @@ async def test_a_branch_has_all_that_its_session_had(tmp_path: Path) -> None:
     clean(tmp_path / "a")
 
 
+@pytest.mark.requirement("HST-6")
 async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")
@@ -191,6 +194,7 @@ async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(t
     clean(tmp_path / "b")
 
 
+@pytest.mark.requirement("HST-1")
 async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("ctxd.sessions.entering.TEXTS_AHEAD", 1)
     monkeypatch.setattr("ctxd.sessions.entering.TEXTS_AHEAD_MAX", 1)
@@ -229,6 +233,7 @@ class _Breaking:
         return await self._origin.contents(refs)
 
 
+@pytest.mark.requirement("HST-5")
 async def test_valid_times_here_are_above_those_of_a_clock_that_is_ahead(tmp_path: Path, monkeypatch) -> None:
     ahead = SystemClock().wall_ms() + 600_000
     async with two(tmp_path) as (a, b):

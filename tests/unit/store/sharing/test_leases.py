@@ -1,5 +1,6 @@
 """A lease runs out by the observer's own clock alone: no two clocks are ever compared."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ def lease(beat: int, incarnation: int = 1) -> Lease:
     return Lease(host="h", filesystem="f", incarnation=incarnation, beat=beat)
 
 
+@pytest.mark.requirement("HST-3")
 def test_a_lease_runs_out_when_it_was_seen_unchanged_for_its_length():
     observer = Observer(LEASE_S)
     observer.see([("a", lease(7))], 100.0)
@@ -35,6 +37,7 @@ def test_a_lease_never_seen_has_not_run_out():
     assert Observer(LEASE_S).left_s("a", 1e9) > 0
 
 
+@pytest.mark.requirement("HST-3")
 @given(start=st.floats(0, 1e6), steps=st.lists(st.floats(0.01, LEASE_S - 0.01), max_size=30))
 def test_a_holder_that_renews_in_time_is_never_taken_for_dead(start, steps):
     observer, now = Observer(LEASE_S), start

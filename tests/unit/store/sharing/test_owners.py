@@ -1,5 +1,6 @@
 """A session never is two hosts': every step is matched, so whatever is late, doubled or decided on old news fails."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.requirement("HST-2")
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_two_hosts_never_both_write_a_session_whatever_they_believe(steps):
