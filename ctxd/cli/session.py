@@ -82,18 +82,27 @@ def ls(
 def show(run: Invocation, session: str | None) -> None:
     """Show one session's settings and what is in its sets."""
     with run.client() as client:
-        id = session_id(client, session)
         try:
-            found = client.session_get(id).session
+            found = client.session_get(session_id(client, session)).session
         except NotFound:
-            if (owner := _owner(client, id)) is None:
+            if session is None or (owner := _owner(client, session)) is None:
                 raise
             hint = "ctx session resume takes it over once it is paused there, or its host is silent"
-            raise Stop(NOT_FOUND, f"session {id} is {_whose(owner)}", hint=hint) from None
-        owner = _owner(client, id)
+            raise Stop(NOT_FOUND, f"session {session} is {_whose(owner)}", hint=hint) from None
+        owner = _owner(client, found.session)
     _show(run, found)
     if owner is not None and not run.screen.as_json:
         run.screen.line(f"{run.screen.paint('host     ', 'dim')} {cell(_whose(owner))}")
+
+
+def _here_or_elsewhere(client: SyncClient, given: str | None) -> str:
+    """As ``session_id``; a whole id that no session here has may be another host's."""
+    try:
+        return session_id(client, given)
+    except NotFound:
+        if given is None or _owner(client, given) is None:
+            raise
+        return given
 
 
 def _owner(client: SyncClient, session: str) -> SessionOwnerResult | None:
@@ -175,7 +184,7 @@ def pause(run: Invocation, session: str | None) -> None:
 def resume(run: Invocation, session: str | None) -> None:
     """Take a session up again; its files are checked."""
     with run.client() as client:
-        done = client.session_resume(session_id(client, session))
+        done = client.session_resume(_here_or_elsewhere(client, session))
     found = done.reconciled
     text = (
         f"{done.session.session} is {done.session.state}: {count(found.unchanged)} files unchanged, "

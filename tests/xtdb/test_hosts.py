@@ -2,6 +2,8 @@
 
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -57,6 +59,13 @@ def copies(node: Node, text: str) -> int:
             return len({str(row.doc) for row in rows})
 
     return anyio.run(count)
+
+
+def ctx(host: Host, *words: str) -> str:
+    """What ``ctx`` says, on either stream."""
+    command = [sys.executable, "-c", "from ctxd.cli.main import main; main()", "--socket", host.socket, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout + done.stderr
 
 
 def code_of(call: Callable[[], object]) -> str:
@@ -167,6 +176,20 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
         assert (owner.host, owner.here, owner.released) == ("alpha", False, False)
         assert a.client.session_owner("alive").here
         assert code_of(lambda: b.client.session_resume("nowhere")) == "session_not_found"
+        listed, shown_here, shown_there = (
+            ctx(host, *words)
+            for host, words in (
+                (b, ("session", "ls", "--elsewhere", "--text", "alive")),
+                (a, ("session", "show", "alive")),
+                (b, ("session", "show", "alive")),
+            )
+        )
+        assert "alive" in listed and "alpha" in listed
+        assert "that of this host, alpha" in shown_here
+        assert "session alive is that of host alpha" in shown_there
+        set_aside(a, "alive")
+        ctx(b, "session", "resume", "alive")
+        assert "that of this host, beta" in ctx(b, "session", "show", "alive")
 
 
 @pytest.mark.requirement("HST-3")
