@@ -85,7 +85,7 @@ class Config:
     def items(self) -> Iterator[tuple[str, str, str]]:
         """Key, value as text, and origin of every setting, in the order of ``SETTINGS``."""
         for setting in SETTINGS:
-            value = getattr(self, _field(setting.key))
+            value = getattr(self, field_of(setting.key))
             yield setting.key, "" if value is None else str(value), self.origins[setting.key]
 
 
@@ -316,14 +316,14 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
     values.setdefault("socket", str(default_socket(environ, root=root)))
     values.setdefault("store.url", default_store_url(environ, root=root))
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
-    fields: dict[str, Any] = {_field(key): value for key, value in values.items()}
+    fields: dict[str, Any] = {field_of(key): value for key, value in values.items()}
     fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])
     fields["socket_group"] = fields["socket_group"] or None
     fields["secrets_rules"] = Path(fields["secrets_rules"]) if fields["secrets_rules"] else None
     return Config(**fields, origins=origins)
 
 
-def _field(key: str) -> str:
+def field_of(key: str) -> str:
     """The name of a key's field: limits stand by their own name, the rest with their section's."""
     return key.removeprefix("limits.").replace(".", "_")
 

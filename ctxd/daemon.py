@@ -8,7 +8,10 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,13 +24,13 @@ from ctxd import __version__
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import Clock, SystemClock
-from ctxd.config import Config
-from ctxd.errors import StateDirError
+from ctxd.config import Config, ConfigError
+from ctxd.errors import CtxdError, StateDirError
 from ctxd.indexing.index import Indexer
 from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
-from ctxd.observe.logs import open_log
-from ctxd.options import Options, options_of, scanner_from
+from ctxd.observe.logs import Threshold, open_log
+from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, where_handed
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
@@ -41,6 +44,7 @@ from ctxd.sandboxes.registry import Sandboxes
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.scan import Scanner
+from ctxd.service.supervisor import Supervisor, alone
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
@@ -65,7 +69,21 @@ _COLLECTED_AT: Final = 20_000
 class Daemon:
     """One daemon, from start to drained end."""
 
-    def __init__(self, options: Options, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        options: Options,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        supervisor: Supervisor | None = None,
+        settings: Settings | None = None,
+        threshold: Threshold | None = None,
+    ) -> None:
+        """``supervisor`` null: nobody is told how it goes. ``settings`` null: they are not read again. ``threshold`` is
+        that of ``log``."""
+        self._supervisor = supervisor or alone()
+        self._settings = settings
+        self._threshold = threshold
         self._options = options
         self._clock = clock
         self._log = log
@@ -127,33 +145,73 @@ class Daemon:
                 connections_max=self._options.connections_max,
                 floor=floor,
             )
+            handed = self._supervisor.listening()
             listeners, boxes = self._listeners, self._sandboxes
             assert listeners is not None and boxes is not None, "made with the handlers"
             listeners.serve(handlers, floor)
             if self._hosts is not None:
                 await parts.start(self._hosts.run)
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
                 await parts.start(listeners.run)
                 # Before the host's socket: a harness that is back at once finds its sandboxes.
                 await boxes.start()
-                await parts.start(server.run)
+                await parts.start(partial(server.run, handed, lasting=handed is not None))
                 await parts.start(boxes.run)
                 if self._tracking is not None:
                     await parts.start(self._tracking.run)
                 self._ready_at = self._clock.monotonic()
                 self._log.info("daemon.ready", **self._place())
+                await self._supervisor.ready(self._said())
+                parts.start_soon(
+                    partial(self._supervisor.watch, self._clock, self._log, works=self._works, say=self._said)
+                )
                 task_status.started()
-                async for number in signals:
-                    self._log.info("daemon.stopping", signal=signal.Signals(number).name)
-                    break
+                await self._heed(signals)
             self._draining = True
+            await self._supervisor.stopping()
             async with anyio.create_task_group() as draining:
                 draining.start_soon(server.drain)
                 draining.start_soon(listeners.drain)
             await self._store.drain()
             parts.cancel_scope.cancel()
         floor.close()
+        self._supervisor.close()
         self._log.info("daemon.stopped")
+
+    async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
+        """Return at the signal to stop. SIGHUP has the settings read again, unless a terminal is gone with it."""
+        async for number in signals:
+            if number != signal.SIGHUP or self._settings is None or _has_terminal():
+                self._log.info("daemon.stopping", signal=signal.Signals(number).name)
+                return
+            await self._supervisor.reloading(self._clock.monotonic())
+            await self._supervisor.ready(await self._reload(self._settings))
+
+    async def _reload(self, settings: Settings) -> str:
+        """Take up what has changed. Returns: what came of it, in words."""
+        try:
+            changes = await run_sync(settings.reread)
+        except ConfigError as error:
+            self._log.error("daemon.not_reloaded", reason=str(error))
+            return f"{self._said()}; settings not taken up: {error}"
+        config = settings.config
+        if self._threshold is not None:
+            self._threshold.level = config.log_level
+        if self._server is not None and self._listeners is not None:
+            self._server.retime(timing_of(config), config.connections_max)
+            self._listeners.retime(timing_of(config))
+        self._log.info("daemon.reloaded", applied=changes.applied, after_restart=changes.after_restart)
+        return f"{self._said()}; {changes.told}"
+
+    async def _works(self) -> None:
+        """Return once the store's thread has committed what waited for it, and has read something."""
+        with suppress(CtxdError):
+            await self._store.purge_is_unfinished()
+
+    def _said(self) -> str:
+        status = self.status()
+        reason = status.store.reason or (status.store.projection is not None and status.store.projection.reason)
+        return status.state + (f": {reason}" if reason else "")
 
     async def _handlers(self) -> Mapping[str, Handler]:
         store, clock = self._store, self._clock
@@ -221,6 +279,7 @@ class Daemon:
             holds=known.holds,
             limits=options.limits,
             timing=options.timing,
+            supervisor=self._supervisor,
         )
         places = Places(options.socket.parent / SANDBOXES_NAME)
         self._sandboxes = Sandboxes(
@@ -265,18 +324,28 @@ class Daemon:
         )
 
 
-def serve(config: Config, *, ephemeral: bool = False) -> int:
+def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Config] | None = None) -> int:
     """Run one daemon in this process until it is told to stop. The exit code: 0, or 74 when the disk has failed.
+    ``reread`` reads the settings again; null: SIGHUP stops it too.
 
     Raises: StateDirError if it cannot start.
     """
+    supervisor = Supervisor.of(os.environ)
     _have_descriptors()
     _spare_the_collector()
     scanner = scanner_from(config)
     # The key is in the state directory, which nobody holds yet: tags in the log are of this run alone.
     redact = Guard(scanner, os.urandom(KEY_BYTES)).redacted
-    log = open_log(config.log_level, None if config.log_format == "auto" else config.log_format, redact=redact)
-    daemon = Daemon(options_of(config, scanner, ephemeral=ephemeral), SystemClock(), log)
+    threshold = Threshold(config.log_level)
+    log = open_log(threshold, None if config.log_format == "auto" else config.log_format, redact=redact)
+    daemon = Daemon(
+        where_handed(options_of(config, scanner, ephemeral=ephemeral), supervisor.host_path()),
+        SystemClock(),
+        log,
+        supervisor=supervisor,
+        settings=None if reread is None else Settings(config, reread),
+        threshold=threshold,
+    )
     code = 0
     try:
         anyio.run(daemon.run, backend_options={"use_uvloop": True})
@@ -292,6 +361,10 @@ def _have_descriptors() -> None:
     """Allow as many open files as the system lets this process have: each sandbox and each connection is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _spare_the_collector() -> None:

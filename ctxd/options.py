@@ -4,14 +4,18 @@ Owns the step from what an operator writes to what the parts are handed. Builds 
 of the rules for secrets.
 """
 
+import dataclasses
 import grp
+import os
 import socket
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from ctxd.config import Config
+from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
 from ctxd.rpc.lane import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
@@ -73,9 +77,7 @@ def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
         state_dir=None if ephemeral else config.state_dir,
         socket_gid=None if config.socket_group is None else _gid(config.socket_group),
         limits=Limits(frame_bytes=config.frame_bytes, in_flight=config.in_flight),
-        timing=Timing(
-            frame_s=config.frame_s, stall_s=config.stall_s, deadline_s=config.request_deadline_s, drain_s=config.drain_s
-        ),
+        timing=timing_of(config),
         connections_max=config.connections_max,
         collapse=Collapse(per_turn=config.collapse_per_turn, turns=config.collapse_turns),
         watcher=None if config.tracking_watcher == "off" else config.tracking_watcher,
@@ -84,6 +86,77 @@ def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
         secrets=config.secrets_policy,
         scanner=scanner,
     )
+
+
+class Settings:
+    """The settings in force, which can be read again. ``read`` is how: it raises ConfigError."""
+
+    def __init__(self, config: Config, read: Callable[[], Config]) -> None:
+        self.config = config
+        self._read = read
+
+    def reread(self) -> "Changes":
+        """What has changed since, of which what can change in a running daemon is in force from now on.
+
+        Raises: ConfigError for settings that cannot be used; those in force stay. Blocks briefly.
+        """
+        old, read = self.config, self._read()
+        changed = [key for (key, was, _), (_, now, _) in zip(old.items(), read.items(), strict=True) if was != now]
+        applied = {field_of(key): getattr(read, field_of(key)) for key in changed if key in RELOADABLE}
+        self.config = dataclasses.replace(old, **applied)
+        return Changes(
+            applied=tuple(key for key in changed if key in RELOADABLE),
+            after_restart=tuple(key for key in changed if key not in RELOADABLE),
+        )
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """Settings that are others since: by key, those in force now, and those that will be after a restart."""
+
+    applied: tuple[str, ...]
+    after_restart: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        """The same in words."""
+        parts = [("now in force", self.applied), ("in force after a restart", self.after_restart)]
+        return "; ".join(f"{what}: {', '.join(keys)}" for what, keys in parts if keys) or "nothing has changed"
+
+
+RELOADABLE: Final = frozenset(
+    {
+        "log.level",
+        "limits.request_deadline_s",
+        "limits.drain_s",
+        "limits.frame_s",
+        "limits.stall_s",
+        "limits.connections_max",
+    }
+)
+"""Keys that take effect in a running daemon. Clients were told the other limits, and parts were built with the rest."""
+
+
+def timing_of(config: Config) -> Timing:
+    """How long connections wait."""
+    return Timing(
+        frame_s=config.frame_s, stall_s=config.stall_s, deadline_s=config.request_deadline_s, drain_s=config.drain_s
+    )
+
+
+def where_handed(options: Options, path: str) -> Options:
+    """``options`` of a daemon that was handed a socket at ``path``, empty for none: who may connect was settled there.
+
+    Raises: StateDirError if it cannot be looked at.
+    """
+    if not path:
+        return options
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        message = f"the socket that was handed over is not at {path}: {error.strerror}; start its unit again"
+        raise StateDirError(message, exit_code=_EXIT_CONFIG) from error
+    gid = found.st_gid if stat.S_IMODE(found.st_mode) & stat.S_IWGRP else None
+    return msgspec.structs.replace(options, socket=Path(path), socket_gid=gid)
 
 
 def _target(config: Config) -> Target | None:

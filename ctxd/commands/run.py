@@ -54,7 +54,7 @@ def run(
     except ConfigError as error:
         fail(str(error), EXIT_CONFIG)
     try:
-        code = serve(configured, ephemeral=ephemeral)
+        code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
     except StateDirError as error:
         fail(str(error), error.exit_code)
     sys.exit(code)

@@ -4,8 +4,9 @@ Owns the format and the level. A part gets its logger handed in; records name me
 codes, and are escaped, so that no client can forge a line.
 """
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
@@ -19,11 +20,26 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 _frames_without_locals: Final = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 """Local variables hold clients' content, which no log may show."""
 
-_LEVELS: Final[dict[LogLevel, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+class Threshold:
+    """The least severity that is logged, which may change while loggers are in use."""
+
+    def __init__(self, level: LogLevel) -> None:
+        self.level = level
+
+    def __call__(self, logger: object, name: str, record: Any) -> Any:  # noqa: ANN401 - structlog's own
+        """Pass ``record`` on, or drop it."""
+        if _LEVELS[name if name in _LEVELS else "error"] < _LEVELS[self.level]:
+            raise structlog.DropEvent
+        return record
+
+
+_LEVELS: Final[dict[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
 
 
 def open_log(
-    level: LogLevel = "info",
+    level: LogLevel | Threshold = "info",
     format: LogFormat | None = None,
     stream: TextIO | None = None,
     *,
@@ -31,7 +47,8 @@ def open_log(
 ) -> FilteringBoundLogger:
     """A logger that writes one line a record to ``stream``, standard error by default.
 
-    ``format`` null: ``console`` on a terminal, ``json`` elsewhere, as journald wants it. Each line goes through
+    ``format`` null: ``console`` on a terminal, ``json`` elsewhere. What goes to the journal has its severity in front,
+    as sd-daemon(3) defines it. Each line goes through
     ``redact``, null for the built-in rules, as a whole: traces, names and paths included.
     """
     target = stream or sys.stderr
@@ -41,14 +58,30 @@ def open_log(
         structlog.wrap_logger(
             structlog.PrintLogger(target),
             processors=[
+                level if isinstance(level, Threshold) else Threshold(level),
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
                 *(_json() if chosen == "json" else _console(colours=target.isatty())),
                 _redacting(redact or fleeting_guard().redacted),
+                *([_prioritised] if is_journal(target, os.environ) else []),
             ],
-            wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+            # The threshold decides: it may change, and a class cannot.
+            wrapper_class=structlog.make_filtering_bound_logger(0),
         ),
     )
+
+
+def is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether ``stream`` is the connection to the journal that ``JOURNAL_STREAM`` names by device and inode."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def _prioritised(logger: object, name: str, line: Any) -> str:  # noqa: ANN401 - structlog's own
+    return f"<{_PRIORITIES.get(name, 3)}>{line}"
 
 
 def _redacting(redact: Callable[[str], str]) -> Any:  # noqa: ANN401 - structlog's own

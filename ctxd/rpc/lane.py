@@ -127,7 +127,7 @@ class Lane:
         self.in_flight = 0
         self.strays = 0
         self.emptied: Callable[[], None] | None = None
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._owner_uid = owner_uid
         self._owner_only = owner_only
 
@@ -149,8 +149,8 @@ class Lane:
         if not may_enter(peer, owner_uid=self._owner_uid, owner_only=self._owner_only):
             self.log.warning("rpc.foreign_peer", uid=peer.uid, pid=peer.pid)
             return error_object("unauthorized", "this socket belongs to another user")
-        if len(self.guests) >= self._connections_max:
-            message = f"there are {self._connections_max} connections already"
+        if len(self.guests) >= self.connections_max:
+            message = f"there are {self.connections_max} connections already"
             hint = "Close idle connections, or connect again later."
             retry = self.timing.retry_after_ms
             code = "rate_limited" if self.meter is None else "quota_exceeded"

@@ -4,7 +4,9 @@ Owns their servers and what those share. Is the ``Doors`` of ``ctxd.sandboxes``.
 nothing of that sandbox's listener is left.
 """
 
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,7 @@ from ctxd.rpc.sandbox_connection import SandboxConnection
 from ctxd.rpc.server import Server
 from ctxd.sandboxes.registration import Registration
 from ctxd.sandboxes.registry import Figures
+from ctxd.service.supervisor import KEPT_PREFIX, Supervisor
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
 
@@ -34,8 +37,10 @@ _WRITE_BUFFER_BYTES: Final = 256 * 1024
 class _Open:
     """One open listener."""
 
-    def __init__(self, server: Server, meter: Meter) -> None:
+    def __init__(self, server: Server, meter: Meter, bound: socket.socket, connections_max: int) -> None:
         self.server = server
+        self.bound = bound
+        self.connections_max = connections_max
         self.meter = meter
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
@@ -54,10 +59,12 @@ class Listeners:
         holds: Holds,
         limits: Limits,
         timing: Timing,
+        supervisor: Supervisor,
     ) -> None:
         """``current`` tells a session's context, ``objects`` how many entries its index has, and
         ``holds`` whether an object is one. ``limits`` and ``timing``
-        are the host's; a sandbox has shorter lines."""
+        are the host's; a sandbox has shorter lines. ``supervisor`` keeps the sockets while no daemon runs."""
+        self._supervisor = supervisor
         self._clock = clock
         self._log = log
         self._current = current
@@ -65,7 +72,7 @@ class Listeners:
         self._holds = holds
         frame_bytes = min(limits.frame_bytes, FRAME_BYTES_SANDBOX_MAX)
         self._limits = msgspec.structs.replace(limits, frame_bytes=frame_bytes)
-        self._timing = msgspec.structs.replace(timing, write_buffer_bytes=_WRITE_BUFFER_BYTES)
+        self._timing = _of_a_sandbox(timing)
         self._handlers: Mapping[str, Handler] = {}
         self._tables: dict[frozenset[str], Table] = {}
         self._floor: Floor | None = None
@@ -102,24 +109,52 @@ class Listeners:
             meter=meter,
             accept=lambda lane: SandboxConnection(lane, lambda: self._current(registration.sessions[0])),
         )
-        bound = await anyio.to_thread.run_sync(server.bind)
-        made = self._open[registration.id] = _Open(server, meter)
+        bound = await self._bound(server, registration.id, path)
+        made = self._open[registration.id] = _Open(server, meter, bound, registration.quota.connections)
 
         async def keep(*, task_status: TaskStatus[None]) -> None:
             try:
                 with made.scope:
-                    await server.run(bound, task_status=task_status)
+                    await server.run(bound, lasting=self._supervisor.keeps, task_status=task_status)
             finally:
                 made.ended.set()
 
         await self._group.start(keep)
 
+    async def _bound(self, server: Server, sandbox: str, path: Path) -> socket.socket:
+        """The socket of an earlier run, with those who connected since, or a new one.
+
+        Raises: StateDirError.
+        """
+        bound = self._supervisor.kept(kept_as(sandbox), str(path))
+        if bound is None:
+            bound = await anyio.to_thread.run_sync(server.bind)
+            await self._supervisor.keep(kept_as(sandbox), bound)
+        return bound
+
+    async def close_others(self, sandboxes: Container[str]) -> None:
+        """See ``Doors.close_others``."""
+        for name in self._supervisor.unclaimed():
+            if name.removeprefix(KEPT_PREFIX) not in sandboxes:
+                await self._supervisor.forget(name)
+
+    def retime(self, timing: Timing) -> None:
+        """Go by ``timing`` from the next call on."""
+        self._timing = _of_a_sandbox(timing)
+        for made in self._open.values():
+            made.server.retime(self._timing, made.connections_max)
+
     async def close(self, sandbox: str) -> None:
         """See ``Doors.close``."""
         made = self._open.pop(sandbox, None)
         if made is not None:
+            if self._supervisor.keeps:
+                # Who connects before the supervisor has let go too is refused, and not left waiting.
+                with suppress(OSError):
+                    made.bound.shutdown(socket.SHUT_RDWR)
             made.scope.cancel()
             await made.ended.wait()
+            await self._supervisor.forget(kept_as(sandbox))
 
     def figures(self, sandbox: str) -> Figures:
         """See ``Doors.figures``."""
@@ -139,3 +174,12 @@ class Listeners:
         if table is None:
             table = self._tables[methods] = build_table(self._handlers, "session", methods)
         return table
+
+
+def kept_as(sandbox: str) -> str:
+    """The name under which the socket of ``sandbox`` is kept by a supervisor."""
+    return KEPT_PREFIX + sandbox
+
+
+def _of_a_sandbox(timing: Timing) -> Timing:
+    return msgspec.structs.replace(timing, write_buffer_bytes=_WRITE_BUFFER_BYTES)

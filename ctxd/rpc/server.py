@@ -93,11 +93,21 @@ class Server:
         """
         return bind_socket(self._path, gid=self._gid)
 
+    def retime(self, timing: Timing, connections_max: int) -> None:
+        """Go by ``timing`` and ``connections_max`` from the next call and the next connection on."""
+        self._timing, self._connections_max = timing, connections_max
+        if self._lane is not None:
+            self._lane.timing, self._lane.connections_max = timing, _affordable(connections_max)
+
     async def run(
-        self, bound: socket.socket | None = None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self,
+        bound: socket.socket | None = None,
+        *,
+        lasting: bool = False,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve until cancelled; started once connections are accepted. Cancel: safe; every connection is closed at
-        once.
+        once. With ``lasting`` somebody else holds the socket too, and it stays where it is.
 
         Raises: StateDirError if the socket cannot be had.
         """
@@ -112,7 +122,8 @@ class Server:
                 await anyio.sleep_forever()
         finally:
             self._end()
-            remove_socket(self._path, inode)
+            if not lasting:
+                remove_socket(self._path, inode)
             bound.close()
 
     async def drain(self) -> None:
@@ -146,14 +157,13 @@ class Server:
                 self._lane.floor.close()
 
     def _make_lane(self, group: TaskGroup) -> Lane:
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         spawn: Callable[..., Any] = group.start_soon
         return Lane(
             table=self._table,
             standing=self._standing,
             floor=self._floor or Floor(),
             meter=self._meter,
-            connections_max=max(1, min(self._connections_max, descriptors - DESCRIPTORS_RESERVED)),
+            connections_max=_affordable(self._connections_max),
             owner_uid=self._path.stat().st_uid,
             owner_only=self._gid is None and self._meter is None,
             limits=self._limits,
@@ -162,3 +172,9 @@ class Server:
             loop=asyncio.get_running_loop(),
             spawn=spawn,
         )
+
+
+def _affordable(connections: int) -> int:
+    """As many of ``connections`` as there are descriptors for."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, min(connections, descriptors - DESCRIPTORS_RESERVED))

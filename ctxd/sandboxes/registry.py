@@ -6,7 +6,7 @@ ran out has no socket and no connection any more; the file tells what ``context.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -48,6 +48,9 @@ class Doors(Protocol):
 
     async def close(self, sandbox: str) -> None:
         """Listen no more for ``sandbox``, and end its connections. Nothing if it has none."""
+
+    async def close_others(self, sandboxes: Container[str]) -> None:
+        """Close what was kept from an earlier run for any but ``sandboxes``."""
 
     def figures(self, sandbox: str) -> Figures:
         """What its socket has seen."""
@@ -110,7 +113,9 @@ class Sandboxes:
         """
         stored = await self._store.scan(registration.PREFIX)
         kept = [(registration.read(each), each.valid_time) for each in stored]
-        await self._in_thread(lambda: self._places.remove_strays({one.id for one, _ in kept}))
+        ids = {one.id for one, _ in kept}
+        await self._doors.close_others(ids)
+        await self._in_thread(lambda: self._places.remove_strays(ids))
         for one, valid_time in kept:
             self._admit(one, valid_time)
             self._leases[one.id] = Lease.after_restart(one, self._clock)

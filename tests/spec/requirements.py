@@ -31,6 +31,7 @@ SECTIONS: dict[str, str] = {
     "RPC": "Protocol",
     "DUR": "Durability",
     "OPS": "Operation",
+    "SVC": "As a service",
     "BOX": "Sandboxes",
     "SEC": "Secrets",
     "CLI": "Commands",
@@ -140,6 +141,12 @@ DUR-8 | A journal that is behind what a client was acknowledged is noticed and m
 OPS-1 | The socket is never reachable with wider rights than asked for; a stale one is replaced, a live one refused. | ctxd
 OPS-2 | On SIGTERM the daemon answers what it has begun, refuses what is new, and exits with 0. | ctxd
 OPS-3 | `daemon.status` tells health, queue and figures. | ctxd
+SVC-1 | Under a service manager the daemon says that it is ready once the journal is recovered and it answers, says that it stops, and listens on the socket it is handed, which it leaves where it is. | ctxd
+SVC-2 | The sockets of sandboxes are kept by the service manager: who connects to one while no daemon runs, or to the host's, is served by the next one. | ctxd
+SVC-3 | A sign of life is given only when the loop turns and the store's thread has brought something to its end; a daemon that is frozen or whose disk hangs gives none. | ctxd
+SVC-4 | On SIGHUP the settings are read again: what can change in a running daemon does, what cannot is named, and settings that cannot be used change nothing. | ctxd
+SVC-5 | What goes to the journal of systemd is one JSON object a line with its severity in front. | ctxd
+SVC-6 | The units are understood by systemd without a complaint, and its analysis finds an exposure of 0.8 at most, 1.5 with an XTDB node. | ctxd
 BOX-1 | A registered sandbox has a directory with a socket and `current.json`; after a restart of the daemon, by SIGKILL too, it is at the same path with the same rights. | ctxd
 BOX-2 | On a sandbox's socket what was not granted does not exist, and registering sandboxes never does. | ctxd
 BOX-3 | A session that is not the sandbox's is answered by every method as one that does not exist. | ctxd

@@ -1,0 +1,58 @@
+"""Sockets that the service manager hands to the daemon when it starts it: the one it listens on for us, and those that
+it kept for us over a restart.
+
+Owns the reading of ``LISTEN_FDS`` and its like. Promise: what is handed over is closed at an ``exec``, and the
+variables that name it are gone, so that no child takes it for its own.
+"""
+
+import fcntl
+import os
+import socket
+from collections.abc import MutableMapping
+from typing import Final
+
+FIRST_FD: Final = 3
+"""The first descriptor that is handed over; the others follow."""
+
+_NAMELESS: Final = "unknown"
+
+
+def take(environ: MutableMapping[str, str], pid: int | None = None) -> dict[str, list[socket.socket]]:
+    """The listening Unix sockets meant for process ``pid``, this one if null, by the name that they were given.
+
+    What is handed over and is no such socket is closed.
+    """
+    meant, count, names = (environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
+    if not (meant.isdecimal() and count.isdecimal()) or int(meant) != (os.getpid() if pid is None else pid):
+        return {}
+    called = names.split(":") if names else []
+    taken: dict[str, list[socket.socket]] = {}
+    for number in range(int(count)):
+        listener = _listener(FIRST_FD + number)
+        if listener is not None:
+            taken.setdefault(called[number] if number < len(called) else _NAMELESS, []).append(listener)
+    return taken
+
+
+def path_of(listener: socket.socket) -> str:
+    """Where ``listener`` is bound; empty for one that has no path."""
+    name = listener.getsockname()
+    return name if isinstance(name, str) else ""
+
+
+def _listener(fd: int) -> socket.socket | None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = socket.socket(fileno=fd)
+        listens = bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        os.close(fd)
+        return None
+    if not listens or found.family != socket.AF_UNIX or found.type != socket.SOCK_STREAM:
+        found.close()
+        return None
+    found.setblocking(False)
+    return found

@@ -1,0 +1,67 @@
+"""The datagrams that tell a service manager how the daemon does, as sd_notify(3) defines them.
+
+Owns the socket they go through. Without ``NOTIFY_SOCKET`` nothing is sent. A manager that has no room keeps the sender
+waiting; one that is gone is no reason to stop.
+"""
+
+import array
+import os
+import socket
+from collections.abc import MutableMapping, Sequence
+from typing import Final
+
+import anyio
+
+_TEXT_MAX: Final = 500
+"""Characters of a value: a state is a line that a person reads."""
+
+
+class Notify:
+    """Where to tell it; ``address`` null: nobody wants to know."""
+
+    def __init__(self, address: str | None) -> None:
+        self._address = None if address is None else _encoded(address)
+        self._socket = None if address is None else socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        if self._socket is not None:
+            self._socket.setblocking(False)
+
+    @classmethod
+    def of(cls, environ: MutableMapping[str, str]) -> "Notify":
+        """What ``environ`` names, which names it no more: no child may speak for the daemon."""
+        address = environ.pop("NOTIFY_SOCKET", "")
+        return cls(address if address[:1] in ("/", "@") else None)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody listens."""
+        return self._socket is not None
+
+    async def send(self, descriptors: Sequence[int] = (), **fields: str | int) -> None:
+        """Send ``fields`` in one datagram, with ``descriptors``. Cancel: safe; it was sent or not."""
+        if self._socket is None or self._address is None:
+            return
+        lines = "".join(f"{name}={str(value).translate(_ONE_LINE)[:_TEXT_MAX]}\n" for name, value in fields.items())
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        while True:
+            try:
+                self._socket.sendmsg([lines.encode()], rights, 0, self._address)
+                return
+            except BlockingIOError:
+                await anyio.sleep(_AGAIN_S)  # noqa: TID251 - an edge: the other process has no event to wait for
+            except OSError:
+                return
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+_ONE_LINE: Final = {ord("\n"): " ", ord("\0"): " "}
+_AGAIN_S: Final = 0.01
+
+
+def _encoded(address: str) -> bytes:
+    raw = os.fsencode(address)
+    return b"\0" + raw[1:] if raw.startswith(b"@") else raw
