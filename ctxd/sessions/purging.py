@@ -20,8 +20,9 @@ from ctxd.objects.kinds import is_purged
 from ctxd.secrets.checks import entropy
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.calls import Call
+from ctxd.store.answers import Replay
 from ctxd.store.asked import Purge
-from ctxd.store.purge import KIND
+from ctxd.store.purge import KIND, counted
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Write
 from ctxd_protocol.objects import Receipt
@@ -73,6 +74,22 @@ async def purge(store: VersionStore, guard: Guard, call: Call, id: str) -> Proof
     complete = not await store.purge_is_unfinished()
     residue = await anyio.to_thread.run_sync(_holding, store.root, needles)
     return Proof(done.ids, done.versions, len(done.texts), len(needles), residue, complete, receipt)
+
+
+async def again(store: VersionStore, call: Call, replay: Replay) -> Proof:
+    """The proof of a purge that comes again: what it destroyed is as it was told, and nothing is left to search for.
+
+    Raises: CtxdError of the store if that purge failed. Cancel: safe.
+    """
+    found: Replay | None = replay
+    if replay.pending is not None:
+        await replay.pending.wait()
+        # Only its row says what it destroyed.
+        found = await store.replay(call.principal, call.op_id or "", call.request)
+    assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
+    counts = counted(found.result)
+    complete = not await store.purge_is_unfinished()
+    return Proof(counts.ids, counts.versions, counts.texts, 0, (), complete, found.receipt)
 
 
 async def _needles(store: VersionStore, guard: Guard, id: str) -> tuple[bytes, ...] | None:

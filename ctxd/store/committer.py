@@ -17,6 +17,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import StateDirError
 from ctxd.failpoints import hit
+from ctxd.observe.tally import Durations
 from ctxd.store import journal
 from ctxd.store import purge as purging
 from ctxd.store.asked import Purge
@@ -31,6 +32,7 @@ _KNOWS_ROW: Final = "((SELECT n FROM entity WHERE id=?),(SELECT n FROM entity WH
 _SIGNATURE_ROW: Final = "((SELECT n FROM entity WHERE id=?),?)"
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
 _JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
+_CLASSES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _PROBE: Final = bytes(64 * 1024)
 _PAGE_BYTES: Final = 4096
 _FREE_SHARE_MIN: Final = 20
@@ -55,6 +57,7 @@ class Committer:
         self.writer = ""
         self.commits = 0
         self._flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
+        self.durations = Durations(_CLASSES_S)
         self.low_space = False
 
     # --- open and close ---
@@ -201,7 +204,7 @@ class Committer:
     def _purge(self, entry: Entry, purge: Purge, chain: bytes) -> list[bytes]:
         """Purge, and append the row that records it, whose body is only known then."""
         write, seq = entry.write, entry.pending.seq
-        purge.done = purging.apply(self._connection, self._versions, purge, seq, write.request, write.result)
+        purge.done = purging.apply(self._connection, self._versions, purge, seq, write.request)
         row = self._row(entry, purge.done.body, chain)
         dbfile.insert_rows(self._connection, _JOURNAL_HEAD, _JOURNAL_ROW, [row])
         return [row[-1]]
@@ -283,7 +286,8 @@ class Committer:
             hit("journal.flush")
             hit("journal.commit")
             self._connection.execute("COMMIT")
-            self._flush_s.append(self._clock.monotonic() - started)
+            self._flush_s.append(took := self._clock.monotonic() - started)
+            self.durations.note(took)
         except BaseException:
             # SQLite has rolled back by itself after some errors.
             if self._connection.in_transaction:

@@ -51,9 +51,20 @@ def purged_document(document: Document, keyed: Callable[[str], str]) -> Document
     )
 
 
-def apply(
-    connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge, seq: int, request: bytes, result: bytes
-) -> Purged:
+class Counted(msgspec.Struct, frozen=True, array_like=True):
+    """The result that is kept of a purge: the entities, and how many versions and texts of theirs it destroyed."""
+
+    ids: tuple[str, ...]
+    versions: int
+    texts: int
+
+
+def counted(result: bytes) -> Counted:
+    """What a purge's kept result says. Raises: msgspec.DecodeError if it is none."""
+    return msgspec.msgpack.decode(result, type=Counted)
+
+
+def apply(connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge, seq: int, request: bytes) -> Purged:
     """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back. Cost: one look at
     every version there is, for those that have the same text."""
     found = _targets(versions, purge.ids)
@@ -66,6 +77,7 @@ def apply(
     ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
     for id in ids:
         connection.execute("DELETE FROM signature WHERE entity=(SELECT n FROM entity WHERE id=?)", (id,))
+    result = msgspec.msgpack.encode(Counted(ids, len(found), len(texts)))
     body = journal.encode_purge(request, result, journal.PurgeRecord(ids, tuple(rows)))
     return Purged(ids, len(found), texts, body)
 

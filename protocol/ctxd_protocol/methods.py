@@ -507,6 +507,7 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     ``versions``: how many of theirs; ``texts``: how many texts. The proof: ``searched`` fragments of what was destroyed
     were looked for in every file of the state directory, and found again in ``residue``: other objects hold them too,
     or, with ``complete`` false, somebody still reads an old state of the database, and the rest is done once that ends.
+    Sent again, it is not searched again: nobody knows any more what for.
     """
 
     objects: tuple[str, ...]

@@ -111,6 +111,11 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     yield s.observe("ls", "b.py\n").receipt
     yield s.discover(["c"]).receipt
     yield s.assemble().receipt
+    yield client.object_purge("c-1").receipt
+    box = client.sandbox_register([s.id], grants=(), ttl_s=600)
+    yield box.receipt
+    yield client.sandbox_renew(box.sandbox.sandbox).receipt
+    yield client.sandbox_release(box.sandbox.sandbox).receipt
     yield s.pause().receipt
     yield s.resume().receipt
     yield s.close().receipt

@@ -76,6 +76,7 @@ def test_a_session_is_read_whole_as_it_was_created(client: SyncClient, tree: Pat
         collapse=Collapse(per_turn=2, turns=9),
         budget_tokens=1234,
         labels={"task": "mend", "Größe": "1"},
+        secrets="flag",
         session_index=(),
         metadata_pool=(),
         active_set=(),
@@ -559,17 +560,17 @@ def test_nothing_that_one_session_does_shows_in_another(start, tree: Path) -> No
         s.user("Begin.")
         s.read("a.py")
     before = whole(quiet)
-    mine = call(busy, output="secret of the busy one\n")
-    busy.append([Message(role="toolcall", toolcall=mine), Message(role="user", content="secret too")])
-    busy.set_system_prompt("Secret prompt.")
+    mine = call(busy, output="told to the busy one\n")
+    busy.append([Message(role="toolcall", toolcall=mine), Message(role="user", content="told to it too")])
+    busy.set_system_prompt("Told to it.")
     id = busy.resolve("a.py").object
     busy.pin(id)
     busy.pool_remove(id)
     busy.edited("b.py", content="new\n")
-    busy.configure(labels={"secret": "yes"}, budget_tokens=10, collapse=Collapse(per_turn=0))
+    busy.configure(labels={"told": "yes"}, budget_tokens=10, collapse=Collapse(per_turn=0))
     busy.pause()
     assert whole(quiet) == before
-    assert "ecret" not in str(before)
+    assert "told" not in str(before).lower()
     for move in MOVES:
         with refused("not_in_index"):
             getattr(quiet, move)(mine)

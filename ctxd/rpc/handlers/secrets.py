@@ -10,7 +10,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions.calls import call_of
 from ctxd.sessions.objects import Objects
-from ctxd.sessions.purging import Found, purge, scanned
+from ctxd.sessions.purging import Found, again, purge, scanned
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import system_prompt_id
@@ -34,21 +34,13 @@ class _SecretCalls:
 
     async def purge(self, caller: Caller, params: wire.ObjectPurgeParams) -> wire.ObjectPurgeResult:
         call = call_of("object.purge", caller.principal, params)
-        receipt = None
+        replay = None
         if call.op_id is not None:
             replay = await self._store.replay(call.principal, call.op_id, call.request)
-            if replay is not None:
-                receipt = replay.receipt or (await replay.pending.wait() if replay.pending else None)
-                return wire.ObjectPurgeResult(
-                    objects=(params.object,),
-                    versions=0,
-                    texts=0,
-                    searched=0,
-                    residue=(),
-                    complete=not await self._store.purge_is_unfinished(),
-                    receipt=receipt,
-                )
-        proof = await purge(self._store, self._sessions.guard, call, params.object)
+        if replay is not None:
+            proof = await again(self._store, call, replay)
+        else:
+            proof = await purge(self._store, self._sessions.guard, call, params.object)
         return wire.ObjectPurgeResult(
             objects=proof.objects,
             versions=proof.versions,

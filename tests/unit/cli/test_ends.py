@@ -252,7 +252,7 @@ def test_an_interrupt_ends_with_130_and_without_a_trace(daemon):
 
 def test_the_executable_is_declared():
     (found,) = [each for each in entry_points(group="console_scripts") if each.name == "ctx"]
-    assert found.value == "ctxd.cli.main:main"
+    assert found.value == "ctxd.cli.entry:main"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
