@@ -59,6 +59,7 @@ class Config:
     socket: Path
     socket_group: str | None
     state_dir: Path
+    metrics_socket: Path | None
     log_level: LogLevel
     log_format: LogFormat
     request_deadline_s: float
@@ -207,6 +208,7 @@ SETTINGS: Final = (
     Setting("socket", None, "where the daemon listens", *_PATH),
     Setting("socket_group", "", "the group that may connect besides the owner", "a group's name", _text),
     Setting("state_dir", None, "where the journal and the artifacts are kept", *_PATH),
+    Setting("metrics.socket", "", "where metrics are told in HTTP; empty: nowhere", *_PATH),
     Setting("log.level", "info", "the least severity that is logged", *_one_of("debug", "info", "warning", "error")),
     Setting("log.format", "auto", "how records look; auto: console on a terminal", *_one_of("auto", "json", "console")),
     Setting("limits.request_deadline_s", 60.0, "until a call is answered with timeout", *_seconds(0.1, 3600)),
@@ -318,6 +320,7 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
     fields: dict[str, Any] = {field_of(key): value for key, value in values.items()}
     fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])
+    fields["metrics_socket"] = Path(fields["metrics_socket"]) if fields["metrics_socket"] else None
     fields["socket_group"] = fields["socket_group"] or None
     fields["secrets_rules"] = Path(fields["secrets_rules"]) if fields["secrets_rules"] else None
     return Config(**fields, origins=origins)

@@ -4,11 +4,8 @@ Holds no behaviour of its own. Promise: the socket answers only after the journa
 before the journal is closed.
 """
 
-import gc
 import os
-import resource
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -31,6 +28,7 @@ from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, where_handed
+from ctxd.process import has_terminal, have_descriptors, spare_the_collector
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
@@ -38,6 +36,7 @@ from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers.table import complete
 from ctxd.rpc.lane import Floor
 from ctxd.rpc.listeners import Listeners
+from ctxd.rpc.scrapes import serve_metrics
 from ctxd.rpc.server import Server
 from ctxd.sandboxes.places import Places
 from ctxd.sandboxes.registry import Sandboxes
@@ -62,8 +61,6 @@ if TYPE_CHECKING:
 
 _E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
-_COLLECTED_AT: Final = 20_000
-"""Objects made, less those freed, after which the collector looks at them: some 1,000 writes, a few ms."""
 
 
 class Daemon:
@@ -159,6 +156,8 @@ class Daemon:
                 await parts.start(boxes.run)
                 if self._tracking is not None:
                     await parts.start(self._tracking.run)
+                if self._options.metrics is not None:
+                    await parts.start(serve_metrics, self._options.metrics, partial(self._metrics, floor))
                 self._ready_at = self._clock.monotonic()
                 self._log.info("daemon.ready", **self._place())
                 await self._supervisor.ready(self._said())
@@ -181,7 +180,7 @@ class Daemon:
     async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
         """Return at the signal to stop. SIGHUP has the settings read again, unless a terminal is gone with it."""
         async for number in signals:
-            if number != signal.SIGHUP or self._settings is None or _has_terminal():
+            if number != signal.SIGHUP or self._settings is None or has_terminal():
                 self._log.info("daemon.stopping", signal=signal.Signals(number).name)
                 return
             await self._supervisor.reloading(self._clock.monotonic())
@@ -300,6 +299,25 @@ class Daemon:
             "incarnation": self._store.incarnation,
         }
 
+    async def _metrics(self, floor: Floor) -> bytes:
+        """The figures of this moment, as Prometheus reads them."""
+        # What it takes to write them is loaded only by those who do.
+        from ctxd.metrics import Figures, exposition
+
+        listeners, boxes, tracking = self._listeners, self._sandboxes, self._tracking
+        assert listeners is not None and boxes is not None, "made with the handlers"
+        figures = Figures(
+            status=self.status(),
+            tally=floor.tally,
+            commits=self._store.commit_durations,
+            watching=trackers.watching_of(tracking),
+            tracked=[] if tracking is None else [file.state for file in tracking.trackers.tracked.files.values()],
+            sandboxes=len(boxes),
+            sandbox_connections=listeners.connections(),
+            refused=listeners.refused(),
+        )
+        return await run_sync(exposition, figures)
+
     def status(self) -> DaemonStatus:
         """Health and figures, as ``daemon.status`` answers them."""
         assert self._server is not None, "only a daemon that serves is asked"
@@ -331,8 +349,8 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     Raises: StateDirError if it cannot start.
     """
     supervisor = Supervisor.of(os.environ)
-    _have_descriptors()
-    _spare_the_collector()
+    have_descriptors()
+    spare_the_collector()
     scanner = scanner_from(config)
     # The key is in the state directory, which nobody holds yet: tags in the log are of this run alone.
     redact = Guard(scanner, os.urandom(KEY_BYTES)).redacted
@@ -355,26 +373,6 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     except* StateDirError as refused:
         raise _first(refused) from None
     return code
-
-
-def _have_descriptors() -> None:
-    """Allow as many open files as the system lets this process have: each sandbox and each connection is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _has_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _spare_the_collector() -> None:
-    """Have the garbage collector look less often, and never at what was imported.
-
-    Most of what a call makes is freed by its reference count, and what it leaves is kept: looking through either for
-    cycles is a twentieth of the cost of a write.
-    """
-    gc.freeze()
-    gc.set_threshold(_COLLECTED_AT, 20, 20)
 
 
 def _first(group: BaseExceptionGroup[_E]) -> _E:

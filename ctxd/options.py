@@ -43,6 +43,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600.
 
+    ``metrics``: a socket where figures are told in HTTP; null: none.
     ``collapse``: the window of sessions that ask for none. ``watcher``: what files are followed by; null: none are.
     ``store``: the XTDB node to project to; null: none. ``secrets``: the policy of sessions that ask for none;
     ``scanner``: the rules that secrets are found by, null for the built-in ones.
@@ -51,6 +52,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     socket: Path
     state_dir: Path | None
     socket_gid: int | None = None
+    metrics: Path | None = None
     limits: Limits = Limits()
     timing: Timing = Timing()
     connections_max: int = CONNECTIONS_MAX
@@ -76,6 +78,7 @@ def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
         socket=config.socket,
         state_dir=None if ephemeral else config.state_dir,
         socket_gid=None if config.socket_group is None else _gid(config.socket_group),
+        metrics=config.metrics_socket,
         limits=Limits(frame_bytes=config.frame_bytes, in_flight=config.in_flight),
         timing=timing_of(config),
         connections_max=config.connections_max,

@@ -14,6 +14,7 @@ import anyio
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ctxd.observe.tally import UNKNOWN_METHOD
 from ctxd.rpc.answers import Answer, BatchAnswer
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Entry, Table
@@ -94,6 +95,7 @@ class Calls:
         entry = self._table.get(request.method)
         meter = self._lane.meter
         if meter is not None and (beyond := meter.refuse(request, entry, self._lane.in_flight)) is not None:
+            self._note_failed(UNKNOWN_METHOD if entry is None else request.method, beyond)
             return None if request_id is UNSET else refuse(request_id, beyond)
         if entry is None:
             return self._decline(request)
@@ -107,7 +109,7 @@ class Calls:
                 params = entry.params(raw)
             result = self._after(entry, params) if self._unstarted else entry.call(self.caller, params)
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
-            return self._failure(request_id, request.method, exc, unsubmitted=entry.writes)
+            return self._failure(request_id, request.method, exc, unsubmitted=entry.writes, ended=True)
         kind = type(result)
         if kind is Accepted:
             return self._accepted(request, entry, batch, cast(Accepted, result))
@@ -115,6 +117,7 @@ class Calls:
             self._unstarted += 1
             self._lane.spawn(self._run, self._note(request, entry, batch), result)
             return None
+        self._lane.floor.tally.succeeded[request.method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
     def begin_member(self, request: Request, batch: BatchAnswer) -> list[Raw] | None:
@@ -160,7 +163,9 @@ class Calls:
     ) -> Reply | Failure | None:
         pending = accepted.pending
         if pending is None or pending.done:
-            return self._settled(request.id, request.method, accepted)
+            answer = self._settled(request.id, request.method, accepted)
+            self._note_ended(request.method, answer)
+            return answer
         call = self._note(request, entry, batch)
         pending.on_done(lambda _: self._durable(call, accepted))
         return None
@@ -235,17 +240,36 @@ class Calls:
         call.done = True
         del self.open[call.key]
         self._lane.in_flight -= 1
+        self._note_ended(call.method, answer)
         self._deliver(answer if call.batch is None else call.batch.add(answer))
 
     def _failure(
-        self, request_id: RequestId | UnsetType, method: str, exc: BaseException, *, unsubmitted: bool = False
+        self,
+        request_id: RequestId | UnsetType,
+        method: str,
+        exc: BaseException,
+        *,
+        unsubmitted: bool = False,
+        ended: bool = False,
     ) -> Failure | None:
         error = error_of(exc, method=method, log=self._lane.log)
+        if ended:
+            self._note_failed(method, error)
         if unsubmitted:
             error = not_applied(error)
         if request_id is UNSET:
             return refuse(None, error) if error.data.code == "invalid_request" else None
         return refuse(request_id, error)
+
+    def _note_ended(self, method: str, answer: Reply | Failure | None) -> None:
+        """Count a call that was answered; one without an answer has done what it was to do."""
+        if type(answer) is Failure:
+            self._note_failed(method, answer.error)
+        else:
+            self._lane.floor.tally.succeeded[method] += 1
+
+    def _note_failed(self, method: str, error: ErrorObject) -> None:
+        self._lane.floor.tally.failed[method, error.data.code] += 1
 
     def _decline(self, request: Request) -> Failure | None:
         """Answer what is in no table, or comes while the daemon stops."""
@@ -257,9 +281,12 @@ class Calls:
                 self._cancel(request)
             return None
         if request.method in self._lane.table:
-            return refuse(request.id, draining_error(self._lane.timing.retry_after_ms))
-        hint = "rpc.discover lists the methods."
-        return refuse(request.id, error_object("method_not_found", "there is no such method here", hint=hint))
+            method, error = request.method, draining_error(self._lane.timing.retry_after_ms)
+        else:
+            hint = "rpc.discover lists the methods."
+            method, error = UNKNOWN_METHOD, error_object("method_not_found", "there is no such method here", hint=hint)
+        self._note_failed(method, error)
+        return refuse(request.id, error)
 
     def _cancel(self, request: Request) -> None:
         if request.params is UNSET:

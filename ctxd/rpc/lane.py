@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
+from ctxd.observe.tally import Tally
 from ctxd.rpc.dispatch import Table
 from ctxd.rpc.meter import Meter
 from ctxd.rpc.peer import may_enter, peer_of
@@ -57,13 +58,14 @@ class Floor:
     """What all listeners of one loop share, so that nobody is served at another listener's cost.
 
     ``loop`` null: the one that runs now. To be closed last. ``writers`` counts connections with a write that is not
-    decided.
+    decided; ``tally`` how calls ended.
     """
 
     def __init__(self, loop: Loop | None = None) -> None:
         self.turns = Turns(loop or asyncio.get_running_loop())
         self.reader = BlockReader()
         self.writers = 0
+        self.tally = Tally()
         self._last = 0
 
     def next_number(self) -> int:

@@ -20,6 +20,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
+from ctxd.observe.tally import Durations
 from ctxd.store import statedir
 from ctxd.store.answering import Answering
 from ctxd.store.answers import Missing, Replay, StoreFailed
@@ -265,6 +266,11 @@ class VersionStore(Answering):
             self._health.lose(f"the journal ends at row {durable}, but a client holds a receipt for row {receipt.seq}")
         else:
             self._loads.compare(receipt, self._health.lose)
+
+    @property
+    def commit_durations(self) -> Durations:
+        """How long the transactions since the start took to be flushed."""
+        return self._committer.durations
 
     def status(self) -> StoreStatus:
         """The figures of ``daemon.status``."""

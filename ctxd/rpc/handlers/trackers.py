@@ -13,7 +13,7 @@ def handlers(tracking: Tracking | None) -> dict[str, Handler]:
 
     async def list_(_: Caller, params: TrackerListParams) -> TrackerListResult:
         if tracking is None:
-            return TrackerListResult(trackers=(), watching=Watching(watcher=None), next_cursor=None)
+            return TrackerListResult(trackers=(), watching=watching_of(None), next_cursor=None)
         after = _decoded(params.cursor)
         if params.session is None:
             rows = await tracking.rows(after=after, state=params.state, limit=params.limit + 1)
@@ -22,7 +22,7 @@ def handlers(tracking: Tracking | None) -> dict[str, Handler]:
         shown = rows[: params.limit]
         return TrackerListResult(
             trackers=tuple(_row(tracking, row) for row in shown),
-            watching=_watching(tracking),
+            watching=watching_of(tracking),
             next_cursor=_encoded(shown[-1]) if len(rows) > len(shown) else None,
         )
 
@@ -46,7 +46,10 @@ def _row(tracking: Tracking, row: Row) -> Tracker:
     )
 
 
-def _watching(tracking: Tracking) -> Watching:
+def watching_of(tracking: Tracking | None) -> Watching:
+    """All trackers in figures; ``tracking`` null: nothing is followed."""
+    if tracking is None:
+        return Watching(watcher=None)
     trackers = tracking.trackers
     tracked = trackers.tracked
     astray = [tracked.directories[directory].mode for directory in tracked.astray]

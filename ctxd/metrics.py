@@ -1,0 +1,127 @@
+"""The daemon's figures as Prometheus metrics: which there are, and what they are called.
+
+Owns the names and the labels; labels are bounded: methods and codes of the protocol, states, kinds of listener. What
+is told are numbers: no id, no path and no name that a client chose.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ctxd.observe.tally import Durations, Tally
+from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.trackers import Watching
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """The daemon at one moment. ``tracked`` are the states of the files that are followed; ``sandbox_connections`` and
+    ``refused`` are of all sandboxes together."""
+
+    status: DaemonStatus
+    tally: Tally
+    commits: Durations
+    watching: Watching
+    tracked: Sequence[str]
+    sandboxes: int
+    sandbox_connections: int
+    refused: int
+
+
+def exposition(figures: Figures) -> bytes:
+    """``figures`` in the text format that Prometheus reads. Some ms; looks at this process too."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(_Taken(families(figures)))
+    return generate_latest(registry)
+
+
+def families(figures: Figures) -> Iterator[Metric]:
+    """Every metric but those of the process."""
+    status = figures.status
+    info = GaugeMetricFamily("ctxd_build_info", "The version that runs.", labels=["version"])
+    info.add_metric([status.version], 1)
+    yield info
+    yield _by("ctxd_state", "1 for the state that the daemon is in.", "state", _states(status.state))
+    yield GaugeMetricFamily("ctxd_uptime_seconds", "Since it was ready.", value=status.uptime_s)
+    yield from _store(figures)
+    yield from _calls(figures)
+    yield GaugeMetricFamily("ctxd_sessions_live", "Sessions in memory.", value=status.sessions_live)
+    yield GaugeMetricFamily("ctxd_objects_cached", "Objects in memory.", value=status.objects_cached)
+    yield GaugeMetricFamily("ctxd_sandboxes", "Registered sandboxes.", value=figures.sandboxes)
+    yield from _trackers(figures)
+
+
+def _store(figures: Figures) -> Iterator[Metric]:
+    store = figures.status.store
+    yield CounterMetricFamily("ctxd_writes", "Rows of the journal, ever.", value=store.rows)
+    yield CounterMetricFamily("ctxd_commits", "Transactions since the start.", value=store.commits)
+    yield GaugeMetricFamily("ctxd_pending_writes", "Writes that wait for their commit.", value=store.pending_writes)
+    yield GaugeMetricFamily("ctxd_store_writable", "1 while writes are taken.", value=store.state == "ok")
+    yield HistogramMetricFamily(
+        "ctxd_commit_duration_seconds",
+        "From the start of a flush to its end.",
+        buckets=figures.commits.cumulated(),
+        sum_value=figures.commits.sum_s,
+    )
+    found = store.projection
+    if found is None:
+        return
+    up = found.state == "projecting"
+    yield GaugeMetricFamily("ctxd_projection_up", "1 while rows flow to the node.", value=up)
+    yield GaugeMetricFamily("ctxd_projection_lag_rows", "Rows that the node lacks.", value=found.lag_rows)
+    yield GaugeMetricFamily("ctxd_projection_lag_seconds", "How long the oldest has waited.", value=found.lag_s)
+    yield GaugeMetricFamily(
+        "ctxd_projection_backlog_ratio", "How full the room for them is.", value=found.backlog_share
+    )
+    quarantined = len(found.quarantined)
+    yield GaugeMetricFamily("ctxd_projection_quarantined_rows", "Rows that the node refuses.", value=quarantined)
+
+
+def _calls(figures: Figures) -> Iterator[Metric]:
+    status, tally = figures.status, figures.tally
+    counts = [("host", status.connections), ("sandbox", figures.sandbox_connections)]
+    yield _by("ctxd_connections", "Open connections.", "listener", counts)
+    yield GaugeMetricFamily("ctxd_calls_in_flight", "Calls that the host's clients wait for.", value=status.in_flight)
+    calls = CounterMetricFamily("ctxd_calls", "Calls that were answered.", labels=["method", "outcome"])
+    for method, count in sorted(tally.succeeded.copy().items()):
+        calls.add_metric([method, "ok"], count)
+    for (method, code), count in sorted(tally.failed.copy().items()):
+        calls.add_metric([method, code], count)
+    yield calls
+    yield CounterMetricFamily("ctxd_quota_refusals", "Calls beyond a sandbox's quota.", value=figures.refused)
+
+
+def _trackers(figures: Figures) -> Iterator[Metric]:
+    watching, states = figures.watching, Counter(figures.tracked)
+    counts = [(state, states[state]) for state in ("attached", "orphaned", "resumed")]
+    yield _by("ctxd_trackers", "Files that are followed, by how that goes.", "state", counts)
+    yield GaugeMetricFamily("ctxd_tracked_directories", "Directories that hold them.", value=watching.directories)
+    yield GaugeMetricFamily("ctxd_watches", "Watches of the system.", value=watching.watches)
+    yield GaugeMetricFamily("ctxd_polled_directories", "Directories looked at instead.", value=watching.polled)
+    yield CounterMetricFamily("ctxd_watch_overflows", "How often events were dropped.", value=watching.overflows)
+
+
+def _states(state: str) -> list[tuple[str, int]]:
+    return [(each, int(each == state)) for each in ("ready", "degraded", "draining")]
+
+
+def _by(name: str, meaning: str, label: str, counts: Iterable[tuple[str, int]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, meaning, labels=[label])
+    for value, count in counts:
+        family.add_metric([value], count)
+    return family
+
+
+class _Taken(Collector):
+    """Metrics that were taken before."""
+
+    def __init__(self, taken: Iterable[Metric]) -> None:
+        self._taken = list(taken)
+
+    def collect(self) -> Iterable[Metric]:
+        """All of them."""
+        return self._taken
