@@ -60,7 +60,10 @@ def group() -> grp.struct_group:
 
 @pytest.fixture
 def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
-    """None of these values is a default."""
+    """None of these values is a default, but that other hosts are none of its business: ``tests/xtdb/test_hosts.py``
+    is about those."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nname = "badge"\npattern = "badge-[0-9]{6}"\n')
     settings: dict[str, str | int | float] = {
         "socket": str(tmp_path / "run" / "c.sock"),
         "socket_group": group.gr_name,
@@ -77,6 +80,16 @@ def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
         "collapse.per_turn": 2,
         "collapse.turns": 7,
         "tracking.watcher": "polling",
+        "metrics.socket": str(tmp_path / "metrics" / "m.sock"),
+        "secrets.policy": "redact",
+        "secrets.rules": str(rules),
+        "store.backend": "xtdb",
+        "store.url": f"unix:{tmp_path / 'nobody.sock'}",
+        "store.shared": False,
+        "store.host": "north",
+        "store.lease_s": 7.0,
+        "store.backlog_rows": 100,
+        "store.backlog_bytes": 2**20,
     }
     assert settings.keys() == {setting.key for setting in SETTINGS}, "a setting that nobody looks for here"
     made = Configured(tmp_path, settings)
@@ -149,6 +162,28 @@ async def test_files_are_followed_as_configured(daemon: Configured) -> None:
     await daemon.start()
     async with await Wire.open(daemon.socket) as wire:
         assert (await wire.call("tracker.list"))["watching"]["watcher"] == "polling"
+
+
+async def test_secrets_are_looked_for_as_configured(daemon: Configured) -> None:
+    await daemon.start()
+    async with await Wire.open(daemon.socket) as wire:
+        await wire.call("session.create", agent="a", session="s")
+        await wire.call("toolcall.record", session="s", id="call", tool="t", content="here is badge-123456")
+        kept = await wire.call("object.get", object="call", content=True)
+    assert "[REDACTED:badge:" in str(kept) and "123456" not in str(kept)
+
+
+async def test_what_waits_for_the_node_is_bounded_as_configured(daemon: Configured) -> None:
+    await daemon.start()
+    async with await Wire.open(daemon.socket) as wire:
+        made = await wire.call("session.create", agent="a", session="s")
+        projection = (await wire.call("daemon.status"))["store"]["projection"]
+        assert projection["url"] == f"unix:{daemon.state_dir.parent / 'nobody.sock'}"
+        assert projection["backlog_share"] == made["receipt"]["seq"] / 100
+        for number in range(5):
+            await wire.call("toolcall.record", session="s", id=f"c{number}", tool="t", content="x" * 60_000)
+        share = (await wire.call("daemon.status"))["store"]["projection"]["backlog_share"]
+        assert 5 * 60_000 / 2**20 <= share < 0.8, "bytes count too"
 
 
 async def test_calls_get_the_configured_time_and_less_when_the_daemon_stops(daemon: Configured) -> None:
