@@ -30,6 +30,7 @@ from ctxd.observe.logs import Threshold, open_log
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, where_handed
 from ctxd.process import has_terminal, have_descriptors, spare_the_collector
 from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.faults import catch_strays
 from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
@@ -128,6 +129,7 @@ class Daemon:
 
         Raises: StateDirError if it cannot start, StoreFailed when the disk has failed. Cancel: ends without a drain.
         """
+        catch_strays(self._log)
         async with anyio.create_task_group() as parts:
             # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
             await parts.start(self._store.run)
@@ -372,6 +374,9 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
         code = _EXIT_IO
     except* StateDirError as refused:
         raise _first(refused) from None
+    except* Exception as bug:
+        log.critical("daemon.failed", exc_info=bug)
+        code = os.EX_SOFTWARE
     return code
 
 

@@ -17,8 +17,30 @@ from ctxd.secrets.guard import fleeting_guard
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-_frames_without_locals: Final = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+_transformed: Final = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 """Local variables hold clients' content, which no log may show."""
+
+_TEXTS: Final = ("exc_value", "exc_notes", "syntax_error")
+"""What an exception says of itself, which may quote what it was raised over."""
+
+
+def _without_texts(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    kept = []
+    for stack in stacks:
+        found = {name: value for name, value in stack.items() if name not in _TEXTS}
+        found["exceptions"] = [_without_texts(group) for group in stack.get("exceptions", ())]
+        kept.append(found)
+    return kept
+
+
+def _as_dict(exc_info: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - structlog's own
+    return _without_texts(_transformed(exc_info))
+
+
+def _as_text(stream: TextIO, exc_info: Any) -> None:  # noqa: ANN401 - structlog's own
+    for stack in _as_dict(exc_info):
+        frames = [f"  {frame['filename']}:{frame['lineno']} in {frame['name']}" for frame in stack["frames"]]
+        print(*frames, stack["exc_type"], sep="\n", file=stream)
 
 
 class Threshold:
@@ -90,10 +112,10 @@ def _redacting(redact: Callable[[str], str]) -> Any:  # noqa: ANN401 - structlog
 
 def _json() -> list[Any]:
     return [
-        structlog.processors.ExceptionRenderer(_frames_without_locals),
+        structlog.processors.ExceptionRenderer(_as_dict),
         structlog.processors.JSONRenderer(ensure_ascii=True),
     ]
 
 
 def _console(*, colours: bool) -> list[Any]:
-    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]
+    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_as_text)]

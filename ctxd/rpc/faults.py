@@ -3,6 +3,9 @@
 The peer gets a code and a safe sentence, the log gets the rest.
 """
 
+import asyncio
+from typing import Any
+
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
@@ -32,6 +35,16 @@ def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> E
     log.error("rpc.internal_error", method=method, exc_info=exc)
     hint = "The daemon's log has the details."
     return error_object("internal_error", "the daemon failed to carry out the call", hint=hint)
+
+
+def catch_strays(log: FilteringBoundLogger) -> None:
+    """Have what no call catches logged as everything else is, by its kind and its place: the loop's own words quote
+    what was being handled."""
+
+    def told(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        log.error("loop.failed", exc_info=context.get("exception"))
+
+    asyncio.get_running_loop().set_exception_handler(told)
 
 
 def not_applied(error: ErrorObject) -> ErrorObject:
