@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 from ctxd import __version__
-from ctxd.cli import checks
+from ctxd.cli import checks, service_checks
 from ctxd.cli.checks import Check, Verdict
 from ctxd.cli.command import Command, Invocation, common
 from ctxd.cli.exits import CHECK_FAILED, OK
@@ -17,7 +18,9 @@ from ctxd.config import Config, ConfigError, load
 from ctxd_client.errors import CallFailed
 from ctxd_client.paths import find_socket
 from ctxd_client.sync import connect_sync
+from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.trackers import Watching
 
 ANSWER_S_MAX: Final = 5.0
 """Seconds that the daemon has to answer: longer is itself a finding."""
@@ -54,18 +57,27 @@ def _all(run: Invocation) -> list[Check]:
     if named is None and config is not None and config.origins["socket"].startswith("file"):
         named = str(config.socket)
     path = find_socket(named).path
-    status, silence = _ask(path)
+    asked = _ask(path)
+    status = asked.status
     found += [
         checks.environment(os.environ),
         checks.socket_path(path),
         checks.socket_file(path),
-        *checks.daemon(status, silence, __version__),
+        *checks.daemon(status, asked.silence, __version__),
         checks.distribution(),
         checks.executables(os.environ.get("PATH", "")),
         checks.sqlite(),
         checks.machine_id(),
         *checks.inotify(),
     ]
+    if status is not None:
+        found += [
+            service_checks.daemon_descriptors(status.pid),
+            service_checks.watching(asked.watching),
+            service_checks.sandboxes(asked.sandboxes),
+            service_checks.mounts(asked.sandboxes, status.pid),
+            *service_checks.reachable(asked.sandboxes),
+        ]
     if config is not None:
         # An ephemeral daemon names no path.
         told = Path(status.state_dir) if status is not None else config.state_dir
@@ -81,12 +93,23 @@ def _all(run: Invocation) -> list[Check]:
     return found
 
 
-def _ask(path: str) -> tuple[DaemonStatus | None, str]:
+class _Asked(msgspec.Struct, frozen=True):
+    """What a daemon says of itself; ``silence`` tells why there is no ``status``."""
+
+    status: DaemonStatus | None
+    silence: str
+    sandboxes: tuple[SandboxView, ...] = ()
+    watching: Watching = Watching(watcher=None)
+
+
+def _ask(path: str) -> _Asked:
     try:
         with connect_sync(path, deadline_s=ANSWER_S_MAX, client="ctx doctor", version=__version__) as client:
-            return client.daemon_status(), ""
+            status = client.daemon_status()
+            boxes = client.sandbox_list().sandboxes
+            return _Asked(status, "", boxes, client.tracker_list(limit=1).watching)
     except CallFailed as error:
-        return None, error.message
+        return _Asked(None, error.message)
 
 
 def _show(run: Invocation, check: Check) -> None:

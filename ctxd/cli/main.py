@@ -15,6 +15,7 @@ from ctxd.cli.screen import cell
 
 _COMMANDS: Final = {
     "status": "ctxd.cli.status:status",
+    "top": "ctxd.cli.top:top",
     "session": "ctxd.cli.session:session",
     "context": "ctxd.cli.context:context",
     "object": "ctxd.cli.object:object_group",

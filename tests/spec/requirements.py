@@ -173,6 +173,8 @@ CLI-2 | Errors are one line with cause, place and remedy, on standard error. | c
 CLI-3 | `ctx context` shows what the model sees, why, and what it costs, and compares two turns. | ctxd
 CLI-6 | `ctx current` prints the id of the current context, or ends with 3 and prints nothing, within 200 ms whatever the daemon does. | spec 3
 CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; hooks that are there run as before, and come back when it goes. | ctxd
+CLI-8 | `ctx top` shows calls, writes, queues, followed files and the busiest sandboxes as they are, once or again and again. | ctxd
+CLI-9 | `ctx doctor` looks at the running daemon's limits, at what it follows, at the sockets and mounts of its sandboxes, and starts a real sandbox to see that one is answered inside. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends what is safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client needs nothing but anyio, msgspec and the protocol package. | ctxd

@@ -59,6 +59,7 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 USES = {
     "status": "",
+    "top": "--once --interval 0.1",
     "session ls": "",
     "session show": "{s}",
     "session new": "demo",

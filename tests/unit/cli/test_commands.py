@@ -2,8 +2,10 @@
 
 import re
 
+import msgspec
 import pytest
 
+from ctxd.cli.top import between, sample
 from ctxd_client import connect_sync
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sessions import Message
@@ -252,3 +254,25 @@ def test_several_objects_are_moved_until_one_cannot_be(scripted, daemon):
     assert (ran.code, ran.out) == (1, "good is active\n")
     assert ran.err == "ctx: session.activate: it is not there\n"
     assert [seen.params["object"] for seen in daemon.of("session.activate")] == ["good", "bad"]
+
+
+@pytest.mark.requirement("CLI-8")
+def test_top_tells_what_happens_between_two_looks(real, session):
+    found = real("top", "--once", "--interval", "0.1", "--json").json
+    assert found["calls_per_s"] > 0
+    assert found["writes_per_s"] == 0
+    assert found["status"]["sessions_live"] >= 1
+    shown = real("top", "--once", "--interval", "0.1").out
+    assert re.match(r"ctxd \S+  ready  pid \d+  up \S+", shown)
+    assert "\x1b" not in shown, "nothing moves the cursor of what is no terminal"
+    assert real("top", "--interval", "0").code == 2
+
+
+@pytest.mark.requirement("CLI-8")
+def test_top_counts_from_its_start_when_the_daemon_was_restarted_meanwhile(running):
+    with connect_sync(running.socket) as client:
+        now = sample(client)
+    earlier = msgspec.structs.replace(now.status, incarnation=now.status.incarnation - 1, requests=10**9)
+    found = between(msgspec.structs.replace(now, status=earlier), now)
+    assert found.calls_per_s == round(now.status.requests / found.seconds, 1)
+    assert found.writes_per_s == 0

@@ -1,0 +1,147 @@
+"""The checks of ``ctx doctor`` that look at a running daemon from outside: its limits, what it follows, and whether its
+sandboxes can reach it and it can see what they work on.
+
+As all checks, they look and report, and change nothing.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from ctxd.cli.checks import Check, fail, ok, warn
+from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
+from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.trackers import Watching
+
+TRIED_MAX: Final = 3
+"""Sandboxes that are tried from inside: each takes some 100 ms."""
+
+INSIDE_S_MAX: Final = 10
+"""Seconds that one of them may take to start and to be answered."""
+
+DESCRIPTORS_SHARE_WARN: Final = 0.8
+"""Share of its descriptors from which on a daemon is about to refuse connections."""
+
+_INSIDE: Final = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as s:
+    s.settimeout(5)
+    s.connect("/run/ctxd/" + sys.argv[1])
+    s.sendall(b'{"jsonrpc":"2.0","id":1,"method":"context.current"}\\n')
+    sys.exit(0 if s.recv(1) == b"{" else 9)
+"""
+
+
+def daemon_descriptors(pid: int, proc: Path = Path("/proc")) -> Check:
+    """Whether the daemon has descriptors left."""
+    name = "daemon open files"
+    try:
+        used = len(os.listdir(proc / str(pid) / "fd"))
+        found = re.search(r"^Max open files\s+(\d+)", (proc / str(pid) / "limits").read_text(), re.MULTILINE)
+    except OSError:
+        return ok(name, "cannot be seen by this user")
+    if found is None:
+        return ok(name, f"{used:,} used, no limit")
+    most = int(found[1])
+    told = f"{used:,} of {most:,} used"
+    if used > most * DESCRIPTORS_SHARE_WARN:
+        return warn(name, told, f"LimitNOFILE={2 * most} in the unit, or end connections that are idle")
+    return ok(name, told)
+
+
+def watching(found: Watching) -> Check:
+    """Whether what is followed is watched, and not looked at now and then."""
+    name = "followed files"
+    if found.watcher is None:
+        return ok(name, "none: tracking.watcher is off")
+    told = f"{found.files:,} in {found.directories:,} directories by {found.watcher}"
+    if found.refused:
+        return warn(name, f"{told}, {found.refused:,} too many", "close sessions that are done")
+    if found.polled and found.watcher != "polling":
+        fix = "sysctl fs.inotify.max_user_watches; ctx tracker ls tells each one's reason"
+        return warn(name, f"{told}, {found.polled:,} looked at instead", fix)
+    return ok(name, told)
+
+
+def sandboxes(found: Sequence[SandboxView]) -> Check:
+    """Whether each sandbox's directory holds what is promised, and somebody listens there."""
+    broken = [f"{each.sandbox}: {why}" for each in found if (why := _amiss(Path(each.directory)))]
+    if broken:
+        more = f", and {len(broken) - 1:,} more" if len(broken) > 1 else ""
+        return fail("sandbox sockets", broken[0] + more, "restart the daemon: it makes them again at the same paths")
+    return ok("sandbox sockets", f"{len(found):,} sandboxes, each with its socket")
+
+
+def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -> Check:
+    """Whether what sandboxes have mounted is there, for the daemon as for us."""
+    name = "sandbox mounts"
+    roots = sorted({mount.canonical_prefix for each in found for mount in each.mounts})
+    for root in roots:
+        try:
+            here = os.stat(root)
+        except OSError as error:
+            return warn(name, f"{root}: {error.strerror}", "register the sandbox with the mounts that it has")
+        try:
+            there = os.stat(f"{proc}/{pid}/root{root}")
+        except PermissionError:
+            continue
+        except OSError as error:
+            return fail(name, f"{root}: the daemon does not see it: {error.strerror}", _OWN_VIEW)
+        if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+            return fail(name, f"{root}: the daemon sees another directory there", _OWN_VIEW)
+    return ok(name, f"{len(roots):,} directories")
+
+
+_OWN_VIEW: Final = "PrivateTmp and ProtectHome of the unit hide it: add BindReadOnlyPaths= for it"
+
+
+def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Check]:
+    """Whether a program without network in a sandbox that has only a sandbox's directory mounted is answered."""
+    program = bubblewrap or shutil.which("bwrap")
+    if not found:
+        yield ok("sandbox reachability", "no sandbox is registered")
+        return
+    if program is None:
+        yield warn("sandbox reachability", "it cannot be tried without bubblewrap", "apt-get install bubblewrap")
+        return
+    for each in found[:TRIED_MAX]:
+        yield _tried(program, each)
+
+
+def _tried(bubblewrap: str, box: SandboxView) -> Check:
+    name = f"sandbox {box.sandbox}"
+    command = [bubblewrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev"]
+    command += ["--proc", "/proc", "--tmpfs", "/run", "--ro-bind", box.directory, "/run/ctxd"]
+    command += ["--", sys.executable, "-I", "-S", "-c", _INSIDE, SOCKET_NAME]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSIDE_S_MAX, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return fail(name, f"no answer from inside: {error}", "ctx status; then restart the daemon")
+    told = done.stderr.strip().rpartition("\n")[2]
+    if done.returncode == 0:
+        return ok(name, "answered inside a sandbox without network")
+    if told.startswith("bwrap:"):
+        return warn(name, f"it cannot be tried: {told}", "allow user namespaces, or run ctx doctor as root")
+    return fail(name, f"not answered inside a sandbox: {told}", "mount its directory, not its socket, and restart it")
+
+
+def _amiss(directory: Path) -> str:
+    """What is wrong with a sandbox's directory; empty if nothing is."""
+    try:
+        if not (directory / CONTEXT_FILE_NAME).exists():
+            return f"{CONTEXT_FILE_NAME} is not there"
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1.0)
+            probe.connect(str(directory / SOCKET_NAME))
+    except PermissionError:
+        # Another user's: nothing can be said of it from here.
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""

@@ -1,0 +1,151 @@
+"""``ctx top``: what the daemon does now, again and again."""
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from ctxd.cli.command import Command, Invocation, common
+from ctxd.cli.screen import Screen, cell
+from ctxd.cli.words import count, span
+from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.trackers import Watching
+
+if TYPE_CHECKING:
+    from ctxd_client.sync import SyncClient
+
+_HOME = "\x1b[H\x1b[J"
+"""Begin at the top of an empty screen."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The daemon at one moment."""
+
+    status: DaemonStatus
+    sandboxes: tuple[SandboxView, ...]
+    watching: Watching
+
+
+class Busy(msgspec.Struct, frozen=True, kw_only=True):
+    """A sandbox, and its calls a second."""
+
+    sandbox: str
+    principal: str
+    connections: int
+    calls_per_s: float
+    refused: int
+
+
+class Top(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened between two moments, a second, and how it stands; the busiest sandboxes come first.
+
+    ``calls_per_s`` are those of the host's clients, this command's own among them.
+    """
+
+    seconds: float
+    calls_per_s: float
+    writes_per_s: float
+    commits_per_s: float
+    status: DaemonStatus
+    watching: Watching
+    sandboxes: tuple[Busy, ...]
+
+
+@click.command(cls=Command, examples="ctx top\nctx top --once --json | jq .writes_per_s")
+@click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="In seconds.")
+@click.option("--once", is_flag=True, help="Show one interval, and end.")
+@common
+def top(run: Invocation, interval: float, once: bool) -> None:
+    """Show calls, writes, queues and sandboxes as they are, until interrupted. With --json, a document a line."""
+    with run.client() as client:
+        before = sample(client)
+        while True:
+            time.sleep(interval)
+            now = sample(client)
+            found = between(before, now)
+            if run.screen.as_json:
+                run.screen.record(found)
+            else:
+                _show(run.screen, found)
+            run.screen.out.flush()
+            if once:
+                return
+            before = now
+
+
+def sample(client: "SyncClient") -> Sample:
+    """The daemon now."""
+    watching = client.tracker_list(limit=1).watching
+    return Sample(client.daemon_status(), client.sandbox_list().sandboxes, watching)
+
+
+def between(before: Sample, now: Sample) -> Top:
+    """What happened since ``before``. A daemon that was started meanwhile counts from its start."""
+    same = before.status.incarnation == now.status.incarnation
+    seconds = max(now.status.uptime_s - (before.status.uptime_s if same else 0.0), 0.001)
+
+    def rate(then: int, since: int) -> float:
+        return round(max(0, since - (then if same else 0)) / seconds, 1)
+
+    were = {each.sandbox: each.requests for each in before.sandboxes}
+    busy = (
+        Busy(
+            sandbox=each.sandbox,
+            principal=each.principal,
+            connections=each.connections,
+            calls_per_s=rate(were.get(each.sandbox, 0), each.requests),
+            refused=each.refused,
+        )
+        for each in now.sandboxes
+    )
+    rows = before.status.store.rows if same else now.status.store.rows
+    return Top(
+        seconds=round(seconds, 3),
+        calls_per_s=rate(before.status.requests, now.status.requests),
+        writes_per_s=round((now.status.store.rows - rows) / seconds, 1),
+        commits_per_s=rate(before.status.store.commits, now.status.store.commits),
+        status=now.status,
+        watching=now.watching,
+        sandboxes=tuple(sorted(busy, key=lambda each: (-each.calls_per_s, each.sandbox))),
+    )
+
+
+def _show(screen: Screen, found: Top) -> None:
+    status, store = found.status, found.status.store
+    reason = f": {store.reason}" if store.reason else ""
+    home = _HOME if screen.terminal else ""
+    flush = f"flush p50 {store.flush_ms_p50:.1f} ms p99 {store.flush_ms_p99:.1f} ms"
+    open_ = f"{count(status.in_flight)} in flight  {count(status.connections)} connections"
+    lines = [
+        f"ctxd {status.version}  {status.state}{reason}  pid {status.pid}  up {span(status.uptime_s)}",
+        f"calls {found.calls_per_s:,.1f}/s  {open_}",
+        f"writes {found.writes_per_s:,.1f}/s in {found.commits_per_s:,.1f} commits/s  "
+        f"{count(store.pending_writes)} pending  {flush}",
+        f"sessions {count(status.sessions_live)} live  {count(status.objects_cached)} objects in memory",
+        _followed(found.watching),
+    ]
+    if store.projection is not None:
+        node = store.projection
+        lines.append(f"node {node.state}  {count(node.lag_rows)} rows behind for {span(node.lag_s)}")
+    screen.line(home + "\n".join(cell(line) for line in lines))
+    if found.sandboxes:
+        screen.line()
+        screen.table(
+            ("SANDBOX", "PRINCIPAL", "OPEN", "CALLS/S", "REFUSED"),
+            [
+                (each.sandbox, each.principal, count(each.connections), f"{each.calls_per_s:,.1f}", count(each.refused))
+                for each in found.sandboxes
+            ],
+            right=(2, 3, 4),
+        )
+    if not screen.terminal:
+        screen.line()
+
+
+def _followed(found: Watching) -> str:
+    if found.watcher is None:
+        return "files none followed"
+    polled = f", {count(found.polled)} looked at instead" if found.polled else ""
+    return f"files {count(found.files)} followed  {count(found.directories)} directories by {found.watcher}{polled}"
