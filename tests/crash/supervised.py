@@ -17,8 +17,8 @@ from tests.crash.history import Event
 from tests.crash.storm import Storm
 from tests.fakes.service_manager import ServiceManager
 
-LOAD_S = (0.05, 0.25)
-"""Seconds of load between two restarts, least and most."""
+LOAD_S = (0.3, 0.9)
+"""Seconds of load between two restarts, least and most: a call that is caught by one is rarely caught by the next."""
 
 RESTARTS_PER_SESSION = 20
 """Restarts after which the clients go on in new sessions, so that lists stay short enough to be read often."""
