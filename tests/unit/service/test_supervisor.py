@@ -1,0 +1,179 @@
+"""The daemon's side of a service manager, in this process: what is taken for a socket of ours, what is said when."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from io import StringIO
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from ctxd.observe.logs import open_log
+from ctxd.service import handed
+from ctxd.service.notify import Notify
+from ctxd.service.supervisor import Supervisor, alone
+
+
+class TurningClock:
+    """A clock whose sleeps last no time, and which counts them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as bound:
+        bound.bind(str(tmp_path / "notify"))
+        bound.settimeout(5)
+        yield bound
+
+
+@contextmanager
+def handing(monkeypatch: pytest.MonkeyPatch, *fds: int) -> Iterator[None]:
+    """With ``fds`` standing where what is handed over stands."""
+    numbers = [os.dup(fd) for fd in fds]
+    first = numbers[0]
+    assert numbers == list(range(first, first + len(fds))), "no gap between them"
+    monkeypatch.setattr(handed, "FIRST_FD", first)
+    yield
+
+
+def listener(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(path))
+    made.listen()
+    return made
+
+
+def test_only_listening_unix_sockets_meant_for_this_process_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(listener(tmp_path / "a")) as ours,
+        closing(socket.socket(socket.AF_UNIX)) as silent,
+        closing(socket.create_server(("127.0.0.1", 0))) as network,
+        (tmp_path / "file").open("w") as file,
+        handing(monkeypatch, ours.fileno(), silent.fileno(), network.fileno(), file.fileno()),
+    ):
+        environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "4", "LISTEN_FDNAMES": "one:two:three:four"}
+        taken = handed.take(environ)
+        assert list(taken) == ["one"]
+        assert handed.path_of(taken["one"][0]) == str(tmp_path / "a")
+        assert not os.get_inheritable(taken["one"][0].fileno())
+        assert environ == {}, "no child takes it for its own"
+        taken["one"][0].close()
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"LISTEN_PID": "1", "LISTEN_FDS": "1"},
+        {"LISTEN_PID": "x", "LISTEN_FDS": "1"},
+        {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "-1"},
+    ],
+    ids=["nothing", "another's", "no number", "negative"],
+)
+def test_what_is_not_for_us_is_left_alone(environ: dict[str, str]) -> None:
+    assert handed.take(environ) == {}
+
+
+@pytest.mark.anyio
+async def test_a_reason_cannot_forge_another_message(manager: socket.socket, tmp_path: Path) -> None:
+    notify = Notify(str(tmp_path / "notify"))
+    await notify.send(STATUS="bad\nREADY=1")
+    assert manager.recv(4096) == b"STATUS=bad READY=1\n"
+    notify.close()
+
+
+@pytest.mark.anyio
+async def test_a_manager_that_is_gone_or_was_never_there_stops_nobody(tmp_path: Path) -> None:
+    notify = Notify(str(tmp_path / "nobody"))
+    await notify.send(READY=1)
+    notify.close()
+    await alone().ready("ready")
+
+
+@pytest.mark.anyio
+async def test_an_abstract_address_is_understood() -> None:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as bound:
+        bound.bind(f"\0ctxd-test-{os.getpid()}")
+        bound.settimeout(5)
+        notify = Notify.of({"NOTIFY_SOCKET": f"@ctxd-test-{os.getpid()}"})
+        await notify.send(READY=1)
+        assert bound.recv(4096) == b"READY=1\n"
+        notify.close()
+
+
+@pytest.mark.anyio
+async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: socket.socket, tmp_path: Path) -> None:
+    environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "40000"}
+    supervisor, said = Supervisor.of(environ), StringIO()
+    assert environ == {}
+    stuck, looked = False, anyio.Event()
+
+    async def works() -> None:
+        if stuck:
+            looked.set()
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        log = open_log(format="json", stream=said)
+
+        async def watch() -> None:
+            await supervisor.watch(TurningClock(), log, works=works, say=lambda: "ready")
+
+        group.start_soon(watch)
+        first = await anyio.to_thread.run_sync(manager.recv, 4096)
+        assert first == b"WATCHDOG=1\nSTATUS=ready\n"
+        assert await anyio.to_thread.run_sync(manager.recv, 4096) == b"WATCHDOG=1\n", "said once"
+        stuck = True
+        with anyio.fail_after(5):
+            await looked.wait()
+            manager.setblocking(False)
+            while "service.no_progress" not in said.getvalue():
+                with pytest.raises(BlockingIOError):
+                    while True:
+                        manager.recv(4096)
+                await anyio.lowlevel.checkpoint()
+        with pytest.raises(BlockingIOError):
+            manager.recv(4096)
+        group.cancel_scope.cancel()
+    supervisor.close()
+
+
+def test_a_watchdog_that_is_anothers_is_none() -> None:
+    supervisor = Supervisor.of({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"})
+    assert supervisor._watchdog_s is None
+    assert not supervisor.keeps
+
+
+@pytest.mark.anyio
+async def test_a_kept_socket_whose_place_is_taken_is_refused_and_replaced(
+    manager: socket.socket, tmp_path: Path
+) -> None:
+    kept = listener(tmp_path / "old")
+    supervisor = Supervisor(Notify(str(tmp_path / "notify")), {"sbx-a": [kept]}, None)
+    assert supervisor.kept("sbx-a", str(tmp_path / "other")) is None
+    with closing(socket.socket(socket.AF_UNIX)) as client, pytest.raises(ConnectionRefusedError):
+        client.connect(str(tmp_path / "old"))
+    with closing(listener(tmp_path / "new")) as fresh:
+        await supervisor.keep("sbx-a", fresh)
+    assert manager.recv(4096).startswith(b"FDSTOREREMOVE=1\nFDNAME=sbx-a")
+    assert manager.recv(4096).startswith(b"FDSTORE=1\nFDNAME=sbx-a")
+    supervisor.close()
