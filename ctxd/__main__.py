@@ -11,7 +11,7 @@ from ctxd.commands.restore import restore
 from ctxd.commands.run import run
 from ctxd.commands.terminal import Program
 from ctxd.commands.verify import verify
-from ctxd.commands.xtdb import xtdb
+from ctxd.commands.xtdb import check_node, xtdb
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,6 +27,7 @@ def main() -> None:
       ctxd backup /backup/today          while the daemon runs
       ctxd restore /backup/today --state-dir /var/lib/ctxd
       ctxd xtdb install                  an XTDB node for the store "xtdb"
+      ctxd doctor                        what is wrong with that node; `ctx doctor` looks at the daemon
       ctxd migrate --to xtdb             put everything there, and compare
 
     \b
@@ -38,6 +39,7 @@ def main() -> None:
 
 for command in (run, verify, backup, restore, xtdb, rebuild_xtdb, migrate, requeue):
     main.add_command(command)
+main.add_command(check_node, "doctor")
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ XDB-4 | The node's socket is its owner's only; a stale one is replaced, a live o
 XDB-5 | What the node has taken outlives its kill, and its index is made again from log and documents. | ctxd
 XDB-6 | Two nodes on one PostgreSQL see each other's writes. | ctxd
 XDB-7 | `ctxd xtdb install` takes only the jars it was made with, goes on where it was broken off, and says what helps when something is missing. | ctxd
-XDB-8 | `ctxd xtdb check` tells Java, installation, socket, version, ingester, flushing and lag of a node, each with what mends it. | ctxd
+XDB-8 | `ctxd xtdb check`, also called `ctxd doctor`, tells Java, installation, socket, version, ingester, flushing and lag of a node, each with what mends it. | ctxd
 PRJ-1 | Every row of the journal gets to the XTDB node once and in order, over kills of either at any moment. | ctxd
 PRJ-2 | A node that is slow, stands still, has failed or is away for hours delays and fails no write while there is room to wait, and then gets what waited. | ctxd
 PRJ-3 | A node that lost its data, or went back to an older copy, is noticed and gets what it lacks; one that holds what the journal does not is left alone, with a reason and a remedy. | ctxd

@@ -210,6 +210,16 @@ def test_check_without_a_node_says_how_to_have_one(tmp_path):
 
 
 @pytest.mark.requirement("XDB-8")
+def test_doctor_is_the_same_check(tmp_path):
+    arguments = ["--json", "--url", f"unix:{tmp_path}/none", "--directory", str(tmp_path / "nowhere")]
+    command = [sys.executable, "-m", "ctxd", "doctor", *arguments]
+    doctor = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    check = ctxd("check", *arguments)
+    assert (doctor.returncode, doctor.stdout) == (check.returncode, check.stdout)
+    assert doctor.returncode == 1
+
+
+@pytest.mark.requirement("XDB-8")
 def test_of_a_server_elsewhere_only_that_is_checked(tmp_path):
     done = ctxd("check", "--json", "--url", "http://127.0.0.1:1", "--directory", str(tmp_path / "nowhere"))
     assert [(each["name"], each["verdict"]) for each in json.loads(done.stdout)] == [("node", "fail")]
