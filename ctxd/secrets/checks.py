@@ -191,12 +191,18 @@ def pem_end(data: bytes, start: int) -> int | None:
                 break
             size += len(line)
         end = line_end
-    if size < 48 or is_placeholder(data[start:end]):
+    if size < 48 or _is_placeholder_key(data[start:end]):
         return None
     if end == dashes and data.startswith(b"-----END ", end):
         close = data.find(b"-----", end + 9, end + 80)
         return close + 5 if close >= 0 else end
     return end
+
+
+def _is_placeholder_key(body: bytes) -> bool:
+    """As ``is_placeholder``, of a key of many lines: in so much of base64 any short word may stand by chance."""
+    lowered = body.lower()
+    return len(set(lowered)) <= 6 or any(len(part) >= 6 and part in lowered for part in _PLACEHOLDERS)
 
 
 _PEM_BYTES: Final = 32 * 1024

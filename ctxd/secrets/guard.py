@@ -5,9 +5,9 @@ made of; equal secrets have equal tags; text that was redacted once is not chang
 """
 
 import os
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
 from blake3 import blake3
 
 from ctxd.secrets.policy import DEFAULT
@@ -20,10 +20,11 @@ KEY_BYTES: Final = 32
 TAG_DIGITS: Final = 8
 """Hex digits of a tag: enough to tell a host's secrets apart, too few to be worth anything."""
 
-_encode: Final = msgspec.json.Encoder().encode
-
-_APART: Final = b"\n\n"
+_APART: Final = b"\n"
 """What stands between two texts that are looked at together."""
+
+_NAMED_MAX: Final = 1024
+"""Characters of a text beyond which its name says nothing of it: it is more than what is assigned to a name."""
 
 
 class Guard:
@@ -91,12 +92,13 @@ class Capture:
         """Whether ``value`` and ``texts``, looked at in one go, hold nothing that would be flagged or redacted."""
         if self._policy == "off":
             return True
-        parts = (_encode(value), *(text.encode("utf-8", "surrogatepass") for text in texts))
+        parts = (*_said(value), *(text.encode("utf-8", "surrogatepass") for text in texts))
         return not self._guard.scanner.hits(_APART.join(parts))
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
-        """A JSON value as it is to be kept; a text under a telling name is looked at together with its name."""
-        if self._policy == "off" or not self._guard.scanner.hits(_encode(value)):
+        """A JSON value as it is to be kept, names too; a text under a telling name is looked at together with it, and
+        texts of one line each in a list as the lines of one text."""
+        if self.finds_nothing(value):
             return value
         return self._walked(value, "")
 
@@ -104,16 +106,27 @@ class Capture:
         if isinstance(value, str):
             return self._named(name, value)
         if isinstance(value, dict):
-            return {key: self._walked(item, key) for key, item in value.items()}
+            return {self._named("", key): self._walked(item, key) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self._walked(item, name) for item in value]
+            return self._lines(value) or [self._walked(item, name) for item in value]
         return value
+
+    def _lines(self, items: Sequence[Any]) -> list[str] | None:
+        """``items`` as they are to be kept if they are lines that hold a secret of several; else null."""
+        if len(items) < 2 or not all(isinstance(item, str) and "\n" not in item for item in items):
+            return None
+        text = "\n".join(items)
+        data = text.encode("utf-8", "surrogatepass")
+        hits = self._guard.scanner.hits(data)
+        if not any(b"\n" in data[hit.start : hit.end] for hit in hits):
+            return None
+        return self._kept(text, data, hits).split("\n")
 
     def _named(self, name: str, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
         hits = self._guard.scanner.hits(data)
-        if not hits and name:
-            prefix = f'{name}="'.encode()
+        if not hits and name and len(text) <= _NAMED_MAX:
+            prefix = _assigned(name)
             end = len(prefix) + len(data)
             hits = [
                 Hit(hit.rule, hit.start - len(prefix), min(hit.end, end) - len(prefix))
@@ -133,3 +146,28 @@ class Capture:
         if self._policy != "redact":
             return text
         return b"".join((*parts, data[at:])).decode("utf-8", "surrogatepass")
+
+
+def _assigned(name: str) -> bytes:
+    return f'{name}="'.encode("utf-8", "surrogatepass")
+
+
+def _said(value: Any) -> Iterator[bytes]:  # noqa: ANN401 - any JSON value
+    """Every text in ``value``: as it is, for in JSON an escape hides where a word begins, and a short one behind its
+    name as well; lists in order, so that lines stand together."""
+    left: list[tuple[str, Any]] = [("", value)]
+    while left:
+        name, item = left.pop()
+        if isinstance(item, str):
+            data = item.encode("utf-8", "surrogatepass")
+            yield data
+            if name and len(item) <= _NAMED_MAX:
+                yield _assigned(name) + data + b'"'
+        elif isinstance(item, dict):
+            for key, inner in item.items():
+                yield key.encode("utf-8", "surrogatepass")
+                left.append((key, inner))
+        elif isinstance(item, list | tuple):
+            if all(isinstance(inner, str) for inner in item):
+                yield from (inner.encode("utf-8", "surrogatepass") for inner in item)
+            left.extend((name, inner) for inner in reversed(item) if name or not isinstance(inner, str))

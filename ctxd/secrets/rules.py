@@ -26,7 +26,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     loose: bool = False
 
 
+_EDGE: Final = r"(?:\b|\\[nrtbf])"
+"""Where a word begins, also behind an escape: in the text of a program or of JSON a line feed is a letter."""
+
+
 def _rule(name: str, pattern: str, check: Check | None = checks.is_random) -> Rule:
+    if pattern.startswith(r"\b"):
+        pattern = f"{_EDGE}(?P<s>{pattern[2:].replace('|' + chr(92) + 'b', '|')})"
     return Rule(name=name, pattern=pattern, check=check)
 
 
@@ -35,12 +41,14 @@ def _not_example(value: bytes) -> bool:
 
 
 _B64URL: Final = "[A-Za-z0-9_-]"
+_QUOTE: Final = r"(?:\\{0,3}[\"'])?"
+"""A quote or none, escaped where the text is quoted itself."""
 
 _CLOUD: Final = (
     _rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b", _not_example),
     _rule(
         "aws-secret-key",
-        r"(?i:aws_?-?(?:[a-z_-]{0,20})(?:secret|sk)[a-z_-]{0,20})[\"']?\s{0,3}(?:=|:|=>)\s{0,3}[\"']?"
+        rf"(?i:aws_?-?(?:[a-z_-]{{0,20}})(?:secret|sk)[a-z_-]{{0,20}}){_QUOTE}\s{{0,3}}(?:=|:|=>)\s{{0,3}}{_QUOTE}"
         r"(?P<s>[A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=]|\z)",
     ),
     _rule("gcp-api-key", r"\bAIza[A-Za-z0-9_-]{35}"),
@@ -107,7 +115,8 @@ _FORMS: Final = (
     ),
     _rule(
         "authorization-header",
-        r"(?i:authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:bearer|basic|token)\s{1,2})(?P<s>[A-Za-z0-9+/=._~-]{16,})",
+        rf"(?i:authorization{_QUOTE}\s{{0,2}}[:=]\s{{0,2}}{_QUOTE}(?:bearer|basic|token)\s{{1,2}})"
+        r"(?P<s>[A-Za-z0-9+/=._~-]{16,})",
     ),
 )
 
@@ -120,14 +129,14 @@ _PASSWORDS: Final = r"(?:passw(?:or)?d|passphrase|[_-]pass|pwd)"
 _LOOSE: Final = (
     Rule(
         name="assigned-password",
-        pattern=rf"(?i:{_PASSWORDS}[a-z0-9_-]{{0,16}})[\"']?\s{{0,4}}(?::=|=>|=|:)\s{{0,4}}[\"'`]"
-        r"(?P<s>[!-&(-\[\]-_a-~]{8,64})[\"'`]",
+        pattern=rf"(?i:{_PASSWORDS}[a-z0-9_-]{{0,16}}){_QUOTE}\s{{0,4}}(?::=|=>|=|:)\s{{0,4}}\\{{0,3}}[\"'`]"
+        r"(?P<s>[!-&(-\[\]-_a-~]{8,64})\\{0,3}[\"'`]",
         check=checks.is_password,
         loose=True,
     ),
     Rule(
         name="assigned-secret",
-        pattern=rf"(?i:(?:{_NAMES}|{_PASSWORDS})[a-z0-9_-]{{0,16}})[\"']?\s{{0,4}}(?::=|=>|=|:)\s{{0,4}}[\"'`]?"
+        pattern=rf"(?i:(?:{_NAMES}|{_PASSWORDS})[a-z0-9_-]{{0,16}}){_QUOTE}\s{{0,4}}(?::=|=>|=|:)\s{{0,4}}(?:\\{{0,3}}[\"'`])?"
         r"(?P<s>[A-Za-z0-9+/_.~!@$%^*=-]{16,256})(?:[^A-Za-z0-9(\[]|\z)",
         check=checks.is_unlikely_word,
         loose=True,

@@ -20,6 +20,13 @@ _LOOKED_AGAIN_MIN: Final = 64 * 1024
 _BEYOND: Final = 4096
 """Bytes beyond a loose match that are looked at for a secret which begins within it."""
 
+_NEAR: Final = 4096
+"""Bytes behind a match that are searched before more are: what begins like a secret that has no end keeps the automaton
+going to the end of what it is given, and after each of many matches that would be the whole text."""
+
+_FARTHER: Final = 8
+"""How many times as many bytes are searched next if those hold nothing."""
+
 
 class Hit(msgspec.Struct, frozen=True):
     """A secret: the rule that found it, and its first and last byte (exclusive) in the text."""
@@ -74,9 +81,10 @@ class Scanner:
     def hits(self, data: bytes) -> list[Hit]:
         """The secrets in ``data``, in order, none overlapping another. Cost: linear, see the bench ``secrets``."""
         found: list[Hit] = []
-        at, search = 0, self.combined.search
+        at, near = 0, len(data)
         left = _LOOKED_AGAIN_MIN + len(data)
-        while (match := search(data, at)) is not None:
+        while (match := self._next(data, at, near)) is not None:
+            near = _NEAR
             start, end = match.span()
             hit = self._hit_at(data, start, end)
             if hit is not None:
@@ -87,6 +95,17 @@ class Scanner:
             left -= end - start
             at = _next_word(data, start, end) if left > 0 else max(end, start + 1)
         return found
+
+    def _next(self, data: bytes, at: int, near: int) -> Any:  # noqa: ANN401 - re2 has no types
+        """The next match from ``at`` on, sought in ``near`` bytes first; null if there is none."""
+        size = len(data)
+        while True:
+            end = min(size, at + near)
+            match = self.combined.search(data, at, end)
+            # What goes up to the end of what was searched may go on.
+            if end == size or (match is not None and match.end() < end):
+                return match
+            near *= _FARTHER
 
     def _hit_at(self, data: bytes, start: int, end: int) -> Hit | None:
         """What the first rule that fits from ``start`` to ``end``, where one does, finds there."""

@@ -32,6 +32,20 @@ def test_of_every_family_almost_every_secret_is_found_and_not_a_byte_of_it_outli
     assert all(missed[family] <= total[family] / 4 for family in total), missed
 
 
+def test_within_json_no_fewer_are_found():
+    guard = Guard(SCANNER, bytes(32))
+    missed: list[str] = []
+    total = 0
+    for sample in samples(seed=3, each=2):
+        # As one line of a program's output that is a value in JSON: line feeds and quotes are escaped.
+        text = json.dumps({"stdout": f"first\n{sample.text}\n", "code": 0})
+        total += 1
+        if json.dumps(sample.secret)[1:-1] in guard.redacted(text):
+            missed.append(sample.family)
+    print(f"recall {1 - len(missed) / total:.4f} of {total} within JSON; missed {missed}")
+    assert 1 - len(missed) / total >= RECALL_LEAST, missed
+
+
 def test_a_distinctive_family_is_told_by_its_own_name():
     for sample in samples(each=1):
         names = {hit.rule for hit in SCANNER.hits(sample.text.encode())}

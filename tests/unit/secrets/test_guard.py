@@ -107,3 +107,39 @@ def test_no_text_breaks_a_scan(text: str):
     hits = SCANNER.hits(data)
     assert all(0 <= hit.start < hit.end <= len(data) for hit in hits)
     assert all(first.end <= second.start for first, second in zip(hits, hits[1:], strict=False))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_secret_at_the_start_of_a_line_within_a_value_is_seen(family):
+    secret = made_up(family, seed=5)
+    if family.startswith("assigned") or family in ("azure-storage-key", "aws-secret-key", "authorization-header"):
+        pytest.skip("it is told by what stands before it")
+    if "url" in family or "webhook" in family:
+        pytest.skip("it is told by its URL")
+    kept = GUARD.capture("redact").value({"script": f"set -e\n{secret}\n", "n": [1, None]})
+    assert secret not in kept["script"] and kept["n"] == [1, None]
+
+
+def test_what_is_assigned_in_quotes_within_a_value_is_seen():
+    password = made_up("assigned-password")
+    kept = GUARD.capture("redact").value({"command": f'export DB_PASSWORD="{password}"'})
+    assert password not in kept["command"]
+
+
+def test_names_within_a_value_are_redacted_too():
+    kept = GUARD.capture("redact").value({"calls": {TOKEN: 1, "other": 2}})
+    assert TOKEN not in str(kept) and kept["calls"]["other"] == 2
+
+
+def test_lines_of_a_list_are_one_text():
+    lines = ["first", *made_up("private-key").splitlines(), "last"]
+    kept = GUARD.capture("redact").value({"lines": lines})["lines"]
+    assert (kept[0], kept[-1], len(kept)) == ("first", "last", 3) and kept[1].startswith("[REDACTED:private-key:")
+    assert GUARD.capture("flag").value({"lines": lines}) == {"lines": lines}
+
+
+def test_a_value_may_be_as_deep_as_json_may_be():
+    value: object = TOKEN
+    for _ in range(5_000):
+        value = [value]
+    assert not GUARD.capture("flag").finds_nothing(value)

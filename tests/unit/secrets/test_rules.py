@@ -1,5 +1,6 @@
 """What single rules take and leave, and the file of rules."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,32 @@ def test_text_that_begins_a_secret_over_and_over_is_scanned_in_time():
         "token: aaaaaaaaaaaaaaaaaa ",
     ):
         assert _found(start * (300_000 // len(start))) == []
+
+
+def test_the_time_of_a_scan_is_linear_in_the_text_whatever_it_holds():
+    # What begins like a token that has no end, and a secret behind it, again and again.
+    piece = f"eyJ-{made_up('aws-access-key')}-".encode()
+
+    def took(count: int) -> float:
+        began = time.process_time()
+        assert len(SCANNER.hits(piece * count)) == count
+        return time.process_time() - began
+
+    took(100)
+    assert took(8_000) / took(1_000) < 20, "eight times the text takes eight times as long, not 64 times"
+
+
+def test_a_secret_is_found_whole_however_far_behind_another_it_ends():
+    token, jwt = made_up("github-token"), made_up("jwt")
+    for between in (0, 1, 4_000, 4_090, 40_000):
+        data = f"{token} {'x ' * between}{jwt}{'A' * 9_000} end".encode()
+        first, second = SCANNER.hits(data)
+        assert (first.rule, second.rule, second.end) == ("github-token", "jwt", len(data) - 4)
+
+
+def test_a_key_of_many_lines_is_one_whatever_word_stands_in_it_by_chance():
+    for seed in range(5, 300):
+        assert [rule for rule, _ in _found(made_up("private-key", seed))] == ["private-key"], seed
 
 
 def test_a_file_of_rules_adds_disables_and_allows(tmp_path: Path):
