@@ -196,7 +196,7 @@ async def project(node: Apart, client: XtdbClient, batch: list[list[Version]]) -
         else:
             ops.append(Put(form.to_doc(version, node.writer), version.valid_time))
     if deleted := {version.id: (version.tx, version.tx_time) for version in versions if version.body is None}:
-        ops.append(Put(form.deletions_doc(node.writer, seq, deleted), form.FIXED_VALID_TIME))
+        ops.append(Put(form.deletions_doc(node.writer, seq, deleted), form.deletions_time(seq)))
     cursor = {"xt/id": form.cursor_id(node.writer), "type": "cursor", "payload": {"seq": seq}}
     tx_id = await client.submit([*ops, Put(cursor, form.FIXED_VALID_TIME)])
     assert await client.committed(tx_id, timeout_s=30)

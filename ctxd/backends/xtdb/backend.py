@@ -69,7 +69,7 @@ class XtdbBackend:
             if change.body is None or change.end is not None:
                 ending[change.id] = (tx, tx_time)
         if ending:
-            ops.append(Put(form.deletions_doc(self._writer, tx, ending), form.FIXED_VALID_TIME))
+            ops.append(Put(form.deletions_doc(self._writer, tx, ending), form.deletions_time(tx)))
         payload = {"incarnation": 0, "run": "", "seq": tx, "chain": "", "quarantined": []}
         cursor: Doc = {"xt/id": form.cursor_id(self._writer), "type": "cursor", "payload": payload}
         tx_id = await self._client.submit([*ops, Put(cursor, form.FIXED_VALID_TIME)])
@@ -193,7 +193,7 @@ class XtdbBackend:
         if known is None:
             seq = await self.bases.seq_at(tx_id)
             entity = form.deletions_id(self._writer)
-            doc = await self._client.entity(entity, valid_time=form.FIXED_VALID_TIME, tx_id=tx_id)
+            doc = await self._client.entity(entity, valid_time=form.NEWEST_VALID_TIME, tx_id=tx_id)
             told, deleted = (0, {}) if doc is None else _deletions_in(doc)
             # What it says may be of an earlier transaction.
             known = (seq, deleted if told == seq else {})

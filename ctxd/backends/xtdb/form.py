@@ -242,10 +242,16 @@ def deletions_id(writer: str) -> str:
 
 
 def deletions_doc(writer: str, seq: int, deleted: Mapping[str, tuple[int, int]]) -> Doc:
-    """What a transaction that moves the cursor of ``writer`` to ``seq`` also puts, at the fixed valid time, if it
+    """What a transaction that moves the cursor of ``writer`` to ``seq`` also puts, at ``deletions_time``, if it
     deletes: an XTDB deletion has no document to say who made it. ``deleted`` has tx and tx time (ms) by id."""
     payload = {"writer": writer, "seq": seq, "deleted": {id: list(times) for id, times in deleted.items()}}
     return {"xt/id": deletions_id(writer), "type": "deletions", "payload": payload}
+
+
+def deletions_time(seq: int) -> int:
+    """The valid time (ms) of what is said of row ``seq``: one of its own, as cursors have. It is looked at as of its
+    transaction, beyond all valid times."""
+    return FIXED_VALID_TIME + seq
 
 
 def deletions_in(doc: Doc) -> tuple[int, dict[str, tuple[int, int]]]:

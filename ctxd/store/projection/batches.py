@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 import msgspec
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, deletions_doc, to_doc
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, deletions_doc, deletions_time, to_doc
 from ctxd.backends.xtdb.operations import Delete, Doc, Op, Put
 from ctxd.store.projection.cursor import Cursor, moved
 
@@ -79,7 +79,7 @@ def documents(pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str) 
             else:
                 ops.append(Put(to_doc(version, writer), version.valid_time))
     if deleted:
-        ops.append(Put(deletions_doc(writer, pieces[-1].seq, deleted), FIXED_VALID_TIME))
+        ops.append(Put(deletions_doc(writer, pieces[-1].seq, deleted), deletions_time(pieces[-1].seq)))
     return ops
 
 

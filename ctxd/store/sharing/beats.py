@@ -44,12 +44,7 @@ class Beats:
     async def beat(self) -> None:
         """Renew this host's lease and look at all. Raises: XtdbFailure, ValueError. Cancel: safe."""
         await self.look()
-        after = Lease(
-            host=self._mine.host,
-            filesystem=self._mine.filesystem,
-            incarnation=self._mine.incarnation,
-            beat=self._mine.beat + 1,
-        )
+        after = leases.renewed(self._mine, self._standing)
         if await claims.renew(self._client, self._writer, self._standing, after):
             self._mine = self._standing = after
 

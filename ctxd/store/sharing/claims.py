@@ -5,7 +5,7 @@ from typing import Final
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.errors import Refused, Unknown
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Op
 from ctxd.store.sharing import leases, owners
 from ctxd.store.sharing.leases import Lease
@@ -57,8 +57,8 @@ async def every_owner(client: XtdbClient) -> dict[str, Owner]:
 
 async def every_lease(client: XtdbClient) -> dict[str, Lease]:
     """The lease of each writer that has one. Raises: XtdbFailure, ValueError."""
-    ids = await client.ids(leases.PREFIX, valid_time=FIXED_VALID_TIME)
-    docs = await client.entities(ids, valid_time=FIXED_VALID_TIME)
+    ids = await client.ids(leases.PREFIX, valid_time=NEWEST_VALID_TIME)
+    docs = await client.entities(ids, valid_time=NEWEST_VALID_TIME)
     found = {id.removeprefix(leases.PREFIX): leases.from_doc(doc) for id, doc in docs.items()}
     return {writer: lease for writer, lease in found.items() if lease is not None}
 
@@ -67,7 +67,7 @@ async def renew(client: XtdbClient, writer: str, before: Lease | None, after: Le
     """Move the lease of ``writer`` on from ``before``; whether it is ``after`` now. Raises: XtdbFailure, ValueError."""
     if await _committed(client, leases.renewal(writer, before, after)):
         return True
-    doc = await client.entity(leases.lease_id(writer), valid_time=FIXED_VALID_TIME)
+    doc = await client.entity(leases.lease_id(writer), valid_time=NEWEST_VALID_TIME)
     return leases.from_doc(doc) == after
 
 

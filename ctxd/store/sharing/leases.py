@@ -1,7 +1,8 @@
 """Who is alive: a counter that each host moves on in XTDB, and what another one makes of its standing still.
 
 Pure. No two clocks are ever compared: a lease has run out for an observer when the observer's own monotonic clock says
-that it has seen it unchanged for long enough.
+that it has seen it unchanged for long enough. Like a cursor, a lease is put at a valid time of its own each time and
+looked at beyond all of them: many versions at one valid time would make each renewal slower than the one before.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
 
 PREFIX: Final = "ctxd/lease/"
@@ -20,7 +21,7 @@ RENEWALS: Final = 3
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """``host``: the machine's name, for people. ``filesystem``: the id of its own filesystem. ``incarnation`` counts
-    the starts of the daemon, ``beat`` the renewals since."""
+    the starts of the daemon, ``beat`` the renewals of all of them: it only rises."""
 
     host: str
     filesystem: str
@@ -43,10 +44,20 @@ def from_doc(doc: Doc | None) -> Lease | None:
     return None if doc is None else msgspec.convert(doc.get("payload"), Lease)
 
 
+def valid_time(lease: Lease) -> int:
+    """Since when ``lease`` holds, in ms: later than any before it."""
+    return FIXED_VALID_TIME + lease.beat
+
+
+def renewed(mine: Lease, standing: Lease | None) -> Lease:
+    """What follows ``mine``, the holder's own last, where ``standing`` is found; null: none is."""
+    return msgspec.structs.replace(mine, beat=max(mine.beat, 0 if standing is None else standing.beat) + 1)
+
+
 def renewal(writer: str, before: Lease | None, after: Lease) -> list[Op]:
     """The transaction from ``before``, null for none, to ``after``."""
-    match = Match(lease_id(writer), None if before is None else to_doc(writer, before), FIXED_VALID_TIME)
-    return [match, Put(to_doc(writer, after), FIXED_VALID_TIME)]
+    match = Match(lease_id(writer), None if before is None else to_doc(writer, before), NEWEST_VALID_TIME)
+    return [match, Put(to_doc(writer, after), valid_time(after))]
 
 
 class Observer:

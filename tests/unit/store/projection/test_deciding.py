@@ -61,6 +61,8 @@ class TestBatches:
         deletion, named = batches.documents([row], {}, "w")
         assert deletion == Delete("a", 50)
         assert named.doc["xt/id"] == deletions_id("w") and named.doc["payload"]["deleted"] == {"a": [5, 55]}
+        later = batches.documents([Piece(6, "c6", "s1", (Version("b", 50, 6, 66, None),), 1)], {}, "w")
+        assert FIXED_VALID_TIME < named.valid_time < later[-1].valid_time
 
 
 class TestCursors:

@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctxd.backends.xtdb.form import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Match
-from ctxd.store.sharing import leases
+from ctxd.clock import SystemClock
+from ctxd.store.sharing import claims, leases
+from ctxd.store.sharing.beats import Beats
 from ctxd.store.sharing.leases import Lease, Observer
+from tests.fakes.node import MemoryNode
 
 LEASE_S = 15.0
 
@@ -53,3 +57,30 @@ def test_a_renewal_matches_what_it_renews():
     assert leases.from_doc(match.doc) == lease(1)
     assert leases.from_doc(put.doc) == lease(2)
     assert leases.renewal("a", None, lease(0))[0].doc is None
+
+
+def beats(node: MemoryNode, incarnation: int) -> Beats:
+    return Beats(
+        node, SystemClock(), writer="a", host="h", filesystem="f", incarnation=incarnation, lease_s=LEASE_S,
+        tell=lambda what, figures: None,
+    )  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_no_two_renewals_are_at_one_valid_time_over_restarts_and_a_node_that_lost_some() -> None:
+    """Or a node would walk through all that there ever were to put the next one."""
+    node = MemoryNode()
+    older = node.copy()
+    for incarnation in (1, 2, 1):
+        one = beats(node, incarnation)
+        for n in range(3):
+            await one.beat()
+            if (incarnation, n) == (1, 1):
+                older = node.copy()
+    assert (await claims.every_lease(node))["a"] == lease(9)
+    node.become(older)
+    await one.beat()
+    assert (await claims.every_lease(node))["a"] == lease(10)
+    rows = await node.history(leases.lease_id("a"), corrections=True, valid_time=NEWEST_VALID_TIME)
+    times = [row.valid_time for row in rows]
+    assert len(times) == len(set(times)) > 1
