@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.sandboxes.access import let_in
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
@@ -53,36 +54,32 @@ class Places:
                 outcome="not_applied",
             )
 
-    def make(self, sandbox: str, uid: int | None) -> None:
-        """Make the directory of ``sandbox``, if it is not there, for user ``uid``. Blocks briefly.
-
-        Raises: OSError, also if ``uid`` is another user's and the daemon is not root.
-        """
+    def make(self, sandbox: str) -> None:
+        """Make the directory of ``sandbox``, if it is not there. Blocks briefly. Raises: OSError."""
         directory = self.directory(sandbox)
         for place in (self.root, directory):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             if stat.S_IMODE(place.stat().st_mode) != _PASSABLE:
                 place.chmod(_PASSABLE)
-        if uid is not None and directory.stat().st_uid != uid and os.geteuid() != 0:
-            raise PermissionError(errno.EPERM, "only root gives a socket to another user")
 
     def tell(self, sandbox: str, current: CurrentContext, uid: int | None) -> None:
-        """Put ``current`` into the file of ``sandbox``, in one step. Two writes and a rename. Raises: OSError."""
+        """Put ``current`` into the file of ``sandbox``, in one step, for user ``uid`` too. Two writes and a rename.
+
+        Raises: OSError.
+        """
         directory = self.directory(sandbox)
         fresh = directory / f".{CONTEXT_FILE_NAME}"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
         try:
             os.write(fd, msgspec.json.encode(current) + b"\n")
-            if uid is not None and uid != os.geteuid():
-                os.fchown(fd, uid, -1)
+            let_in(fd, uid)
         finally:
             os.close(fd)
         os.replace(fresh, directory / CONTEXT_FILE_NAME)
 
     def hand_over(self, sandbox: str, uid: int | None) -> None:
-        """Give the socket of ``sandbox`` to user ``uid``. Raises: OSError."""
-        if uid is not None and uid != os.geteuid():
-            os.chown(self.socket(sandbox), uid, -1)
+        """Have user ``uid`` connect to the socket of ``sandbox``. Raises: OSError."""
+        let_in(self.socket(sandbox), uid)
 
     def remove(self, sandbox: str) -> None:
         """Take the directory of ``sandbox`` away. Blocks briefly. Raises: OSError, unless it is gone already."""

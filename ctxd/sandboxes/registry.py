@@ -275,7 +275,7 @@ class Sandboxes:
 
     async def _open_first(self, made: Registration) -> None:
         try:
-            await self._in_thread(lambda: self._places.make(made.id, made.uid))
+            await self._in_thread(lambda: self._places.make(made.id))
             self._tell(made)
             await self._doors.open(made, self._places.socket(made.id))
             self._places.hand_over(made.id, made.uid)
@@ -286,7 +286,7 @@ class Sandboxes:
 
     async def _open(self, known: Registration) -> None:
         try:
-            await self._in_thread(lambda: self._places.make(known.id, known.uid))
+            await self._in_thread(lambda: self._places.make(known.id))
             self._tell(known)
             await self._doors.open(known, self._places.socket(known.id))
             self._places.hand_over(known.id, known.uid)

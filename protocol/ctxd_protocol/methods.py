@@ -662,7 +662,7 @@ class SandboxRegisterParams(Params, frozen=True, kw_only=True):
     ``sessions``: what it may name, each made with a filesystem of its own; the first is meant by a call that names
     none. ``principal`` null: named after the sandbox. ``mounts`` null: those of its sessions, which all have the same.
     ``ttl_s`` null: the lease is this connection's; it ends ``grace_s`` after that does, unless another renews it.
-    ``uid``: the user inside, if not the daemon's; only a daemon that is root can tell its socket to another user.
+    ``uid``: the user inside, as the host knows it; null: the one who registers it.
     """
 
     sessions: Annotated[tuple[SessionIdText, ...], msgspec.Meta(min_length=1, max_length=64)]

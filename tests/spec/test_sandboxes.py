@@ -75,7 +75,7 @@ def test_a_sandbox_has_a_directory_that_only_it_can_find(boxed: Callable[..., Sa
     assert len(box.sandbox) >= 16, "80 bits"
 
 
-@pytest.mark.requirement("BOX-1")
+@pytest.mark.requirement("BOX-10")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
 def test_a_sandbox_of_another_user_is_that_users(boxed: Callable[..., SandboxView]) -> None:
     box = boxed(uid=12345)

@@ -1,7 +1,8 @@
 """``sandbox.*``: the harness's side of sandboxes. None of it exists on a sandbox's own socket: they do not nest."""
 
+import os
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -18,6 +19,9 @@ from ctxd.store.answers import Replay
 from ctxd.store.writes import Accepted, Pending, Write
 from ctxd_protocol import methods as wire
 from ctxd_protocol.context import CurrentContext
+
+_USER: Final = "uid:"
+"""How the principals of the host's users begin; their number follows."""
 
 
 class Known:
@@ -101,7 +105,7 @@ class _SandboxCalls:
             return self._shown(sandbox, replay.pending, replay)
         id = new_id()
         principal = params.principal or f"sandbox:{id}"
-        if principal.startswith("uid:"):
+        if principal.startswith(_USER):
             raise CtxdError("invalid_params", "principals that begin with uid: are users", outcome="not_applied")
         now = self._clock.wall_ms()
         wanted = Registration(
@@ -113,7 +117,7 @@ class _SandboxCalls:
             quota=params.quota,
             ttl_s=params.ttl_s,
             grace_s=params.grace_s,
-            uid=params.uid,
+            uid=_user_inside(caller) if params.uid is None else params.uid,
             created_at=now,
             expires_at=None if params.ttl_s is None else now + 1000 * params.ttl_s,
         )
@@ -153,6 +157,14 @@ class _SandboxCalls:
         view = self._sandboxes.view(sandbox)
         first = None if replay is None else replay.receipt
         return Accepted(pending, lambda receipt: wire.SandboxResult(sandbox=view, receipt=receipt or first))
+
+
+def _user_inside(caller: Caller) -> int | None:
+    """The user that ``caller`` is; null if the daemon runs as that one too."""
+    if not caller.principal.startswith(_USER):
+        return None
+    uid = int(caller.principal.removeprefix(_USER))
+    return None if uid == os.geteuid() else uid
 
 
 def _write(call: Call, result: bytes) -> Write:

@@ -79,7 +79,7 @@ def test_an_id_is_short_and_has_eighty_bits():
 @pytest.mark.requirement("BOX-6")
 def test_whoever_reads_the_file_reads_one_answer_whole(tmp_path):
     places = Places(tmp_path / "s")
-    places.make("a" * 16, None)
+    places.make("a" * 16)
     places.tell("a" * 16, CURRENT, None)
     file = places.directory("a" * 16) / "current.json"
     with file.open() as before:
@@ -93,7 +93,7 @@ def test_what_a_killed_daemon_left_is_taken_away_and_another_daemons_is_not(tmp_
     places = Places(tmp_path / "s")
     known, dead, alive = "a" * 16, "b" * 16, "c" * 16
     for name in (known, dead, alive):
-        places.make(name, None)
+        places.make(name)
     (tmp_path / "s" / "other").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(places.socket(alive)))

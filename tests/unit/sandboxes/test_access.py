@@ -1,0 +1,52 @@
+"""Who may use a sandbox's files when the daemon is not root: looked at by processes of other users."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ctxd.sandboxes.access import let_in
+
+INSIDE, STRANGER = 12345, 12346
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can look as another user")
+
+
+@pytest.fixture
+def file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o711)
+        made = Path(folder, "current.json")
+        made.touch(mode=0o600)
+        yield made
+
+
+def reads(file: Path, uid: int) -> bool:
+    command = ["cat", str(file)]
+    return subprocess.run(command, user=uid, group=uid, extra_groups=[], capture_output=True).returncode == 0
+
+
+@pytest.mark.requirement("BOX-10")
+@pytest.mark.parametrize("by", ["path", "descriptor"])
+def test_a_daemon_that_is_not_root_lets_one_more_user_in_and_no_other(
+    file: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not reads(file, INSIDE)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with file.open() as opened:
+        let_in(file if by == "path" else opened.fileno(), INSIDE)
+    assert file.stat().st_uid == 0, "it stays the daemon's own"
+    assert (reads(file, INSIDE), reads(file, STRANGER)) == (True, False)
+
+
+@pytest.mark.requirement("BOX-10")
+@pytest.mark.parametrize("uid", [None, 1000])
+def test_nobody_is_let_in_for_the_daemons_own_user(
+    file: Path, uid: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    let_in(file, uid)
+    assert file.stat().st_mode & 0o777 == 0o600
