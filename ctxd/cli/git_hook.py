@@ -23,9 +23,16 @@ _GIT_S: Final = 10.0
 _HOOK: Final = f"""#!/bin/sh
 {_MARK}; taken away by ctx install git --uninstall.
 # Runs the hook that was here before, then adds the context in which the commit is made, if there is one.
+own=$(dirname "$0")/{_NAME}
 before=$(dirname "$0")/{_KEPT}
 if [ -x "$before" ]; then
-    "$before" "$@" || exit $?
+    IFS= read -r first <"$before"
+    case $first in
+        # A shell script is read under the name that it had: husky's look by that for what to do.
+        "#!"*/sh | "#!"*/dash | "#!"*/bash | "#!"*" sh" | "#!"*" bash")
+            ${{first#??}} -c '. "$(dirname "$0")/{_KEPT}"' "$own" "$@" || exit $? ;;
+        *) "$before" "$@" || exit $? ;;
+    esac
 fi
 context=${{CTXD_CONTEXT_ID:-}}
 if [ -z "$context" ] && command -v ctx >/dev/null 2>&1; then
@@ -42,11 +49,20 @@ case $context in
     ctx-?*) ;;
     *) exit 0 ;;
 esac
-# A message of comments alone is a commit that was given up: it must stay empty.
-if [ -n "$(git stripspace --strip-comments <"$1" 2>/dev/null)" ]; then
-    git interpret-trailers --in-place --no-divider --if-exists addIfDifferent \\
-        --trailer "{TRAILER}: $context" "$1" 2>/dev/null
+# What git takes for a message: neither comments, nor the change that commit -v shows, nor who signs off.
+written() {{
+    sed '/^[^ ]* -\\{{24\\}} >8 -\\{{24\\}}$/,$d' "$1" | git stripspace --strip-comments | grep -v '^Signed-off-by: '
+}}
+# A commit that was given up has none, or its template's as it was: with a trailer git would make it all the same.
+message=$(written "$1" 2>/dev/null)
+template=$(git config --type=path commit.template 2>/dev/null)
+if [ -z "$message" ] || {{ [ -r "$template" ] && [ "$message" = "$(written "$template" 2>/dev/null)" ]; }}; then
+    exit 0
 fi
+# Without its last line's end, as git merge leaves it, the subject would take the trailer in.
+[ -z "$(tail -c 1 "$1")" ] || echo >>"$1"
+git interpret-trailers --in-place --no-divider --if-exists addIfDifferent \\
+    --trailer "{TRAILER}: $context" "$1" 2>/dev/null
 exit 0
 """
 

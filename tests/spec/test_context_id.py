@@ -6,6 +6,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import sysconfig
 import time
 from collections.abc import Iterator
@@ -161,13 +162,68 @@ def test_commits_carry_the_context_they_were_made_in(repository: Repository, tmp
 
 
 @pytest.mark.requirement("CLI-7")
-def test_a_commit_that_was_given_up_stays_so(repository: Repository) -> None:
+@pytest.mark.parametrize(
+    ("words", "editor"),
+    [((), "sh -c 'echo \"# no\" > $1' -"), (("-v",), "true"), (("-s",), "true"), (("-v", "-s"), "true")],
+    ids=["comments", "with the change shown", "signed off", "both"],
+)
+def test_a_commit_that_was_given_up_stays_so(repository: Repository, words: tuple[str, ...], editor: str) -> None:
     repository.install()
-    done = repository.run(
-        "git", "commit", "--allow-empty", CTXD_CONTEXT_ID="ctx-1", GIT_EDITOR="sh -c 'echo \"# no\" > $1' -"
-    )
+    (repository.root / "a").write_text("text")
+    repository.git("add", "a")
+    done = repository.run("git", "commit", *words, CTXD_CONTEXT_ID="ctx-1", GIT_EDITOR=editor)
     assert done.returncode != 0
     assert "empty commit message" in done.stderr
+
+
+@pytest.mark.requirement("CLI-7")
+@pytest.mark.parametrize("words", [(), ("-s",)], ids=["plain", "signed off"])
+def test_a_template_that_was_left_as_it_is_makes_no_commit(repository: Repository, words: tuple[str, ...]) -> None:
+    repository.install()
+    (repository.root / "template").write_text("subject\n\nwhy\n")
+    repository.git("config", "commit.template", "template")
+    done = repository.run("git", "commit", "--allow-empty", *words, CTXD_CONTEXT_ID="ctx-1", GIT_EDITOR="true")
+    assert done.returncode != 0
+    assert "did not edit the message" in done.stderr
+    assert repository.trailers(message="my own", CTXD_CONTEXT_ID="ctx-1") == ["ctx-1"]
+
+
+@pytest.mark.requirement("CLI-7")
+def test_a_merge_carries_the_trailer_beneath_its_subject(repository: Repository) -> None:
+    repository.install()
+    repository.trailers(message="base")
+    repository.git("branch", "side")
+    repository.trailers(message="here")
+    repository.git("checkout", "-q", "side")
+    repository.trailers(message="there")
+    repository.git("merge", "-q", "--no-edit", "main", CTXD_CONTEXT_ID="ctx-1")
+    told = repository.git("log", "-1", "--format=%s|%(trailers:key=Context-Id,valueonly)")
+    assert told == "Merge branch 'main' into side|ctx-1"
+
+
+@pytest.mark.requirement("CLI-7")
+def test_a_shell_hook_that_goes_by_its_own_name_does_so_still(repository: Repository) -> None:
+    folder = repository.root / ".husky" / "_"
+    hook_in(folder, '. "$(dirname "$0")/h"')
+    (folder / "h").write_text('sh -e "$(dirname "$(dirname "$0")")/$(basename "$0")" "$@"; exit $?\n')
+    (repository.root / ".husky" / "commit-msg").write_text('grep -q good "$1"\n')
+    repository.git("config", "core.hooksPath", ".husky/_")
+    repository.install()
+    refused = repository.run("git", "commit", "--allow-empty", "-m", "bad", CTXD_CONTEXT_ID="ctx-1")
+    assert refused.returncode != 0
+    assert repository.trailers(message="good", CTXD_CONTEXT_ID="ctx-1") == ["ctx-1"]
+
+
+@pytest.mark.requirement("CLI-7")
+def test_a_hook_that_is_no_shell_script_runs_too(repository: Repository) -> None:
+    hook = repository.root / ".git/hooks/commit-msg"
+    hook.parent.mkdir(parents=True, exist_ok=True)
+    hook.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('bad' in open(sys.argv[1]).read())\n")
+    hook.chmod(0o755)
+    repository.install()
+    refused = repository.run("git", "commit", "--allow-empty", "-m", "bad", CTXD_CONTEXT_ID="ctx-1")
+    assert refused.returncode != 0
+    assert repository.trailers(message="good", CTXD_CONTEXT_ID="ctx-1") == ["ctx-1"]
 
 
 @pytest.mark.requirement("CLI-7")
