@@ -27,6 +27,10 @@ CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """Bytes of write-ahead log after which it is copied into the database. Larger makes recovery slower, smaller copies
 more."""
 
+LOG_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of write-ahead log after which it begins again from its start, for which writes wait; and bytes that it may grow
+while it is copied before they wait for that."""
+
 CHECKPOINT_IDLE_S: Final = 1.0
 """Seconds without a write after which the write-ahead log is emptied."""
 

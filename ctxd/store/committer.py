@@ -1,4 +1,4 @@
-"""The one connection that writes: transactions of many writes, checkpoints, and the head that is durable.
+"""The one connection that writes: transactions of many writes, and the head that is durable.
 
 Everything of a write goes into one transaction: its journal row, its versions, its text, what its session knows.
 Runs on one thread at a time; knows nothing of the loop. ``dbfile.DiskFull`` leaves the file as it was;
@@ -23,6 +23,7 @@ from ctxd.store import purge as purging
 from ctxd.store.asked import Purge
 from ctxd.store.backend import backend_of
 from ctxd.store.queue import Entry
+from ctxd.store.wal import WriteAheadLog
 from ctxd.store.witness import Head, WitnessFile
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
@@ -34,7 +35,6 @@ _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
 _JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
 _CLASSES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _PROBE: Final = bytes(64 * 1024)
-_PAGE_BYTES: Final = 4096
 _FREE_SHARE_MIN: Final = 20
 """A filesystem of less than this times ``DISK_FREE_MIN`` may be filled to one part in this."""
 
@@ -47,8 +47,6 @@ class Committer:
         self._artifacts = artifacts
         self._witness = witness
         self._clock = clock
-        self._wal_pages = 0
-        self._checkpointed = 0
         self._looked = -limits.WITNESS_S
         self.head = Head(0, b"")
         self.head_vt = 0
@@ -78,7 +76,7 @@ class Committer:
             self._check_version(version)
             if version == 0:
                 self._create()
-            self._connection.set_wal_hook(self._note_wal)
+            self._log = WriteAheadLog(self._path, self._connection, self._witness)
             damage = self._read_tail() or self._compare_witness()
             if not damage:
                 self.incarnation += 1
@@ -173,8 +171,9 @@ class Committer:
         try:
             if tidy:
                 with dbfile.faults():
-                    self.checkpoint(truncate=True)
+                    self._empty_log()
         finally:
+            self._log.close()
             self._connection.close()
             self._witness.close()
 
@@ -217,16 +216,10 @@ class Committer:
                 if not purging.is_kept(self._connection, ref):
                     self._artifacts.remove(ref.hex())
             hit("purge.truncate")
-            self.checkpoint(truncate=True)
-            if self._wal_size() == 0:
+            self._empty_log()
+            if self._log.size == 0:
                 with self._transaction():
                     purging.finish(self._connection)
-
-    def _wal_size(self) -> int:
-        try:
-            return os.stat(f"{self._path}-wal").st_size
-        except FileNotFoundError:
-            return 0
 
     def _spill(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -309,13 +302,6 @@ class Committer:
 
     # --- upkeep ---
 
-    def _note_wal(self, connection: dbfile.Connection, name: str, pages: int) -> int:
-        if pages < self._checkpointed:
-            # The log began again from its start.
-            self._checkpointed = 0
-        self._wal_pages = pages
-        return 0
-
     def _afterwards(self) -> None:
         """Upkeep after a commit. The commit stands, so a full disk here is not its failure."""
         try:
@@ -323,21 +309,16 @@ class Committer:
                 # Every commit, if seldom on the disk: it costs two microseconds, and a kill then hides nothing.
                 self._witness.write(self.head, sync=False)
                 now = self._clock.monotonic()
-                if (self._wal_pages - self._checkpointed) * _PAGE_BYTES >= limits.CHECKPOINT_BYTES:
-                    self.checkpoint(truncate=False)
+                self._log.shorten()
                 if now - self._looked >= limits.WITNESS_S:
                     self._looked = now
                     self.low_space = not self.enough_space()
         except dbfile.DiskFull:
             self.low_space = True
 
-    def checkpoint(self, *, truncate: bool) -> None:
+    def _empty_log(self) -> None:
         """Move the write-ahead log into the database, and write the witness."""
-        hit("checkpoint.start")
-        dbfile.checkpoint(self._connection, truncate=truncate)
-        # A reader may have kept the log from being begun again: then the next turn comes as many pages later.
-        self._checkpointed = self._wal_pages
-        hit("checkpoint.end")
+        self._log.copy(truncate=True)
         self._witness.write(self.head, sync=True)
 
     def tidy(self) -> None:
@@ -345,9 +326,9 @@ class Committer:
 
         Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
         """
-        if self._wal_pages > self._checkpointed:
+        if not self._log.is_copied:
             with dbfile.faults():
-                self.checkpoint(truncate=True)
+                self._empty_log()
         if purging.is_unfinished(self._connection):
             self._finish_purges()
 
@@ -372,7 +353,7 @@ class Committer:
                 with self._transaction():
                     self._set_meta("probe", b"")
                     self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
-                self.checkpoint(truncate=True)
+                self._empty_log()
         except dbfile.DiskFull:
             return False
         self.low_space = False

@@ -61,6 +61,11 @@ class WitnessFile:
         os.pwrite(self._descriptor, packed + _CHECK.pack(zlib.crc32(packed)), self._slot * _SLOT_STRIDE)
         self._slot = 1 - self._slot
         if sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """See that what was written is on the disk. May run beside a ``write``."""
+        if self._descriptor >= 0:
             os.fdatasync(self._descriptor)
 
     def close(self) -> None:
