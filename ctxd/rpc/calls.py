@@ -26,6 +26,8 @@ from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, error_obje
 from ctxd_protocol.methods import CancelParams
 
 _CANCEL: Final = msgspec.json.Decoder(CancelParams)
+_SINGLES: Final = 3
+"""Calls that come alone, on end, after which their connection is interactive: one of many may do so by chance."""
 
 
 class Call:
@@ -60,7 +62,7 @@ class Call:
 class Calls:
     """The unanswered calls of one connection. ``deliver`` is told each answer that comes later, null for none."""
 
-    __slots__ = ("_deliver", "_lane", "_table", "_timer", "_undecided", "_unstarted", "caller", "open")
+    __slots__ = ("_deliver", "_lane", "_singles", "_table", "_timer", "_undecided", "_unstarted", "caller", "open")
 
     def __init__(self, lane: Lane, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
         self._lane = lane
@@ -71,6 +73,8 @@ class Calls:
         self._unstarted = 0
         # Writes that are neither durable nor known to have failed.
         self._undecided = 0
+        # Calls on end that came alone.
+        self._singles = 0
         self.caller = caller
         self.open: dict[Any, Call] = {}
 
@@ -83,6 +87,12 @@ class Calls:
     def may_write(self) -> bool:
         """Whether another write may be begun: not before others had room in the next transaction."""
         return self._undecided < self._lane.writes_max(self._undecided)
+
+    def note_received(self, calls: int) -> None:
+        """``calls`` came in one block. If it is one, with none before it, time and again, somebody is interactive."""
+        self._singles = self._singles + 1 if calls == 1 and len(self.open) <= 1 else 0
+        if self._singles >= _SINGLES:
+            self._lane.floor.turns.note_interactive()
 
     def writes(self, request: Request) -> bool:
         """Whether ``request`` is a write."""

@@ -22,15 +22,7 @@ from ctxd.rpc.intake import Intake, Work
 from ctxd.rpc.lane import Lane
 from ctxd.rpc.turns import CALLS_SHARED, TURN_S
 from ctxd_protocol.errors import ErrorObject
-from ctxd_protocol.jsonrpc import (
-    Failure,
-    Notification,
-    Request,
-    Stray,
-    encode,
-    error_object,
-    refuse,
-)
+from ctxd_protocol.jsonrpc import Failure, Notification, Request, Stray, encode, error_object, refuse
 
 _ANSWERS_MAX: Final = 64
 """Answers that are encoded in one go: enough to spread the cost, few enough to notice when they grow large."""
@@ -239,6 +231,8 @@ class Connection(asyncio.Protocol):
         self._begin_some(items, answers)
         if answers:
             self._write(self._encode(answers))
+        assert self._calls is not None, "work comes after the connection was admitted"
+        self._calls.note_received(len(items) + bool(self._intake))
         if self._intake:
             self._hold()
 

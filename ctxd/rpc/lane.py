@@ -25,6 +25,13 @@ from ctxd_protocol.methods import Capability
 _WRITES_MIN: Final = 4
 """Writes of one connection that may wait for their transaction however many others write: enough to pipeline."""
 
+_WRITES_BESIDE_INTERACTIVE: Final = 10
+"""Writes of all connections that may wait for their transaction while somebody is interactive: it takes about twice as
+long as one of a single write."""
+
+_WRITES_BESIDE_INTERACTIVE_MIN: Final = 2
+"""Of those, what one connection may have however many others write."""
+
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """How long a connection waits, in seconds, and how much it holds for a slow reader.
@@ -164,10 +171,14 @@ class Lane:
         """How many writes that are not durable a connection may have that has ``writes``.
 
         A transaction takes all that wait, and all of them wait for it: connections that write at once share half of
-        what one may have alone.
+        what one may have alone, and less while somebody is interactive.
         """
         writers = self.writers + (writes == 0)
-        return self.limits.in_flight if writers == 1 else max(_WRITES_MIN, self.limits.in_flight // 2 // writers)
+        if writers == 1:
+            return self.limits.in_flight
+        if self.floor.turns.beside_interactive:
+            return max(_WRITES_BESIDE_INTERACTIVE_MIN, _WRITES_BESIDE_INTERACTIVE // writers)
+        return max(_WRITES_MIN, self.limits.in_flight // 2 // writers)
 
     def leave(self, guest: Guest) -> None:
         """Forget ``guest``, whose connection is gone."""

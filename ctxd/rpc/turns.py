@@ -2,7 +2,7 @@
 
 Owns the order of turns and how long one is; knows no call. Promise: between two turns the loop looks at its sockets and
 timers, so that who has one call waits for one short turn, however much the others have sent. Who is alone has longer
-turns: then looking costs more than it gives.
+turns: then looking costs more than it gives. Who sends much has shorter ones while somebody is interactive.
 """
 
 import sys
@@ -16,6 +16,12 @@ CALLS_SHARED: Final = 8
 
 CALLS_BESIDE_WRITERS: Final = 4
 """Calls of one turn while others wait for their writes."""
+
+CALLS_BESIDE_INTERACTIVE: Final = 1
+"""The same while somebody is interactive: one waits for each answer, and notices each call that came before its own."""
+
+INTERACTIVE_S: Final = 1.0
+"""Seconds for which somebody is interactive after a call that was sent with none before it and none behind it."""
 
 ROUNDS_BESIDE_WRITERS: Final = 3
 """Turns of the loop from one turn to the next while others wait for their writes: a write takes some eight of them."""
@@ -61,7 +67,7 @@ class Loop(Protocol):
 class Turns:
     """The takers that have work, in the order of their turns: one a turn of the loop."""
 
-    __slots__ = ("_busy", "_calls", "_due", "_hurried", "_last", "_loop", "_rounds", "_waiting")
+    __slots__ = ("_busy", "_calls", "_due", "_hurried", "_interactive_s", "_last", "_loop", "_rounds", "_waiting")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -72,6 +78,16 @@ class Turns:
         self._busy = False
         self._due = False
         self._rounds = 1
+        self._interactive_s = 0.0
+
+    @property
+    def beside_interactive(self) -> bool:
+        """Whether some connection is interactive now."""
+        return time.perf_counter() < self._interactive_s
+
+    def note_interactive(self) -> None:
+        """Somebody waits for the answer to each call before sending the next."""
+        self._interactive_s = time.perf_counter() + INTERACTIVE_S
 
     def want(self, taker: Taker) -> None:
         """Give ``taker`` a turn after those that wait already. Not to be called while it waits for one or has it."""
@@ -96,7 +112,8 @@ class Turns:
         alone = not self._waiting and taker is self._last
         self._calls = min(2 * self._calls, CALLS_ALONE_MAX) if alone else CALLS_SHARED
         if beside_writers := taker.beside_writers():
-            self._calls, self._rounds = CALLS_BESIDE_WRITERS, ROUNDS_BESIDE_WRITERS
+            self._calls = CALLS_BESIDE_INTERACTIVE if self.beside_interactive else CALLS_BESIDE_WRITERS
+            self._rounds = ROUNDS_BESIDE_WRITERS
         self._last = taker
         if self._waiting:
             self._due = True

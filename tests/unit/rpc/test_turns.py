@@ -6,11 +6,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from ctxd.rpc.lane import Floor
 from ctxd.rpc.turns import (
     CALLS_ALONE_MAX,
+    CALLS_BESIDE_INTERACTIVE,
     CALLS_BESIDE_WRITERS,
     CALLS_SHARED,
     CALM_S,
+    INTERACTIVE_S,
     ROUNDS_BESIDE_WRITERS,
     Turns,
 )
@@ -117,6 +120,19 @@ def test_turns_beside_writers_are_shorter_and_leave_the_loop_to_the_writes_betwe
     assert log == [("reader", CALLS_BESIDE_WRITERS)] * 2
 
 
+def test_turns_beside_writers_are_shortest_while_somebody_is_interactive(loop, turns, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("ctxd.rpc.turns.time.perf_counter", lambda: now)
+    log = []
+    turns.note_interactive()
+    turns.want(Taker("flooder", 1_000, log, beside_writers=True))
+    loop.turn()
+    now += INTERACTIVE_S
+    for _ in range(ROUNDS_BESIDE_WRITERS):
+        loop.turn()
+    assert log == [("flooder", CALLS_BESIDE_INTERACTIVE), ("flooder", CALLS_BESIDE_WRITERS)]
+
+
 def test_nothing_is_left_to_do_once_no_work_is_held(loop, turns):
     log = []
     turns.want(Taker("a", 1, log))
@@ -213,6 +229,37 @@ async def test_those_who_write_at_once_share_the_next_transaction_and_their_read
             await resolved(services, 21)
             assert (await one.answer())["id"] == "first"
             assert [(await two.answer())["id"] for _ in range(20)] == list(range(20))
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-9")
+async def test_who_waits_for_each_answer_shares_the_next_transaction_with_few_writes(tmp_path):
+    services = Services()
+    async with serving(tmp_path, services.handlers()) as server:
+        async with server.connected() as one, server.connected() as two:
+            for number in range(3):
+                assert (await one.call("context.current", id=number))["id"] == number
+            await one.send(append("first"))
+            await server.until(lambda: services.pending)
+            await two.send(b"".join(map(append, range(20))))
+            await server.until(lambda: len(services.pending) == 6)
+            assert (await one.call("context.current", id=3))["id"] == 3
+            assert len(services.pending) == 6
+            await resolved(services, 21)
+            assert (await one.answer())["id"] == "first"
+            assert [(await two.answer())["id"] for _ in range(20)] == list(range(20))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_interactive_is_who_sends_one_call_at_a_time_and_not_two(tmp_path, calls):
+    floor = Floor()
+    async with serving(tmp_path, Services().handlers(), floor=floor) as server, server.connected() as wire:
+        for _ in range(9):
+            await wire.send(b"".join(map(current, range(calls))))
+            assert [(await wire.answer())["id"] for _ in range(calls)] == list(range(calls))
+        assert floor.turns.beside_interactive == (calls == 1)
+    floor.close()
 
 
 @pytest.mark.anyio
