@@ -57,7 +57,10 @@ class Origin(Protocol):
         ...
 
     async def contents(self, refs: Iterable[str]) -> dict[str, str]:
-        """Text by its ``content_ref``. Raises: CtxdError corrupt if it is not there or does not match its hash."""
+        """Text by its ``content_ref``; what a purge took away everywhere is left out.
+
+        Raises: CtxdError corrupt if it cannot be read or does not match its hash.
+        """
         ...
 
 
@@ -183,17 +186,19 @@ class _Texts:
         self._origin = origin
         self._coming: Iterator[str] = iter(_refs(past))
         self._have: dict[str, str] = {}
+        self._gone: set[str] = set()
         self._ahead = TEXTS_AHEAD
 
     async def of(self, draft: Draft) -> dict[str, str]:
-        needed = [ref for _, ref in draft.documents if ref is not None]
+        needed = [ref for _, ref in draft.documents if ref is not None and ref not in self._gone]
         if any(ref not in self._have for ref in needed):
-            ahead = list(islice(self._coming, self._ahead))
-            self._have = await self._origin.contents(dict.fromkeys((*needed, *ahead)))
+            asked = dict.fromkeys((*needed, *islice(self._coming, self._ahead)))
+            self._have = await self._origin.contents(asked)
+            self._gone |= asked.keys() - self._have.keys()
             # Where texts are small, a trip for each few of them would take longer than everything else.
             small = sum(map(len, self._have.values())) <= TEXTS_HELD_CHARS
             self._ahead = min(TEXTS_AHEAD_MAX, 4 * self._ahead) if small else TEXTS_AHEAD
-        return {ref: self._have[ref] for ref in needed}
+        return {ref: self._have[ref] for ref in needed if ref in self._have}
 
 
 def _refs(past: Past) -> list[str]:

@@ -18,6 +18,7 @@ from ctxd.objects.identity import assembly_id, is_file_id, number_of, segment_id
 from ctxd.sessions.bundles import RUN, carries_bundle, to_text
 from ctxd.sessions.delta import Delta, from_payload
 from ctxd.sessions.head import head_document, read_head, segment_document
+from ctxd.store.purge import purged_document
 from ctxd.store.writes import Write
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 from ctxd_protocol.sessions import Message, Mount
@@ -74,14 +75,13 @@ class Draft(msgspec.Struct, frozen=True):
     floor_vt: int = 0
 
     def write(self, kind: str, principal: str, session: str, texts: Mapping[str, str]) -> Write:
-        """The write, its text from ``texts``."""
-        replace = msgspec.structs.replace
+        """The write, its text from ``texts``; what has lost its own to a purge elsewhere is purged here as well."""
         return Write(
             kind=kind,
             principal=principal,
             session=session,
             puts=tuple(
-                document if ref is None else replace(document, content=texts[ref]) for document, ref in self.documents
+                document if ref is None else _with_text(document, texts.get(ref)) for document, ref in self.documents
             ),
             deletes=self.deletes,
             knows=self.knows,
@@ -304,6 +304,12 @@ def free_alias(session: str, stored: Stored, taken: Mapping[str, Stored | None])
         if other is None or other.document.content_hash == hashed:
             return alias
     raise CtxdError("toolcall_conflict", f"every other id of tool call {stored.document.id} is taken")
+
+
+def _with_text(document: Document, text: str | None) -> Document:
+    if text is None:
+        return purged_document(document, lambda _: document.identity_hash)
+    return msgspec.structs.replace(document, content=text)
 
 
 def _under(document: Document, id: str) -> Document:

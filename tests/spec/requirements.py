@@ -209,6 +209,7 @@ HST-5 | Clocks of hosts that are minutes apart change nothing that is read, show
 HST-6 | Equal ids of tool calls, and of sessions, of two hosts are told apart, and a text shows what it showed before. | ctxd
 HST-7 | Equal text is kept once for all hosts. | ctxd
 HST-8 | With the node down a resume of what was given up is refused as `store_unavailable`, to be tried again, and everything else goes on. | ctxd
+HST-9 | What a host purged keeps no session from going on elsewhere, claimed before or after, its own or another's with the same text: there it is purged too, and the rest is whole. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

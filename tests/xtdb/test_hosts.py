@@ -354,6 +354,46 @@ def test_a_host_that_dies_while_it_takes_a_session_over_begins_again(pair: Pair,
         assert shown(b.client, "half")[:3] == texts
 
 
+@pytest.mark.requirement("HST-9")
+def test_what_is_purged_while_a_session_is_taken_over_is_purged_there_too(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "purged", tmp_path / "tree", calls=60)
+        set_aside(a, "purged")
+        b.stop()
+        b.start(failpoints="journal.postcommit=kill@2")
+        with pytest.raises(CallFailed):
+            b.client.within(5).session_resume("purged")
+        b.kill()
+        # The session is claimed as it was before this.
+        assert a.client.object_purge("purged-1-7").versions == 1
+        a.level()
+        b.start()
+        b.client.session_resume("purged")
+        assert b.client.object_get("purged-1-7", session="purged").object.payload.get("purged") is True
+        assert b.client.object_get("purged-1-8", session="purged").object.payload["content"] == "purged 1 8"
+        same(a.client, b.client, "purged")
+        b.level()
+        b.agrees()
+
+
+@pytest.mark.requirement("HST-9")
+def test_a_text_that_another_host_purged_does_not_keep_a_session_where_it_is(pair: Pair, tmp_path: Path) -> None:
+    text = "said on both hosts, and taken back on one"
+    a, b = pair()
+    with hosts(a, b):
+        for host in (a, b):
+            lived(host.client, f"said-{host.name}", tmp_path / host.name)
+            host.client.session(f"said-{host.name}").tool("bash", output=text, id=f"told-{host.name}")
+            host.level()
+        a.client.object_purge("told-alpha")
+        a.level()
+        set_aside(b, "said-beta")
+        a.client.session_resume("said-beta")
+        assert a.client.object_get("told-beta", session="said-beta").object.payload.get("purged") is True
+        assert a.client.object_get("said-beta-0-0", session="said-beta").object.payload["content"] == "said-beta 0 0"
+
+
 @pytest.mark.requirement("HST-2")
 def test_sessions_of_before_there_were_several_hosts_can_be_taken_over(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()

@@ -1,12 +1,14 @@
 """One writer's versions at a node, as of one transaction: where a session is read that another host had.
 
 Whatever others wrote to the same entities, before or after, is passed over: tool calls of two hosts may have one id,
-and two hosts may see one file.
+and two hosts may see one file. Only a purge takes back what was there by then, for it evicts at all times: of what it
+took, what stands in its place now is read.
 """
 
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import TypeVar
 
+import msgspec
 from blake3 import blake3
 
 from ctxd.backends.port import Version
@@ -16,6 +18,7 @@ from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.objects.kinds import is_purged
 from ctxd.store.reads import to_stored
 
 T = TypeVar("T")
@@ -41,8 +44,8 @@ class NodeOrigin:
             stored = self._mine(one.doc, one.valid_time)
             if stored is not None:
                 found[id] = stored
-        # Newer is somebody else's; what it hides is in its history.
-        for id in held.keys() - found.keys():
+        # Newer is somebody else's, and what it hides is in its history; or it was evicted.
+        for id in set(ids) - found.keys():
             if history := await self.history(id):
                 found[id] = history[-1]
         return {id: found[id] for id in ids if id in found}
@@ -60,7 +63,18 @@ class NodeOrigin:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
                 # A later row of the same write only says that it still held there.
                 by_tx.setdefault(stored.tx, stored)
-        return [by_tx[tx] for tx in sorted(by_tx)]
+        return [by_tx[tx] for tx in sorted(by_tx)] or await self._purged(id)
+
+    async def _purged(self, id: str) -> list[Stored]:
+        """What a purge has put in place of the versions of ``id``; nothing if none did. One of another host's says
+        nothing of when: it is older than all."""
+        rows = await _answered(self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX))
+        found = [(row.doc, row.valid_time) for row in rows if row.doc is not None]
+        mine = [stored for doc, at in found if (stored := self._mine(doc, at)) is not None]
+        anybody = [_stored(_version(doc, at)) for doc, at in found]
+        purged = {stored.tx: stored for stored in mine if is_purged(stored.document)}
+        others = [msgspec.structs.replace(stored, tx=0) for stored in anybody if is_purged(stored.document)]
+        return [purged[tx] for tx in sorted(purged)] or others[-1:]
 
     async def contents(self, refs: Iterable[str]) -> dict[str, str]:
         """See ``Origin.contents``."""
@@ -70,10 +84,13 @@ class NodeOrigin:
         docs |= await self._texts([part for some in parts.values() for part in some or ()])
         texts: dict[str, str] = {}
         for ref, id in wanted.items():
+            needed = parts.get(id) or (id,)
+            if not docs.keys() >= set(needed):
+                continue
             try:
-                texts[ref] = "".join(form.text_of(docs[part]) for part in parts[id] or (id,))
-            except (KeyError, ValueError) as error:
-                raise CtxdError("corrupt", f"content {ref} is referred to, but not at the node") from error
+                texts[ref] = "".join(form.text_of(docs[part]) for part in needed)
+            except ValueError as error:
+                raise CtxdError("corrupt", f"content {ref} at the node cannot be read") from error
             if blake3(texts[ref].encode()).hexdigest() != ref:
                 raise CtxdError("corrupt", f"content {ref} at the node does not match its hash")
         return texts
@@ -85,11 +102,7 @@ class NodeOrigin:
         """The version that ``doc`` is, null if it is another writer's."""
         if (payload := doc.get("payload")) is None or payload.get("writer") != self._writer:
             return None
-        try:
-            version, _ = form.from_doc(doc, valid_time)
-        except ValueError as error:
-            raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
-        return _stored(version)
+        return _stored(_version(doc, valid_time))
 
 
 async def _answered(asking: Awaitable[T]) -> T:
@@ -98,6 +111,13 @@ async def _answered(asking: Awaitable[T]) -> T:
     except XtdbFailure as error:
         message = f"the XTDB node does not tell what another host wrote: {error}"
         raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied") from error
+
+
+def _version(doc: Doc, valid_time: int) -> Version:
+    try:
+        return form.from_doc(doc, valid_time)[0]
+    except ValueError as error:
+        raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
 
 
 def _stored(version: Version) -> Stored:

@@ -122,6 +122,39 @@ async def test_a_long_session_keeps_its_bundles_and_goes_on(tmp_path: Path) -> N
     clean(tmp_path / "b")
 
 
+class Forgetful(OwnJournal):
+    """An origin from which a purge has taken some texts."""
+
+    def __init__(self, host: Host, *gone: str) -> None:
+        super().__init__(host.w.store)
+        self._gone = gone
+        self.asked = 0
+        self.contents = self._contents
+
+    async def _contents(self, refs):
+        self.asked += 1
+        found = await self._store.contents(refs)
+        return {ref: text for ref, text in found.items() if text not in self._gone}
+
+
+@pytest.mark.requirement("HST-9")
+async def test_an_object_whose_text_was_purged_elsewhere_is_purged_and_the_rest_is_whole(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        for n in range(300):
+            await a.w.begin("toolcall.record", session="s1", id=f"t{n}", tool="bash", content=f"out {n}")
+        await a.assemble()
+        a.origin = Forgetful(a, "out 3", "out 70", "out 299")
+        await b.take(a)
+        for n, purged in ((2, False), (3, True), (69, False), (70, True), (298, False), (299, True)):
+            payload = (await b.w.call("object.get", session="s1", object=f"t{n}")).object.payload
+            assert payload.get("content") == (None if purged else f"out {n}")
+            assert payload.get("purged", False) is purged
+        assert a.origin.asked < 10
+        assert "out 298" in await b.assemble()
+    clean(tmp_path / "b")
+
+
 async def test_a_session_goes_on_elsewhere_and_comes_back(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         texts = await lived(a, tmp_path / "files")
