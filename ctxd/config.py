@@ -125,9 +125,9 @@ def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
     return Path(runtime or places.socket_in(str(default_state_dir(environ, root=False))))
 
 
-def default_store_url(environ: Mapping[str, str], *, root: bool) -> str:
-    """Where the daemon looks for an XTDB node that is told nothing: a socket beside its own."""
-    return f"unix:{default_socket(environ, root=root).with_name('xtdb.sock')}"
+def store_url_beside(socket: Path) -> str:
+    """Where a daemon that listens at ``socket`` looks for an XTDB node that is told nothing."""
+    return f"unix:{socket.with_name('xtdb.sock')}"
 
 
 def default_state_dir(environ: Mapping[str, str], *, root: bool) -> Path:
@@ -316,7 +316,7 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
         if setting.default is not None:
             values.setdefault(setting.key, setting.default)
     values.setdefault("socket", str(default_socket(environ, root=root)))
-    values.setdefault("store.url", default_store_url(environ, root=root))
+    values.setdefault("store.url", store_url_beside(Path(str(values["socket"]))))
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
     fields: dict[str, Any] = {field_of(key): value for key, value in values.items()}
     fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])

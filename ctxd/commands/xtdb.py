@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import msgspec
@@ -11,6 +11,9 @@ import msgspec
 from ctxd.backends.xtdb.node.failures import NodeFailure
 from ctxd.backends.xtdb.node.installation import Installation, default_directory
 from ctxd.commands.terminal import EXIT_CONFIG, fail, json_option, show
+
+if TYPE_CHECKING:
+    from ctxd.config import Config
 
 _directory_option = click.option(
     "--directory",
@@ -122,7 +125,7 @@ def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
     """
     from ctxd.backends.xtdb.node.look import look
 
-    findings = look(_installation(directory), url or _store_url(), os.environ)
+    findings = look(_installation(directory), url or _config().store_url, os.environ)
     lines = [
         f"{each.verdict:4} {each.name}: {each.found}" + (f"\n     {each.fix}" if each.fix else "") for each in findings
     ]
@@ -134,21 +137,21 @@ def _installation(directory: Path | None) -> Installation:
     return Installation((directory or default_directory(os.environ)).absolute())
 
 
-def _store_url() -> str:
+def _config() -> "Config":
     from ctxd.config import ConfigError, load
 
     try:
-        return load().store_url
+        return load()
     except ConfigError as error:
         fail(str(error), EXIT_CONFIG)
 
 
 def _default_socket() -> Path:
     """Where the daemon looks for its node, if that is a socket; else where it would look if told nothing."""
-    from ctxd.config import default_store_url
+    from ctxd.config import store_url_beside
 
-    url = _store_url()
-    url = url if url.startswith("unix:") else default_store_url(os.environ, root=os.geteuid() == 0)
+    config = _config()
+    url = config.store_url if config.store_url.startswith("unix:") else store_url_beside(config.socket)
     return Path(url.removeprefix("unix:"))
 
 

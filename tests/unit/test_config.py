@@ -61,6 +61,8 @@ def test_the_store_is_named_alone_or_in_a_table_with_its_place(home, tmp_path, t
     write(tmp_path / ".config/ctxd/ctxd.toml", text)
     found = load({}, home)
     assert (found.store_backend, found.store_url) == ("xtdb", f"unix:{found.socket.parent}/xtdb.sock")
+    home["CTXD_SOCKET"] = "/run/ctxd/ctxd.sock"
+    assert load({}, home).store_url == "unix:/run/ctxd/xtdb.sock", "as the units have it, for a user without a runtime"
     home["CTXD_STORE_URL"] = "http://127.0.0.1:3000"
     assert load({"store.backend": "sqlite"}, home).store_backend == "sqlite"
     assert load({}, home).store_url == "http://127.0.0.1:3000"
