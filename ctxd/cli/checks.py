@@ -157,7 +157,8 @@ def executables(path: str) -> Check:
     found = shutil.which("ctxd", path=path)
     if found is None:
         return warn("executable", "there is no ctxd on the PATH", f"add {Path(sys.executable).parent} to it")
-    if Path(found).resolve().parent != Path(sys.executable).resolve().parent and Path(found).parent != _scripts():
+    # A link to it is it: units expect it in /usr/local/bin.
+    if not {_scripts(), Path(sys.executable).parent} & {Path(found).parent, Path(found).resolve().parent}:
         return warn("executable", f"{found} is not the ctxd of this ctx", f"put {_scripts()} first on the PATH")
     return ok("executable", found)
 

@@ -88,9 +88,15 @@ def _all(run: Invocation) -> list[Check]:
             checks.descriptors(config.connections_max),
             checks.clock(SystemClock().wall_ms(), checks.newest_file_ms(state_dir)),
         ]
-        if config.store_backend == "xtdb":
-            found += checks.node(config.store_url)
-    return found
+    node = _node(status, config)
+    return found + (list(checks.node(node)) if node else [])
+
+
+def _node(status: DaemonStatus | None, config: Config | None) -> str:
+    """Where the node is, by the word of a daemon that runs, or else of the settings; empty if there is none."""
+    if status is not None:
+        return status.store.projection.url if status.store.projection is not None else ""
+    return config.store_url if config is not None and config.store_backend == "xtdb" else ""
 
 
 class _Asked(msgspec.Struct, frozen=True):

@@ -116,16 +116,32 @@ def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> It
 
 def _tried(bubblewrap: str, box: SandboxView) -> Check:
     name = f"sandbox {box.sandbox}"
+    user = os.stat(box.directory).st_uid if box.uid is None and os.path.exists(box.directory) else box.uid
+    if os.geteuid() not in (0, user):
+        return ok(name, f"user {user}'s: ctx doctor as root tries it")
     command = [bubblewrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev"]
     command += ["--proc", "/proc", "--tmpfs", "/run", "--ro-bind", box.directory, "/run/ctxd"]
     command += ["--", sys.executable, "-I", "-S", "-c", _INSIDE, SOCKET_NAME]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSIDE_S_MAX, check=False)
+        # Root of the host is nobody in particular inside: it has to be tried as the user that the socket is for.
+        other = None if user == os.geteuid() else user
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=INSIDE_S_MAX,
+            check=False,
+            user=other,
+            group=other,
+            extra_groups=None if other is None else (),
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return fail(name, f"no answer from inside: {error}", "ctx status; then restart the daemon")
     told = done.stderr.strip().rpartition("\n")[2]
     if done.returncode == 0:
         return ok(name, "answered inside a sandbox without network")
+    if "PermissionError" in told:
+        return fail(name, f"user {user} is refused inside a sandbox", "register it with the uid of the user inside")
     if told.startswith("bwrap:"):
         return warn(name, f"it cannot be tried: {told}", "allow user namespaces, or run ctx doctor as root")
     return fail(name, f"not answered inside a sandbox: {told}", "mount its directory, not its socket, and restart it")

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -100,6 +102,9 @@ def test_the_executable_is_the_one_that_belongs_to_this_program(tmp_path):
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
     assert "not the ctxd of this ctx" in checks.executables(str(tmp_path)).found
+    other.unlink()
+    other.symlink_to(Path(sys.executable).with_name("ctxd"))
+    assert verdict(checks.executables(str(tmp_path))) == "ok", "a link to it is it"
 
 
 def test_the_state_directory_is_closed_to_others(tmp_path):

@@ -34,11 +34,21 @@ def look(installation: Installation, url: str, environ: Mapping[str, str]) -> li
     """What is found about this machine's Java, the installation, and the node at ``url``; only about that if it is a
     server that somebody else installed. It takes as long as the first answer, and 3 s more at most to see whether the
     index is behind. Changes nothing."""
+    found = list(_node(url))
     ours = url.startswith("unix:") or installation.directory.exists()
-    return [*(_machine(installation, environ) if ours else ()), *_node(url)]
+    return [*(_machine(installation, environ, _answers(found)) if ours else ()), *found]
 
 
-def _machine(installation: Installation, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _answers(found: list[Finding]) -> bool:
+    return any(finding.name == "node" and finding.verdict != "fail" for finding in found)
+
+
+def _machine(installation: Installation, environ: Mapping[str, str], node_runs: bool) -> Iterator[Finding]:
+    if node_runs and not installation.directory.exists():
+        # As a service it is installed elsewhere than for the user who asks.
+        fix = "name its place, to have its jars checked too: $CTXD_XTDB_HOME, or ctxd xtdb check --directory"
+        yield _warn("installation", f"a node runs that is not installed in {installation.directory}", fix)
+        return
     try:
         java = find_java(environ)
         yield _ok("java", f"{java.path}, {java.version}")
@@ -97,7 +107,7 @@ def _socket(path: Path) -> Finding:
             f"{path} is open to others (mode {stat.S_IMODE(found.st_mode):04o}, {mode:#o} too wide)",
             f"chmod 600 {path}",
         )
-    if found.st_uid not in (os.geteuid(), 0):
+    if os.geteuid() not in (found.st_uid, 0):
         return _warn("socket", f"{path} belongs to user {found.st_uid}", "run the node as the daemon's own user")
     return _ok("socket", f"{path}, mode 0600")
 
