@@ -163,9 +163,7 @@ class Daemon:
                 self._ready_at = self._clock.monotonic()
                 self._log.info("daemon.ready", **self._place())
                 await self._supervisor.ready(self._said())
-                parts.start_soon(
-                    partial(self._supervisor.watch, self._clock, self._log, works=self._works, say=self._said)
-                )
+                parts.start_soon(self._watch)
                 task_status.started()
                 await self._heed(signals)
             self._draining = True
@@ -203,6 +201,11 @@ class Daemon:
             self._listeners.retime(timing_of(config))
         self._log.info("daemon.reloaded", applied=changes.applied, after_restart=changes.after_restart)
         return f"{self._said()}; {changes.told}"
+
+    async def _watch(self) -> None:
+        await self._supervisor.watch(
+            self._clock, self._log, works=self._works, spent_s=lambda: self._store.writing_spent_s, say=self._said
+        )
 
     async def _works(self) -> None:
         """Return once the store's thread has committed what waited for it, and has read something."""

@@ -23,6 +23,12 @@ STATUS_S: Final = 10.0
 KEPT_PREFIX: Final = "sbx-"
 """How the names of sockets begin that are kept for sandboxes."""
 
+LONG_WORK_S: Final = 600.0
+"""Seconds that one piece of work may take, if it is seen to get on: a purge looks at every version there is."""
+
+_MOVED_S: Final = 0.001
+"""Seconds of a processor between two looks from which on work gets on: what waits for a disk takes none at all."""
+
 Listening = dict[str, list[socket.socket]]
 
 
@@ -101,24 +107,39 @@ class Supervisor:
         await self._notify.send(STOPPING=1, STATUS="stopping")
 
     async def watch(
-        self, clock: Clock, log: FilteringBoundLogger, *, works: Callable[[], Awaitable[None]], say: Callable[[], str]
+        self,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        works: Callable[[], Awaitable[None]],
+        spent_s: Callable[[], float],
+        say: Callable[[], str],
     ) -> None:
         """Tell that the daemon is alive each time ``works`` has returned within half of what the manager waits, and
         what ``say`` tells whenever it is another thing. Runs until cancelled, which is safe.
 
-        That this loop turns is told by the telling; that work is done, by ``works``.
+        That this loop turns is told by the telling; that work is done, by ``works``. One that takes longer counts as
+        done for ``LONG_WORK_S`` while ``spent_s``, what its thread has taken of a processor, grows.
         """
         if not self._notify.wanted:
             return
         period = STATUS_S if self._watchdog_s is None else self._watchdog_s / 2
+        late_since: float | None = None
         while True:
-            began = clock.monotonic()
+            began, spent = clock.monotonic(), spent_s()
             with anyio.move_on_after(period) as waited:
                 await works()
-            if waited.cancelled_caught:
-                log.error("service.no_progress", seconds=round(period, 3))
-            else:
+            if not waited.cancelled_caught:
+                late_since = None
                 await self._alive(say())
+            else:
+                late_since = began if late_since is None else late_since
+                late_s = clock.monotonic() - late_since
+                if spent_s() - spent >= _MOVED_S and late_s <= LONG_WORK_S:
+                    log.warning("service.long_work", seconds=round(late_s, 3))
+                    await self._alive(say())
+                else:
+                    log.error("service.no_progress", seconds=round(late_s, 3))
             await clock.sleep(max(0.0, began + period - clock.monotonic()))
 
     async def _alive(self, said: str) -> None:

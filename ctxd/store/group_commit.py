@@ -76,6 +76,11 @@ class GroupCommit:
         """Writes that are not durable yet."""
         return len(self._queue) + len(self._begun())
 
+    @property
+    def spent_s(self) -> float:
+        """See ``CommitThread.spent_s``."""
+        return self._thread.spent_s()
+
     def put(self, entry: Entry) -> None:
         """Append an entry, which is next in the journal's order."""
         self._queue.put(entry)

@@ -210,6 +210,12 @@ class VersionStore(Answering):
         self._heads.delete(entry.write.deletes, entry.pending.seq)
         self._loads.note_written(entry.ids)
 
+    @property
+    def writing_spent_s(self) -> float:
+        """Seconds of a processor that writing took so far: a long write that gets on takes more, one that waits for
+        the disk takes none."""
+        return self._commits.spent_s
+
     async def purge_is_unfinished(self) -> bool:
         """Whether something outside the database may still hold what was purged. Cancel: safe."""
         return await self._read(lambda: is_unfinished(self._reader.connection))
