@@ -67,6 +67,7 @@ FS-5 | Mount mappings are read from the output of docker inspect or from mountin
 FS-6 | A path that climbs above the root, holds a NUL byte or is longer than 4,096 bytes is refused. | ctxd
 FS-7 | Binary, oversized, unreadable and special files each have an outcome of their own; none blocks the daemon. | ctxd
 FS-8 | A session of the host may have what no mount covers lie on the filesystem of its device, found by stat; mounts take precedence. | spec 5.3
+FS-9 | A file system that does not answer is given up after five seconds, with `source_unreachable`; meanwhile no file of another mount waits for it, and the daemon ends without it. | ctxd
 IDX-1 | Indexing a new file creates its object with a first version and puts it into index, pool and active set. | spec 5.6
 IDX-2 | Indexing an unchanged file answers `unchanged` and writes no version. | spec 5.6
 IDX-3 | Indexing a changed file writes one new version under the same id; a file too large to be read counts as changed when its size or its time of modification did. | spec 5.6
@@ -143,7 +144,7 @@ OPS-2 | On SIGTERM the daemon answers what it has begun, refuses what is new, an
 OPS-3 | `daemon.status` tells health, queue and figures. | ctxd
 SVC-1 | Under a service manager the daemon says that it is ready once the journal is recovered and it answers, says that it stops, and listens on the socket it is handed, which it leaves where it is. | ctxd
 SVC-2 | The sockets of sandboxes are kept by the service manager: who connects to one while no daemon runs, or to the host's, is served by the next one. | ctxd
-SVC-3 | A sign of life is given only when the loop turns and the store's thread has brought something to its end; a daemon that is frozen or whose disk hangs gives none. | ctxd
+SVC-3 | A sign of life is given only when the loop turns and the store's thread has brought something to its end; a daemon that is frozen or whose disk hangs gives none. A write that takes long and is seen to get on counts for ten minutes. | ctxd
 SVC-4 | On SIGHUP the settings are read again: what can change in a running daemon does, what cannot is named, and settings that cannot be used change nothing. | ctxd
 SVC-5 | What goes to the journal of systemd is one JSON object a line with its severity in front. | ctxd
 SVC-6 | The units are understood by systemd without a complaint, and its analysis finds an exposure of 0.8 at most, 1.5 with an XTDB node. | ctxd
@@ -166,9 +167,10 @@ SEC-3 | A redacted file's source hash is keyed, so that it cannot be guessed; in
 SEC-4 | What was captured under one policy is not captured under a laxer one by anybody else; a session that redacts reads again what was not. | ctxd
 SEC-5 | Rules are RE2, scanned in time linear in the text; a file of rules that cannot be used keeps the daemon from starting and is told with rule and reason. | ctxd
 SEC-6 | No line of the log holds a secret that a rule knows. | ctxd
-SEC-7 | `ctx scan` looks through files, standard input, a session or the store, ends with 8 if it finds something, and never shows it. | ctxd
+SEC-7 | `ctx scan` looks through files, standard input, a session or the store, chats, metadata and earlier versions with it, ends with 8 if it finds something, and never shows it. | ctxd
 SEC-8 | `object.purge` destroys what an object says in every version, wherever equal text is kept too: no file of the state directory holds it, which is searched for; the chain stays verifiable, and reads answer `purged`. | ctxd
 SEC-9 | A purge that is killed at any step is whole or not begun, and the next start ends it. | ctxd
+SEC-10 | What was said in a chat, or in some of its turns, is purged with the same proof: turns, roles and tool calls stay, messages say `[purged]`, the session goes on, and no listing, bundle or earlier assembly shows it. | ctxd
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows what the model sees, why, and what it costs, and compares two turns. | ctxd
@@ -183,6 +185,7 @@ XTB-1 | Reads as of any time and histories are the same from an XTDB node as fro
 XTB-2 | A version comes back from an XTDB node byte for byte; what a client named never becomes a key that XTDB indexes. | ctxd
 XTB-3 | What a failing XTDB node has done with a transaction is never guessed: it was not applied, or that is unknown; an answer that is not exactly what was asked for counts as none. | ctxd
 XTB-4 | A request to an XTDB node ends by itself; a node that keeps failing is left alone for a while, longer each time up to a minute, and then tried. | ctxd
+XTB-5 | A server that keeps to XTDB's HTTP protocol and is not ours serves as well: reads, histories and a daemon's versions are the same from it. | ctxd
 XDB-1 | The node that ctxd brings answers XTDB's HTTP protocol on a Unix socket as far as ctxd uses it, and what is absent is told apart from what is no operation. | ctxd
 XDB-2 | Every wait and every query of the node ends within a bound, and every failure names its class, its message and the operation; what is wrong with a request is the request's fault. | ctxd
 XDB-3 | Nothing that is sent to the node is run as code. | ctxd
