@@ -1,12 +1,17 @@
 """What the daemon asks of the process that it runs in: descriptors, the garbage collector, a terminal."""
 
 import gc
+import os
 import resource
 import sys
-from typing import Final
+import threading
+from typing import Final, NoReturn
 
 _COLLECTED_AT: Final = 20_000
 """Objects made, less those freed, after which the collector looks at them: some 1,000 writes, a few ms."""
+
+_THREADS_S: Final = 1.0
+"""Seconds that a thread gets to end by itself. All but those that a file system keeps need some microseconds."""
 
 
 def have_descriptors() -> None:
@@ -28,3 +33,15 @@ def spare_the_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(_COLLECTED_AT, 20, 20)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with ``code``, also if a file system that does not answer keeps one of its threads."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(_THREADS_S)
+            if thread.is_alive():
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+    sys.exit(code)

@@ -1,12 +1,12 @@
 """``ctxd run``: the daemon in the foreground."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from ctxd.commands.terminal import EXIT_CONFIG, config_option, fail, state_dir_option
 from ctxd.errors import StateDirError
+from ctxd.process import leave
 
 
 @click.command()
@@ -57,4 +57,4 @@ def run(
         code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
     except StateDirError as error:
         fail(str(error), error.exit_code)
-    sys.exit(code)
+    leave(code)

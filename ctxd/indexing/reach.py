@@ -29,7 +29,8 @@ class Reach:
         self._devices = devices
 
     async def place(self, mounts: MountTable, workdir: str, paths: Sequence[str]) -> list[FilesystemSource | CtxdError]:
-        """Where each of ``paths``, as the agent names them, lies; for one that is no path, the error invalid_path.
+        """Where each of ``paths``, as the agent names them, lies; for one that is no path, the error invalid_path, and
+        for one whose device does not answer, source_unreachable.
 
         Does not suspend for few paths of a session that goes by its mounts alone.
         """
@@ -47,7 +48,7 @@ class Reach:
         by_mounts = {number: place for number in uncovered if isinstance(place := places[number], FilesystemSource)}
         filesystems = await self._filesystems([place.path for place in by_mounts.values()])
         for (number, place), filesystem in zip(by_mounts.items(), filesystems, strict=True):
-            places[number] = FilesystemSource(filesystem, place.path)
+            places[number] = _unanswered(place.path) if filesystem is None else FilesystemSource(filesystem, place.path)
         return places
 
     async def readable(self, mounts: MountTable, sources: Sequence[FilesystemSource]) -> list[bool]:
@@ -63,10 +64,19 @@ class Reach:
                 answers[number] = sources[number].filesystem_id == filesystem
         return answers
 
-    async def _filesystems(self, paths: list[str]) -> list[str]:
-        """The filesystem of the device that each canonical path of the host lies on."""
+    async def _filesystems(self, paths: list[str]) -> list[str | None]:
+        """The filesystem of the device that each canonical path of the host lies on; null if that does not answer."""
         if not paths:
             return []
         devices = await self._source.devices_of(paths)
-        known = {device: self._devices.filesystem_id(device) for device in set(devices)}
-        return [known[device] for device in devices]
+        known = {device: self._devices.filesystem_id(device) for device in set(devices) if device is not None}
+        return [None if device is None else known[device] for device in devices]
+
+
+def _unanswered(path: str) -> CtxdError:
+    return CtxdError(
+        "source_unreachable",
+        f"read failed unreadable file path={path}: its file system does not answer",
+        hint="Send it again once it does.",
+        outcome="not_applied",
+    )

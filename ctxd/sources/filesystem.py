@@ -1,7 +1,8 @@
 """The host's files as a source.
 
 No path can make the daemon wait: a path is first opened for its inode only (``O_PATH``), and only a regular file is
-then opened for reading, through that same inode, so nothing can be swapped in between. A file is taken only if its
+then opened for reading, through that same inode, so nothing can be swapped in between; and what hangs nevertheless, as
+a network's or a user's own file system may, is given up (``ctxd.sources.threads``). A file is taken only if its
 stamp is the same before and after the reading; a change within one tick of the kernel's file clock escapes that, but
 leaves the stamp unsettled, so that the next look reads again. Nothing is mapped into memory: a truncation would kill
 the process.
@@ -10,12 +11,9 @@ the process.
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final, TypeVar
-
-import anyio
-import anyio.to_thread
+from typing import Final
 
 from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
@@ -33,10 +31,11 @@ from ctxd.sources.port import (
     Unreadable,
     signature,
 )
+from ctxd.sources.threads import Threads
 from ctxd_protocol.limits import FILE_BYTES_MAX
 
 THREADS: Final = 4
-"""Threads that read at once. A hanging network mount then costs four threads, not all of them."""
+"""Threads that read at once, and on each mount those for which reading takes long."""
 
 TORN_RETRIES: Final = 3
 """Readings of a file that changes meanwhile, before it is reported as busy."""
@@ -57,8 +56,6 @@ _SPECIAL: Final[dict[int, SpecialKind]] = {
     stat.S_IFBLK: "block_device",
 }
 
-T = TypeVar("T")
-
 
 class HostFiles:
     """See ``ctxd.sources.port.Source``. Reads with the daemon's own rights."""
@@ -67,7 +64,7 @@ class HostFiles:
         self._clock = clock
         self._bytes_max = bytes_max
         self._confined: Mapping[str, tuple[View, ...]] = {}
-        self._limiter = anyio.CapacityLimiter(THREADS)
+        self._threads = Threads(clock, THREADS)
 
     def confine(self, root: str, view: View = ()) -> None:
         """See ``Source.confine``."""
@@ -81,27 +78,27 @@ class HostFiles:
 
     async def read(self, path: str | bytes) -> Reading:
         """See ``Source.read``."""
-        return await self._in_thread(lambda: self._read(path))
+        return (await self.read_many([os.fsdecode(path)]))[0]
 
     async def read_many(self, paths: list[str]) -> list[Reading]:
         """See ``Source.read_many``."""
-        return await self._in_thread(lambda: [self._read(path) for path in paths])
+        return await self._threads.each(paths, self._read, _timed_out)
 
     async def look_many(self, paths: list[str]) -> list[Look]:
         """See ``Source.look_many``."""
-        return await self._in_thread(lambda: [self._look(path) for path in paths])
+        return await self._threads.each(paths, self._look, _timed_out)
 
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         """See ``Source.stat_many``."""
-        return await self._in_thread(lambda: [_signature_at(path) for path in paths])
+        return await self._threads.each(paths, _signature_at, lambda path: None)
 
-    async def devices_of(self, paths: list[str]) -> list[int]:
+    async def devices_of(self, paths: list[str]) -> list[int | None]:
         """See ``Source.devices_of``."""
-        return await self._in_thread(lambda: _devices_of(paths))
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        # Reading changes nothing, so a caller that gives up need not wait for a mount that hangs.
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        above = [os.path.dirname(path) for path in paths]
+        directories = list(dict.fromkeys(above))
+        found = await self._threads.each(directories, _device_at, lambda path: None)
+        devices = dict(zip(directories, found, strict=True))
+        return [devices[directory] for directory in above]
 
     def _read(self, path: str | bytes) -> Reading:
         try:
@@ -257,13 +254,11 @@ def _signature_at(path: str) -> bytes | None:
     return _signature(found) if stat.S_ISREG(found.st_mode) else None
 
 
-def _devices_of(paths: list[str]) -> list[int]:
-    above = [os.path.dirname(path) for path in paths]
-    devices = {directory: _device_at(directory) for directory in dict.fromkeys(above)}
-    return [devices[directory] for directory in above]
+def _timed_out(path: str) -> Unreadable:
+    return Unreadable(errno.ETIMEDOUT)
 
 
-def _device_at(directory: str) -> int:
+def _device_at(directory: str) -> int | None:
     while directory != "/":
         try:
             found = os.stat(directory)

@@ -65,8 +65,8 @@ class TooLarge(msgspec.Struct, frozen=True, tag=True):
 class Unreadable(msgspec.Struct, frozen=True, tag=True):
     """Something is there, or may be, and cannot be read.
 
-    EAGAIN: the file changed during each of several readings. EXDEV: a symlink leads out of the directory that the path
-    is confined to.
+    EAGAIN: the file changed during each of several readings. ETIMEDOUT: its file system does not answer. EXDEV: a
+    symlink leads out of the directory that the path is confined to.
     """
 
     errno: int
@@ -104,7 +104,8 @@ Look = Regular | Unreadable | Special | Missing
 
 
 class Source(Protocol):
-    """Files by canonical absolute path. Symlinks are followed. Nothing here blocks the loop; cancel: safe anywhere."""
+    """Files by canonical absolute path. Symlinks are followed. Nothing here blocks the loop, nor waits for a file
+    system that hangs; cancel: safe anywhere."""
 
     def confine(self, root: str, view: tuple[tuple[str, str | None], ...] = ()) -> None:
         """From now on read and look at paths below ``root`` only if they lead to files below it, symlinks followed.
@@ -127,8 +128,9 @@ class Source(Protocol):
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         """The signature of each regular file, null for anything else: the cheapest way to see that nothing changed."""
 
-    async def devices_of(self, paths: list[str]) -> list[int]:
-        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread.
+    async def devices_of(self, paths: list[str]) -> list[int | None]:
+        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread; null
+        if its file system does not answer.
 
         It is the directory's, as in ``Stamp``, so that a path keeps its device whether or not its file is there.
         """

@@ -103,7 +103,7 @@ class FakeFiles:
         looks = [self._look(path) for path in paths]
         return [look.stamp.signature if isinstance(look, Regular) else None for look in looks]
 
-    async def devices_of(self, paths: list[str]) -> list[int]:
+    async def devices_of(self, paths: list[str]) -> list[int | None]:
         return [self._device(posixpath.dirname(path)) for path in paths]
 
     def _device(self, directory: str) -> int:

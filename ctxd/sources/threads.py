@@ -1,0 +1,182 @@
+"""Looking at paths in threads, of which a file system that hangs keeps few, and lets nobody wait for another one.
+
+Owns what is being looked at, and knows where that hangs. A look that takes long gives its turn to others; one that
+takes longer still is answered without its result, and until its thread is back nothing of that mount is looked at.
+Promise: a mount that hangs costs those who ask about others no more than the time after which a look counts as long.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from ctxd.clock import Clock
+
+LONG_S: Final = 0.1
+"""Seconds after which looking at one path, or at several in a row, gives its turn to others."""
+
+HANGS_S: Final = 5.0
+"""Seconds after which looking at one path is given up."""
+
+LOOK_AGAIN_S: Final = 0.01
+"""Seconds between two looks at whether what takes long has ended."""
+
+MOUNTS: Final = "/proc/self/mountinfo"
+"""Where the kernel tells the mounts of this process; it hangs for none of them."""
+
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+
+T = TypeVar("T")
+
+
+class _Going(Protocol):
+    """Looks that are under way."""
+
+    ended: bool
+    has_turn: bool
+
+    @property
+    def path(self) -> str: ...
+
+    def hangs(self, limit_s: float) -> bool: ...
+
+
+class _Looks(Generic[T]):
+    """Looks at ``paths``, one after the other, in one thread. ``has_turn``: it is not known to take long."""
+
+    def __init__(self, look: Callable[[str], T], paths: Sequence[str], now: Callable[[], float]) -> None:
+        self._look = look
+        self._now = now
+        self._paths = paths
+        self._began = self._now()
+        self.answers: list[T] = []
+        self.has_turn = True
+        self.ended = False
+        self.given_up = False
+        self.bug: Exception | None = None
+
+    def run(self) -> None:
+        """Look. Called in a thread."""
+        try:
+            for path in self._paths:
+                self._began = self._now()
+                answer = self._look(path)
+                if self.given_up:
+                    break
+                self.answers.append(answer)
+        except Exception as error:  # noqa: BLE001 - raised on the loop, also when nobody waits for the thread
+            self.bug = error
+        finally:
+            self.ended = True
+
+    @property
+    def path(self) -> str:
+        """The one that it is at."""
+        return self._paths[min(len(self.answers), len(self._paths) - 1)]
+
+    def hangs(self, limit_s: float) -> bool:
+        """Whether it has been at one path for longer than ``limit_s``."""
+        return not self.ended and self._now() - self._began > limit_s
+
+
+class Threads:
+    """At most ``count`` looks at once, and as many more on each mount that take long there."""
+
+    def __init__(
+        self, clock: Clock, count: int, *, long_s: float = LONG_S, hangs_s: float = HANGS_S, mounts: str = MOUNTS
+    ) -> None:
+        self._clock = clock
+        self._count = count
+        self._long_s = long_s
+        self._hangs_s = hangs_s
+        self._mounts = mounts
+        self._turns = anyio.CapacityLimiter(count)
+        self._threads = anyio.CapacityLimiter(float("inf"))
+        self._going: list[_Going] = []
+
+    async def each(self, paths: Sequence[str], look: Callable[[str], T], hung: Callable[[str], T]) -> list[T]:
+        """What ``look`` answers for each of ``paths``, and ``hung`` where looking hangs.
+
+        ``look`` changes nothing and is called in a thread, perhaps still when this has returned.
+        Raises: what ``look`` does. Cancel: safe, and at once.
+        """
+        answers: dict[int, T] = {}
+        left = list(enumerate(paths))
+        while left:
+            looks: _Looks[T] | None = None
+            async with self._turns:
+                if not self._is_crowded(left):
+                    if places := self._hanging():
+                        answers |= {number: hung(path) for number, path in left if _is_at(path, places)}
+                        left = [each for each in left if each[0] not in answers]
+                        if not left:
+                            break
+                    looks = _Looks(look, [path for _, path in left], self._clock.monotonic)
+                    await self._begin(looks)
+            if looks is None:
+                await self._clock.sleep(LOOK_AGAIN_S)
+                continue
+            await self._end(looks)
+            if looks.bug is not None:
+                raise looks.bug
+            found = tuple(looks.answers)
+            answers |= {number: answer for (number, _), answer in zip(left, found, strict=False)}
+            left = left[len(found) :]
+        return [answers[number] for number in range(len(paths))]
+
+    async def _begin(self, looks: _Looks[T]) -> None:
+        """Look until that takes long."""
+        self._going = [each for each in self._going if not each.ended]
+        self._going.append(looks)
+        try:
+            with anyio.move_on_after(self._long_s):
+                await anyio.to_thread.run_sync(looks.run, abandon_on_cancel=True, limiter=self._threads)
+        finally:
+            looks.has_turn = False
+
+    async def _end(self, looks: _Looks[T]) -> None:
+        """Wait until all is looked at, or one path hangs."""
+        while not looks.ended:
+            if looks.hangs(self._hangs_s):
+                looks.given_up = True
+                return
+            await self._clock.sleep(LOOK_AGAIN_S)
+
+    def _hanging(self) -> tuple[str, ...]:
+        """The directories below which looking hangs now: mounts, or what is next to a path below the root's."""
+        paths = [each.path for each in self._going if each.hangs(self._hangs_s)]
+        if not paths:
+            return ()
+        mounts = self._mount_points()
+        found = {path: _mount_of(path, mounts) for path in paths}
+        return tuple({mount if mount != "/" else os.path.dirname(path) for path, mount in found.items()})
+
+    def _is_crowded(self, asked: Sequence[tuple[int, str]]) -> bool:
+        """Whether as many looks as there may be take long on a mount of those that are ``asked`` about."""
+        long = [each for each in self._going if not (each.ended or each.has_turn or each.hangs(self._hangs_s))]
+        if len(long) < self._count:
+            return False
+        mounts = self._mount_points()
+        looks = Counter(_mount_of(each.path, mounts) for each in long)
+        crowded = {mount for mount, count in looks.items() if count >= self._count}
+        directories = {os.path.dirname(path) for _, path in asked} if crowded else ()
+        return any(_mount_of(directory, mounts) in crowded for directory in directories)
+
+    def _mount_points(self) -> list[str]:
+        """Where something is mounted, the innermost first."""
+        with open(self._mounts, encoding="utf-8", errors="surrogateescape") as file:
+            fields = [line.split(" ", 5)[4] for line in file]
+        points = {_ESCAPE.sub(lambda match: chr(int(match[1], 8)), field) for field in fields}
+        return sorted(points, key=len, reverse=True)
+
+
+def _is_at(path: str, places: Sequence[str]) -> bool:
+    return any(path == place or path.startswith(place.rstrip("/") + "/") for place in places)
+
+
+def _mount_of(path: str, mounts: Sequence[str]) -> str:
+    return next((mount for mount in mounts if _is_at(path, (mount,))), "/")

@@ -1,0 +1,58 @@
+"""A file system that does not answer keeps neither who reads elsewhere, nor the daemon's end."""
+
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd_client import CallFailed, connect
+from ctxd_protocol.sessions import Mount
+from tests.crash.daemon import daemon_process
+from tests.e2e.hanging import hanging
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+HANGS_S = 5.0
+SOON_S = 2.0
+"""Seconds that what does not hang may take on a busy machine; less than what hangs takes."""
+
+
+@pytest.mark.requirement("FS-9")
+async def test_a_file_system_that_hangs_keeps_nobody_who_reads_elsewhere_nor_the_daemon(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    (root / "near").mkdir()
+    refused: list[str] = []
+    with hanging(root / "far") as far, daemon_process(root) as daemon:
+        await daemon.start()
+        async with connect(daemon.socket, deadline_s=60) as client:
+
+            async def reads(session: str, path: str) -> None:
+                with pytest.raises(CallFailed) as error:
+                    await client.file_index(session, path)
+                refused.append(error.value.code)
+
+            mounts = {name: (Mount(agent_prefix="/w", canonical_prefix=str(root / name)),) for name in ("near", "far")}
+            await client.session_create("a", session="near", filesystem_id="b" * 64, mounts=mounts["near"])
+            names = [f"far{number}" for number in range(8)]
+            for name in names:
+                await client.session_create("a", session=name, filesystem_id="c" * 64, mounts=mounts["far"])
+            began = time.monotonic()
+            async with anyio.create_task_group() as group:
+                for name in names:
+                    group.start_soon(reads, name, f"/w/{name}")
+                for number in range(20):
+                    (root / "near" / f"{number}").write_text("x")
+                    asked = time.monotonic()
+                    assert (await client.file_index("near", f"/w/{number}")).outcome == "created"
+                    assert time.monotonic() - asked < SOON_S
+                assert time.monotonic() - began < HANGS_S, "all of them while the others hang"
+                assert refused == []
+            assert refused == ["source_unreachable"] * len(names)
+            asked = time.monotonic()
+            await reads("far0", "/w/again")
+            assert time.monotonic() - asked < SOON_S, "it is known to hang"
+        asked = time.monotonic()
+        assert await daemon.stop() == 0, daemon.said()
+        assert time.monotonic() - asked < HANGS_S + SOON_S
+    assert far.exists()

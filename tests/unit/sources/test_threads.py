@@ -1,0 +1,122 @@
+"""Looks that hang cost no other mount anything, on threads that the test holds and lets go."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.sources.threads import Threads
+
+pytestmark = pytest.mark.anyio
+
+MOUNTS = "1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / /slow\\040disk rw - ext4 x rw\n3 1 8:3 / /far rw - nfs x rw\n"
+HANGS_S = 0.3
+COUNT = 2
+
+
+class World:
+    """Paths of which those below some directories are not answered until ``let_go``."""
+
+    def __init__(self, folder: Path) -> None:
+        mounts = folder / "mountinfo"
+        mounts.write_text(MOUNTS)
+        self.threads = Threads(SystemClock(), COUNT, long_s=0.02, hangs_s=HANGS_S, mounts=str(mounts))
+        self.stuck: tuple[str, ...] = ("/far/", "/etc/odd")
+        self.looked: list[str] = []
+        self._back = threading.Event()
+
+    def look(self, path: str) -> str:
+        self.looked.append(path)
+        if path.startswith(self.stuck):
+            self._back.wait(30)
+        return path.upper()
+
+    async def ask(self, *paths: str) -> list[str]:
+        return await self.threads.each(paths, self.look, lambda path: f"{path} hangs")
+
+    def let_go(self) -> None:
+        self.stuck = ()
+        self._back.set()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.let_go()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.sleep(0.001)
+
+
+@pytest.mark.requirement("FS-9")
+async def test_what_hangs_is_given_up_and_the_rest_is_looked_at(world: World) -> None:
+    began = time.monotonic()
+    assert await world.ask("/a", "/far/b", "/c", "/far/d") == ["/A", "/far/b hangs", "/C", "/far/d hangs"]
+    assert HANGS_S <= time.monotonic() - began < 10
+    assert world.looked.count("/a") == 1, "what was looked at is not looked at again"
+    assert "/far/d" not in world.looked
+
+
+@pytest.mark.requirement("FS-9")
+async def test_nobody_waits_for_a_mount_of_others_that_hangs(world: World) -> None:
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(world.ask, f"/far/{number}")
+        await until(lambda: len(world.looked) == COUNT)
+        began = time.monotonic()
+        assert await world.ask("/slow disk/a", "/b") == ["/SLOW DISK/A", "/B"]
+        assert time.monotonic() - began < HANGS_S / 2
+    assert len(world.looked) == COUNT + 2, "of those that asked together no more were let into it"
+
+
+@pytest.mark.requirement("FS-9")
+async def test_what_hangs_is_not_tried_again_until_it_is_back(world: World) -> None:
+    await world.ask("/far/a")
+    began = time.monotonic()
+    assert await world.ask("/far/b") == ["/far/b hangs"]
+    assert time.monotonic() - began < HANGS_S / 2
+    assert world.looked == ["/far/a"]
+    world.let_go()
+    with anyio.fail_after(10):
+        while await world.ask("/far/c") != ["/FAR/C"]:
+            await anyio.sleep(0.001)
+
+
+@pytest.mark.requirement("FS-9")
+async def test_on_the_roots_own_mount_only_what_is_beside_it_counts_as_hanging(world: World) -> None:
+    assert await world.ask("/etc/odd/a") == ["/etc/odd/a hangs"]
+    assert await world.ask("/etc/odd/b", "/etc/a", "/home/a") == ["/etc/odd/b hangs", "/ETC/A", "/HOME/A"]
+
+
+@pytest.mark.requirement("FS-9")
+async def test_whoever_gives_up_leaves_no_thread_uncounted(world: World) -> None:
+    for number in range(10):
+        with anyio.move_on_after(0.005):
+            await world.ask(f"/far/{number}")
+    assert len(world.looked) <= 2 * COUNT
+    assert await world.ask("/a") == ["/A"]
+
+
+async def test_what_a_look_raises_is_raised_also_when_it_took_long(world: World) -> None:
+    def fails(path: str) -> str:
+        world.look(path)
+        raise ZeroDivisionError
+
+    async with anyio.create_task_group() as group:
+
+        async def asked() -> None:
+            with pytest.raises(ZeroDivisionError):
+                await world.threads.each(["/far/a"], fails, str)
+
+        group.start_soon(asked)
+        await until(lambda: world.looked == ["/far/a"])
+        await anyio.sleep(0.05)
+        world.let_go()
