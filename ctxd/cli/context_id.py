@@ -5,9 +5,9 @@ that would take longer than asking. Promise: it is done within 200 ms of the sta
 the socket or a file system does.
 """
 
+import _thread
 import json
 import os
-import signal
 import socket
 import time
 from pathlib import Path
@@ -27,10 +27,6 @@ _LEAST_S: Final = 0.03
 _ANSWER_BYTES_MAX: Final = 65_536
 
 
-class _Late(Exception):
-    """The time is up."""
-
-
 def look(session: str | None = None, socket_path: str | None = None) -> dict[str, Any] | None:
     """The current context of ``session`` as ``context.current`` answers it, or at least its id; null if there is none.
 
@@ -47,30 +43,33 @@ def look(session: str | None = None, socket_path: str | None = None) -> dict[str
 def _within(
     seconds: float, session: str | None, socket_path: str | None, *, by_environment: bool
 ) -> dict[str, Any] | None:
-    """What is found in so many seconds. An alarm ends what no timeout ends: a file system that hangs."""
+    """What is found in so many seconds, in a thread that nobody waits for longer: a file system that hangs ends for no
+    timeout and for no signal but the last."""
     ends = time.clock_gettime(time.CLOCK_MONOTONIC) + seconds
+    found: list[dict[str, Any] | None] = []
+    done = _thread.allocate_lock()
 
-    def late(number: int, frame: object) -> None:
-        raise _Late
+    def search() -> None:
+        try:
+            place = _socket(socket_path)
+            found.append(_told(place, session) or _asked(place, session, ends))
+        except Exception:  # noqa: BLE001, S110 - whatever is wrong, a hook gets no context rather than a trace
+            pass
+        finally:
+            done.release()
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        if by_environment and (named := os.environ.get("CTXD_CONTEXT_ID")):
-            return {"context_id": named}
-        place = _socket(socket_path)
-        return _told(place, session) or _asked(place, session, ends)
-    except Exception:  # noqa: BLE001 - whatever is wrong, a hook gets no context rather than a trace
-        return None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    if by_environment and (named := os.environ.get("CTXD_CONTEXT_ID")):
+        return {"context_id": named}
+    done.acquire()
+    _thread.start_new_thread(search, ())
+    done.acquire(timeout=seconds)
+    return found[0] if found else None
 
 
 def _socket(named: str | None) -> Path:
     if socket_path := named or os.environ.get("CTXD_SOCKET"):
         return Path(socket_path)
-    if os.path.exists(SYSTEM_SOCKET):
+    if os.access(SYSTEM_SOCKET, os.W_OK):
         return Path(SYSTEM_SOCKET)
     from ctxd.config import load
     from ctxd_client.paths import find_socket
@@ -83,7 +82,8 @@ def _told(place: Path, session: str | None) -> dict[str, Any] | None:
     """What the file says, if there is one and it is of ``session``."""
     named = os.environ.get("CTXD_CONTEXT_FILE")
     try:
-        found = json.loads((Path(named) if named else place.parent / CONTEXT_FILE_NAME).read_bytes())
+        with open(named or place.parent / CONTEXT_FILE_NAME, "rb") as file:
+            found = json.loads(file.read(_ANSWER_BYTES_MAX))
     except (OSError, ValueError):
         return None
     of_another = session is not None and isinstance(found, dict) and found.get("session") != session

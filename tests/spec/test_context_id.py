@@ -10,13 +10,14 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from ctxd_client import connect_sync
 from tests.client.running import Running
+from tests.e2e.hanging import hanging
 
 CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 QUIET = {name: value for name, value in os.environ.items() if not name.startswith(("CTXD_", "GIT_"))}
@@ -82,6 +83,35 @@ def test_without_a_context_nothing_is_printed_and_nobody_waits(tmp_path: Path) -
                 if took <= WITHIN_S:
                     break
             assert took <= WITHIN_S, "also on a machine that does other work, one time of five"
+
+
+@pytest.mark.requirement("CLI-6")
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["at once", "by way of the whole program"])
+def test_a_file_system_that_hangs_is_not_waited_for(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with hanging(tmp_path / "far") as far:
+        for environ in ({"CTXD_SOCKET": str(far / "ctxd.sock")}, {"CTXD_CONTEXT_FILE": str(far / "current.json")}):
+            took = []
+            for _ in range(5):
+                began = time.monotonic()
+                done = current(*words, **{"CTXD_SOCKET": "/nowhere", **environ})
+                took.append(time.monotonic() - began)
+                assert (done.returncode, done.stdout, done.stderr) == (3, "", ""), environ
+                if took[-1] <= WITHIN_S:
+                    break
+            assert min(took) <= WITHIN_S, "also on a machine that does other work, one time of five"
+
+
+@pytest.mark.requirement("CLI-6")
+def test_a_daemon_whose_queue_is_full_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as waiting:
+        listener.bind(str(tmp_path / "full.sock"))
+        listener.listen(0)
+        for _ in range(2):
+            one = waiting.enter_context(socket.socket(socket.AF_UNIX))
+            one.setblocking(False)
+            one.connect_ex(str(tmp_path / "full.sock"))
+        done = current(CTXD_SOCKET=str(tmp_path / "full.sock"))
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
 @pytest.mark.requirement("CLI-6")
