@@ -27,7 +27,7 @@ ROUNDS_BESIDE_WRITERS: Final = 3
 """Turns of the loop from one turn to the next while others wait for their writes: a write takes some eight of them."""
 
 CALLS_ALONE_MAX: Final = 512
-"""Calls of one turn of a connection that has long been the only one with work."""
+"""Calls of one turn of a connection that has long been the only one with work, while nobody is interactive."""
 
 TURN_S: Final = 0.0005
 """Seconds after which a turn ends whatever is left of it: some calls take as long as a hundred others."""
@@ -109,7 +109,7 @@ class Turns:
         if not self._waiting:
             return
         taker = self._waiting.popleft()
-        alone = not self._waiting and taker is self._last
+        alone = not self._waiting and taker is self._last and not self.beside_interactive
         self._calls = min(2 * self._calls, CALLS_ALONE_MAX) if alone else CALLS_SHARED
         if beside_writers := taker.beside_writers():
             self._calls = CALLS_BESIDE_INTERACTIVE if self.beside_interactive else CALLS_BESIDE_WRITERS

@@ -112,6 +112,15 @@ def test_turns_of_one_who_is_alone_grow_up_to_a_bound_and_are_short_again_in_com
     assert log == [("alone", CALLS_SHARED), ("other", CALLS_SHARED)]
 
 
+def test_turns_of_one_who_is_alone_do_not_grow_while_somebody_is_interactive(loop, turns):
+    log = []
+    turns.note_interactive()
+    turns.want(Taker("alone", 1_000, log))
+    for _ in range(20):
+        loop.turn()
+    assert set(log) == {("alone", CALLS_SHARED)}
+
+
 def test_turns_beside_writers_are_shorter_and_leave_the_loop_to_the_writes_between_them(loop, turns):
     log = []
     turns.want(Taker("reader", 1_000, log, beside_writers=True))
