@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Literal
 
 from ctxd.clock import Clock
+from ctxd.trackers.following import Tell, silently
 from ctxd.trackers.native import NativeWatcher
 from ctxd.trackers.places import never
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import Escapes, Watcher
 from ctxd.trackers.tracked import Tracked
-from ctxd.trackers.tracker import FileTrackers, Tell, silently
+from ctxd.trackers.tracker import FileTrackers
 
 Choice = Literal["auto", "inotify", "native", "polling"]
 """``auto``: inotify on Linux, the system's own means elsewhere."""

@@ -15,10 +15,11 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.trackers.coalescing import Coalescer
-from ctxd.trackers.events import Changed, Event, Lost, Overflowed, Refused
+from ctxd.trackers.events import Changed, Event, Lost, Overflowed
+from ctxd.trackers.following import Following, Tell, silently
 from ctxd.trackers.places import Entry, entry_of, never
 from ctxd.trackers.port import Escapes, Watcher
-from ctxd.trackers.tracked import File, Mode, Tracked
+from ctxd.trackers.tracked import File, Tracked
 
 LEASE_S: Final = 3_600.0
 """Seconds after which a session that does nothing is not tracked for any more."""
@@ -51,9 +52,6 @@ HOLD_S: Final = 0.3
 Held = Callable[[str], bool]
 """Whether a change of this file had better be handed on a little later: somebody may be about to report it."""
 
-Tell = Callable[[str, str, str], None]
-"""Takes what is to be logged: what happened, to which directory, and why."""
-
 
 class Followed(msgspec.Struct, frozen=True):
     """A file to track. ``read_at``: when what is known of it was read, in ms since 1970; 0 if that may be outdated."""
@@ -62,13 +60,11 @@ class Followed(msgspec.Struct, frozen=True):
     read_at: int = 0
 
 
-def silently(event: str, directory: str, reason: str) -> None:
-    """Log nothing."""
-
-
 def _may_differ(file: File, entry: Entry) -> bool:
-    """Whether a file may have changed between its reading and its watch."""
-    return file.read_at == 0 or (entry.changed_ms is not None and entry.changed_ms >= file.read_at - UNSURE_MS)
+    """Whether a file may have changed between its reading and its watch, by an entry looked up after the latter."""
+    if file.read_at == 0 or entry.changed_ms is None or (entry.places, entry.linked) != (file.places, file.linked):
+        return True
+    return entry.changed_ms >= file.read_at - UNSURE_MS
 
 
 class FileTrackers:
@@ -94,8 +90,7 @@ class FileTrackers:
         self.watcher = watcher
         self.overflows = 0
         self.refused = 0
-        self._polling = polling
-        self._polled: set[str] = set()
+        self._following = Following(clock, tracked, watcher, polling, tell)
         self._clock = clock
         self._escapes = escapes
         self._tell = tell
@@ -106,7 +101,6 @@ class FileTrackers:
         self._held: dict[str, float] = {}
         self._coalescer = Coalescer()
         self._fresh: dict[str, None] = {}
-        self._emptied: dict[str, None] = {}
         self._stirred = anyio.Event()
         self._asked = anyio.Event()
         self._settled = anyio.Event()
@@ -146,7 +140,7 @@ class FileTrackers:
         self._fresh.pop(key, None)
         self._held.pop(key, None)
         self._coalescer.forget(key)
-        self._emptied |= dict.fromkeys(self.tracked.forget(key))
+        self._following.emptied |= dict.fromkeys(self.tracked.forget(key))
 
     @property
     def watches(self) -> int:
@@ -155,7 +149,7 @@ class FileTrackers:
 
     async def settled(self) -> None:
         """Return once everything leased so far is attached, as far as it can be. Cancel: safe."""
-        while self._fresh or self._emptied:
+        while self._fresh or self._following.emptied:
             await self._settled.wait()
 
     # --- running ---
@@ -168,15 +162,14 @@ class FileTrackers:
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
         """Track until cancelled, handing changes to ``handle``. Run again, it takes up what is tracked."""
-        now_ms = self._clock.wall_ms()
-        for directory in self.tracked.directories:
-            self.tracked.follow(directory, "away", "watching starts anew", now_ms)
-        self._polled.clear()
+        self._following.anew()
         if self.tracked.directories:
             self._sweep_due.set()
+        if self._fresh or self._following.emptied:
+            self._asked.set()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.watcher.run, self._take)
-            await tasks.start(self._polling.run, self._take)
+            await tasks.start(self._following.polling.run, self._take)
             tasks.start_soon(self._attach)
             tasks.start_soon(self._hand_on, handle, held)
             tasks.start_soon(self._sweep)
@@ -184,7 +177,7 @@ class FileTrackers:
 
     def _take(self, events: Sequence[Event]) -> None:
         """Note ``events`` of either watcher."""
-        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        now = self._clock.monotonic()
         for event in events:
             match event:
                 case Changed(directory, name, hint):
@@ -193,7 +186,7 @@ class FileTrackers:
                     for key in self.tracked.keys_at(directory, name):
                         self._coalescer.note(key, hint, now)
                 case Lost(directory, reason):
-                    self._lose(directory, reason, now, now_ms)
+                    self._lose(directory, reason, now)
                 case Overflowed():
                     self.overflows += 1
                     self._tell("tracker.overflow", "", "events were dropped; every tracked file is looked at")
@@ -202,13 +195,11 @@ class FileTrackers:
         if events:
             self._stirred.set()
 
-    def _lose(self, directory: str, reason: str, now: float, now_ms: int) -> None:
-        self._polled.discard(directory)
+    def _lose(self, directory: str, reason: str, now: float) -> None:
+        self._following.lose(directory, reason)
         kept = self.tracked.directories.get(directory)
         if kept is None:
             return
-        if self.tracked.follow(directory, "away", reason, now_ms):
-            self._tell("tracker.lost", directory, reason)
         for key in kept.keys:
             self._coalescer.note(key, "gone", now)
         self._sweep_due.set()
@@ -217,22 +208,18 @@ class FileTrackers:
         while True:
             await self._asked.wait()
             self._asked = anyio.Event()
-            while self._fresh or self._emptied:
+            while self._fresh or self._following.emptied:
                 async with self._watching:
-                    await self._give_up()
-                    keys = list(self._fresh)[:BATCH]
-                    await self._find_places(keys)
-                    for key in keys:
-                        self._fresh.pop(key, None)
+                    await self._following.give_up()
+                    fresh = {key: self.tracked.files[key] for key in list(self._fresh)[:BATCH]}
+                    await self._find_places(fresh)
+                    await self._look_again(fresh)
+                    for key, file in fresh.items():
+                        # One that was given up and leased again meanwhile is another.
+                        if self.tracked.files.get(key) is file:
+                            del self._fresh[key]
             self._settled.set()
             self._settled = anyio.Event()
-
-    async def _give_up(self) -> None:
-        emptied = [directory for directory in self._emptied if directory not in self.tracked.directories]
-        self._emptied.clear()
-        if emptied:
-            await self.watcher.unwatch(emptied)
-            await self._stop_polling(emptied)
 
     async def _find_places(self, keys: Iterable[str]) -> None:
         """Find out where the changes of ``keys`` show, and watch there; those that show elsewhere now are due again."""
@@ -245,80 +232,36 @@ class FileTrackers:
             if self.tracked.files.get(key) is file and (entry.places, entry.linked) != (file.places, file.linked):
                 new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
                 added += new
-                if key not in self._fresh or _may_differ(file, entry):
+                if key not in self._fresh:
                     moved.append(key)
-                self._emptied |= dict.fromkeys(emptied)
+                self._following.emptied |= dict.fromkeys(emptied)
                 if entry.linked:
                     linked += [directory for directory, _ in entry.places]
         if added:
-            await self._watch(added)
+            await self._following.watch(added)
         if linked:
-            await self._poll(linked)
-        if moved:
-            self._coalescer.again(moved, self._clock.monotonic())
-            self._stirred.set()
-        if self._emptied:
+            await self._following.poll(linked)
+        self._again(moved)
+        if self._following.emptied:
             self._asked.set()
+
+    async def _look_again(self, files: Mapping[str, File]) -> None:
+        """Have those of ``files`` looked at that may have changed before they were watched: nothing told of it."""
+        entries = await self._look([file.path for file in files.values()])
+        self._again(
+            [key for (key, file), entry in zip(files.items(), entries, strict=True) if _may_differ(file, entry)]
+        )
+
+    def _again(self, keys: Sequence[str]) -> None:
+        if keys:
+            self._coalescer.again([key for key in keys if key in self.tracked.files], self._clock.monotonic())
+            self._stirred.set()
 
     async def _look(self, paths: Sequence[str]) -> list[Entry]:
         def look() -> list[Entry]:
             return [entry_of(path, self._escapes) for path in paths]
 
         return await anyio.to_thread.run_sync(look, limiter=self._looking, abandon_on_cancel=True)
-
-    async def _watch(self, directories: Sequence[str]) -> list[str]:
-        """Have ``directories`` watched, or else looked at. Returns: those that are followed now and were not before."""
-        returned: list[str] = []
-        degraded: dict[str, Refused] = {}
-        answers = await self.watcher.watch(directories)
-        for directory, refused in zip(directories, answers, strict=True):
-            if refused is None:
-                if self._follow(directory, None):
-                    returned.append(directory)
-            elif refused.cause in ("missing", "escapes"):
-                self._follow(directory, refused, polled=False)
-            else:
-                degraded[directory] = refused
-        found = await self._poll(list(degraded)) if degraded else {}
-        for directory, refused in degraded.items():
-            if self._follow(directory, found.get(directory, refused), polled=directory not in found):
-                returned.append(directory)
-        mended = [directory for directory in returned if directory not in degraded]
-        needed = {directory: bool(self.tracked.looked_at(directory)) for directory in mended}
-        await self._stop_polling([directory for directory in mended if not needed[directory]])
-        await self._poll([directory for directory in mended if needed[directory]])
-        return returned
-
-    def _follow(self, directory: str, refused: Refused | None, *, polled: bool = True) -> bool:
-        kept = self.tracked.directories.get(directory)
-        if kept is None:
-            self._emptied[directory] = None
-            return False
-        before, now_ms = kept.mode, self._clock.wall_ms()
-        mode: Mode = "watched" if refused is None else "polled" if polled else "away"
-        reason = "" if refused is None else refused.why
-        if not self.tracked.follow(directory, mode, reason, now_ms):
-            return False
-        if mode != "watched":
-            self._tell(f"tracker.{mode}", directory, reason)
-        elif before != "new":
-            self._tell("tracker.watched", directory, "it can be watched again")
-        return mode != "away"
-
-    async def _poll(self, directories: Sequence[str]) -> dict[str, Refused]:
-        """Have ``directories`` looked at. Returns: those that cannot be."""
-        wanted = [directory for directory in directories if directory not in self._polled]
-        if not wanted:
-            return {}
-        answers = await self._polling.watch(wanted)
-        refused = {each: answer for each, answer in zip(wanted, answers, strict=True) if answer is not None}
-        self._polled |= set(wanted) - refused.keys()
-        return refused
-
-    async def _stop_polling(self, directories: Sequence[str]) -> None:
-        if polled := [directory for directory in directories if directory in self._polled]:
-            self._polled -= set(polled)
-            await self._polling.unwatch(polled)
 
     # --- handing on ---
 
@@ -382,12 +325,10 @@ class FileTrackers:
             else:
                 self.release(session)
         async with self._watching:
-            moved = await self.watcher.verify()
-            if moved:
-                await self.watcher.unwatch(moved)
+            moved = await self._following.moved()
             self._take([Lost(directory, "it was moved or replaced") for directory in moved])
             if astray := list(self.tracked.astray):
-                returned = await self._watch(astray)
+                returned = await self._following.watch(astray)
                 now = self._clock.monotonic()
                 for directory in returned:
                     if (kept := self.tracked.directories.get(directory)) is not None:

@@ -15,7 +15,7 @@ from ctxd.trackers.events import Refused
 from ctxd.trackers.opening import Choice, file_trackers
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.tracked import Tracked
-from ctxd.trackers.tracker import FileTrackers, Followed
+from ctxd.trackers.tracker import BATCH, FileTrackers, Followed
 from tests.fakes.watcher import FakeWatcher
 
 WAIT_S_MAX = 20.0
@@ -425,6 +425,89 @@ async def test_run_again_the_trackers_take_up_what_they_tracked(tmp_path: Path) 
         await handed.last("a", "while nobody watched")
         (tmp_path / "a").write_text("watched")
         await handed.last("a", "watched")
+
+
+class Meddled(FakeWatcher):
+    """Has something happen just before a directory is watched, once, or fails then."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return await super().watch(directories)
+
+
+def meddled(tmp_path: Path, meanwhile: Callable[[], None]) -> FileTrackers:
+    fake, tracked = Meddled(meanwhile), Tracked()
+    fake.mkdir(str(tmp_path))
+    return FileTrackers(SystemClock(), tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at))
+
+
+def read_long_ago(path: Path) -> Followed:
+    """``path``, changed ten seconds ago and read five seconds later."""
+    now_ms = SystemClock().wall_ms()
+    os.utime(path, ns=((now_ms - 10_000) * 1_000_000,) * 2)
+    return Followed(str(path), now_ms + 5_000)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-1")
+@pytest.mark.parametrize("change", ["written", "deleted"])
+async def test_what_changes_between_the_look_at_a_file_and_its_watch_is_handed_on(tmp_path: Path, change: str) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    read = read_long_ago(file)
+
+    def meanwhile() -> None:
+        if change == "deleted":
+            file.unlink()
+        else:
+            file.write_text("2, in between")
+            os.utime(file, ns=((read.read_at + 1) * 1_000_000,) * 2)
+
+    async with running(trackers := meddled(tmp_path, meanwhile), {"a": str(file)}) as handed:
+        trackers.lease("s", {"a": read})
+        await handed.last("a", None if change == "deleted" else "2, in between")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-6")
+async def test_a_file_given_up_and_taken_up_again_while_it_is_attached_is_attached(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+
+    def meanwhile() -> None:
+        trackers.release("s")
+        trackers.lease("s", {"a": Followed(str(file))})
+
+    async with running(trackers := meddled(tmp_path, meanwhile), {"a": str(file)}) as handed:
+        trackers.lease("s", {"a": Followed(str(file))})
+        await handed.until(lambda: trackers.tracked.files["a"].state == "attached")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-4")
+async def test_what_was_not_attached_yet_when_the_trackers_broke_is_attached_when_they_run_again(
+    tmp_path: Path,
+) -> None:
+    paths = {f"f{number}": str(tmp_path / f"f{number}") for number in range(BATCH + 1)}
+    for path in paths.values():
+        Path(path).write_text("1")
+
+    def meanwhile() -> None:
+        raise OSError("broken")
+
+    trackers = meddled(tmp_path, meanwhile)
+    with pytest.raises(ExceptionGroup):
+        async with running(trackers, paths):
+            trackers.lease("s", followed(paths))
+            await anyio.sleep_forever()
+    async with running(trackers, paths) as handed:
+        await handed.until(lambda: all(file.state != "orphaned" for file in trackers.tracked.files.values()))
 
 
 @pytest.mark.anyio
