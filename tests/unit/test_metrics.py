@@ -1,0 +1,20 @@
+"""The figures of the process, held against what Prometheus' own library tells where it can."""
+
+import pytest
+from prometheus_client import ProcessCollector
+from prometheus_client.registry import CollectorRegistry
+
+from ctxd.metrics import process
+
+
+@pytest.mark.requirement("SVC-8")
+def test_the_processs_figures_are_those_of_prometheus_own_collector() -> None:
+    theirs = {metric.name: metric for metric in ProcessCollector(registry=CollectorRegistry()).collect()}
+    ours = {metric.name: metric for metric in process()}
+    assert ours.keys() == theirs.keys()
+    for name, metric in theirs.items():
+        assert ours[name].type == metric.type
+        ((theirs_sample,), (our_sample,)) = metric.samples, ours[name].samples
+        assert our_sample.name == theirs_sample.name
+        # They are taken one after the other, and the boot's time is in whole seconds there.
+        assert our_sample.value == pytest.approx(theirs_sample.value, rel=0.05, abs=2.0), name
