@@ -103,15 +103,12 @@ class Screen:
         edge."""
         shown = [[cell(text) for text in row] for row in rows]
         widths = [max(len(text) for text in column) for column in zip(header, *shown, strict=True)]
-        edge = self._columns()
         for number, row in enumerate([header, *shown]):
             texts = [
                 text.rjust(width) if index in right else text.ljust(width)
                 for index, (text, width) in enumerate(zip(row, widths, strict=True))
             ]
-            line = "  ".join(texts).rstrip()
-            if edge and len(line) > edge:
-                line = line[: edge - 1] + "…"
+            line = self.clipped("  ".join(texts).rstrip())
             self.line(self.paint(line, "bold") if number == 0 else line)
 
     def note(self, text: str) -> None:
@@ -125,13 +122,24 @@ class Screen:
         text = json.dumps(msgspec.to_builtins(value), ensure_ascii=self.terminal, indent=indent)
         self._write((text.replace("\x7f", "\\u007f") if self.terminal else text) + "\n")
 
-    def _columns(self) -> int | None:
+    def clipped(self, text: str) -> str:
+        """``text``, which has no colours yet, up to the terminal's edge."""
+        edge = self._size()[0]
+        return text if not edge or len(text) <= edge else text[: edge - 1] + "…"
+
+    @property
+    def rows(self) -> int | None:
+        """Lines that the terminal shows; null if there is none, or it does not say."""
+        return self._size()[1]
+
+    def _size(self) -> tuple[int | None, int | None]:
         if not self.terminal:
-            return None
+            return None, None
         try:
-            return os.get_terminal_size(self.out.fileno()).columns or None
+            found = os.get_terminal_size(self.out.fileno())
         except (OSError, ValueError):
-            return None
+            return None, None
+        return found.columns or None, found.lines or None
 
     def _write(self, text: str) -> None:
         try:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _HOME = "\x1b[H\x1b[J"
 """Begin at the top of an empty screen."""
 
+_AROUND_TABLE = 3
+"""Lines of the screen that the table has no rows in: one before it, its header, and that of the cursor."""
+
 
 class Sample(msgspec.Struct, frozen=True):
     """The daemon at one moment."""
@@ -68,7 +71,7 @@ def top(run: Invocation, interval: float, once: bool) -> None:
             if run.screen.as_json:
                 run.screen.record(found)
             else:
-                _show(run.screen, found)
+                _show(run.screen, found, once=once)
             run.screen.out.flush()
             if once:
                 return
@@ -112,10 +115,10 @@ def between(before: Sample, now: Sample) -> Top:
     )
 
 
-def _show(screen: Screen, found: Top) -> None:
+def _show(screen: Screen, found: Top, *, once: bool) -> None:
     status, store = found.status, found.status.store
     reason = f": {store.reason}" if store.reason else ""
-    home = _HOME if screen.terminal else ""
+    home = _HOME if screen.terminal and not once else ""
     flush = f"flush p50 {store.flush_ms_p50:.1f} ms p99 {store.flush_ms_p99:.1f} ms"
     open_ = f"{count(status.in_flight)} in flight  {count(status.connections)} connections"
     lines = [
@@ -129,14 +132,16 @@ def _show(screen: Screen, found: Top) -> None:
     if store.projection is not None:
         node = store.projection
         lines.append(f"node {node.state}  {count(node.lag_rows)} rows behind for {span(node.lag_s)}")
-    screen.line(home + "\n".join(cell(line) for line in lines))
-    if found.sandboxes:
+    screen.line(home + "\n".join(screen.clipped(cell(line)) for line in lines))
+    # The busiest: with more than there is room for, what is above would be scrolled away.
+    room = None if once or screen.rows is None else max(0, screen.rows - len(lines) - _AROUND_TABLE)
+    if found.sandboxes and room != 0:
         screen.line()
         screen.table(
             ("SANDBOX", "PRINCIPAL", "OPEN", "CALLS/S", "REFUSED"),
             [
                 (each.sandbox, each.principal, count(each.connections), f"{each.calls_per_s:,.1f}", count(each.refused))
-                for each in found.sandboxes
+                for each in found.sandboxes[:room]
             ],
             right=(2, 3, 4),
         )
