@@ -2,7 +2,7 @@
 
 The first of: the path that was asked for, ``$CTXD_SOCKET``, ``/run/ctxd/ctxd.sock``,
 ``$XDG_RUNTIME_DIR/ctxd/ctxd.sock`` and the state directory's ``ctxd.sock``. The first two are taken as given; of the
-others, the first that exists.
+others, the first that this user may connect to, or else the first that exists.
 """
 
 import os
@@ -42,8 +42,10 @@ def find_socket(socket: str | Path | None = None, environ: Mapping[str, str] | N
     if named := environ.get("CTXD_SOCKET"):
         return SocketPlace(named, "CTXD_SOCKET")
     places = socket_places(environ)
-    existing = next((place for place in places if _exists(place.path)), None)
-    return existing or places[0 if os.geteuid() == 0 else 1]
+    existing = [place for place in places if _exists(place.path)]
+    # A host's service may be for others only, and then this user's own daemon is meant.
+    open_to_us = next((place for place in existing if os.access(place.path, os.W_OK, effective_ids=True)), None)
+    return open_to_us or (existing or [places[0 if os.geteuid() == 0 else 1]])[0]
 
 
 def remedy(place: SocketPlace, reason: OSError) -> str:

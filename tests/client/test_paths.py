@@ -36,6 +36,14 @@ def test_of_the_usual_places_the_first_that_exists_is_taken(places, tmp_path):
     assert find_socket(None, places).origin == "system"
 
 
+def test_a_socket_of_others_is_not_in_the_way_of_this_users_own(places, tmp_path, monkeypatch):
+    make(tmp_path / "system.sock")
+    monkeypatch.setattr(os, "access", lambda path, *_, **__: not path.endswith("system.sock"))
+    assert find_socket(None, places).origin == "system", "there is no other, and its error says why"
+    make(tmp_path / "run/ctxd/ctxd.sock")
+    assert find_socket(None, places).origin == "runtime"
+
+
 def test_when_none_exists_the_place_named_is_where_this_users_daemon_would_listen(places, tmp_path, monkeypatch):
     assert find_socket(None, places).path == str(tmp_path / "run/ctxd/ctxd.sock")
     del places["XDG_RUNTIME_DIR"]
