@@ -13,9 +13,10 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import assemblies_prefix, assembly_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.live import LiveSession
+from ctxd.sessions.purging_chat import PURGED_TEXT
 from ctxd.sessions.registry import Sessions
 from ctxd.store.versions import VersionStore
-from ctxd_protocol.ids import system_prompt_id
+from ctxd_protocol.ids import chat_id, system_prompt_id
 
 
 class Archive:
@@ -59,6 +60,8 @@ class Archive:
             heads = (view.head(id) for id in (*live.state.pool, view.prompt))
             if gone := [head.document.id for head in heads if head is not None and is_purged(head.document)]:
                 raise purged(f"{gone[0]}, which {stored.document.id} showed,")
+            if any(message.content == PURGED_TEXT for turn in live.state.turns for message in turn):
+                raise purged(f"what {stored.document.id} showed of {chat_id(session)}")
             raise CtxdError(
                 "corrupt",
                 f"{stored.document.id} renders to other text than was recorded",

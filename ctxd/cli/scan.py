@@ -16,6 +16,7 @@ from ctxd.cli.command import Command, Invocation, common, session_option
 from ctxd.cli.exits import FAILURE, FOUND, NOT_FOUND, Stop
 from ctxd.cli.names import object_id, session_id, session_if_any
 from ctxd.cli.words import short
+from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -24,7 +25,7 @@ _PAGE: Final = min(500, PAGE_ITEMS_MAX)
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """One secret: its place, the line it begins on (0 for a tool call's arguments), the rule, its tag."""
+    """One secret: its place, the line it begins on (0 for arguments, metadata and chats), the rule, its tag."""
 
     place: str
     line: int
@@ -38,23 +39,29 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
 @session_option
 @click.option("--all", "everything", is_flag=True, help="All that the daemon holds.")
+@click.option("--history", is_flag=True, help="Of what the daemon holds also earlier versions.")
 @click.option("--rules", type=click.Path(path_type=Path), help="A file of rules; as configured if left out.")
 @common
-def scan(run: Invocation, paths: tuple[Path, ...], session: str | None, everything: bool, rules: Path | None) -> int:
-    """Look for secrets in PATHS (folders whole, - for standard input, this folder if none), or in the daemon.
+def scan(
+    run: Invocation, paths: tuple[Path, ...], session: str | None, everything: bool, history: bool, rules: Path | None
+) -> int:
+    """Look for secrets in PATHS (folders whole, - for standard input, this folder if none), or in the daemon: in files,
+    tool calls, system prompts, and chats turn by turn.
 
     Ends with 0 if there are none, with 8 if there are, with 1 if something could not be read.
     """
     if paths and (session or everything):
         raise click.UsageError("PATHS are on disk, --session and --all are in the daemon: give one of them")
+    if history and not (session or everything):
+        raise click.UsageError("--history goes with --session or --all: what is on disk has no versions")
     if session or everything:
-        hits, count = _stored(run, session)
+        hits, count = _stored(run, session, history)
     else:
         hits, count = _on_disk(run, paths or (Path(),), rules)
     if run.screen.as_json:
         run.screen.document({"items": hits, "scanned": count})
     elif hits:
-        rows = [(hit.place, str(hit.line or "args"), hit.rule, hit.tag) for hit in hits]
+        rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag) for hit in hits]
         run.screen.table(("PLACE", "LINE", "RULE", "TAG"), rows, right=(1,))
     if not run.screen.as_json:
         run.screen.note(f"{len(hits)} secrets in {count} {'objects' if session or everything else 'files'}")
@@ -77,7 +84,9 @@ def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tu
         count += 1
         for hit in guard.scanner.hits(data):
             line = data.count(b"\n", 0, hit.start) + 1
-            hits.append(Hit(place=place, line=line, rule=hit.rule, tag=guard.tag(data[hit.start : hit.end])))
+            hits.append(
+                Hit(place=guard.redacted(place), line=line, rule=hit.rule, tag=guard.tag(data[hit.start : hit.end]))
+            )
     return hits, count
 
 
@@ -108,14 +117,14 @@ def _file(run: Invocation, path: Path, *, named: bool) -> Iterator[tuple[str, by
         run.screen.note(f"{path} is left out: {error.strerror}")
 
 
-def _stored(run: Invocation, session: str | None) -> tuple[list[Hit], int]:
+def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[Hit], int]:
     hits: list[Hit] = []
     count = 0
     with run.client() as client:
         id = session_id(client, session) if session else None
         cursor: str | None = None
         while True:
-            page = client.object_scan(session=id, limit=_PAGE, cursor=cursor)
+            page = client.object_scan(session=id, history=history, limit=_PAGE, cursor=cursor)
             count += page.scanned
             for row in page.objects:
                 line = row.lines[0] if row.lines else 0
@@ -126,33 +135,53 @@ def _stored(run: Invocation, session: str | None) -> tuple[list[Hit], int]:
                 return hits, count
 
 
-@click.command(cls=Command, examples="ctx purge 3f9a01bc… --yes\nctx purge /workspace/.env -s s1 --yes")
+@click.command(
+    cls=Command,
+    examples="ctx purge 3f9a01bc… --yes\nctx purge /workspace/.env -s s1 --yes\nctx purge chat:s1 --turn 3 --yes",
+)
 @click.argument("object")
 @session_option
+@click.option("--turn", "turns", type=click.IntRange(min=0), multiple=True, help="Of a chat only this turn; repeat it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common
-def purge(run: Invocation, object: str, session: str | None, yes: bool) -> int:
+def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, ...], yes: bool) -> int:
     """Destroy what OBJECT says, in every version, for good; then look for it in every file of the state directory.
 
-    OBJECT is a full id or a path. Whoever holds a backup still has it. Ends with 1 if something of it is left.
+    OBJECT is a full id, a path, or chat:SESSION, whose turns stay and say no more. Whoever holds a backup still has it.
+    Ends with 1 if something of it is left.
     """
+    if turns and not object.startswith("chat:"):
+        raise click.UsageError("--turn is of a chat: give chat:SESSION")
     with run.client() as client:
-        in_session = session_if_any(client, session)
-        id = object_id(client, in_session, object)
-        found = client.object_get(id, session=in_session, content=False).object
-        if not yes and not click.confirm(f"Destroy every version of {found.id} ({found.display_path or found.type})?"):
+        id, what = _target(client, session, object, turns)
+        if not yes and not click.confirm(f"Destroy {what}?"):
             raise Stop(NOT_FOUND, "nothing was purged")
-        done = client.object_purge(found.id)
+        done = client.object_purge(id, turns=turns or None)
     if run.screen.as_json:
         run.screen.document(done)
     else:
-        others = [short(each) for each in done.objects if each != found.id]
-        run.screen.line(f"purged {short(found.id)}: {done.versions} versions, {done.texts} texts")
+        others = [short(each) for each in done.objects if each != id]
+        run.screen.line(f"purged {short(id)}: {done.versions} versions, {done.texts} texts")
         if others:
             run.screen.line(f"the same text was also in: {', '.join(others)}")
         left = ", ".join(done.residue) or "none"
         run.screen.line(f"searched for {done.searched} fragments; files that still hold one: {left}")
     if done.residue or not done.complete:
-        hint = "other objects hold it too: ctx scan --all names them" if done.complete else "it goes on by itself"
+        hint = (
+            "other objects hold it too: ctx scan --all --history names them"
+            if done.complete
+            else "it goes on by itself"
+        )
         raise Stop(FAILURE, "something of it is left", hint=hint, symbol="residue")
     return 0
+
+
+def _target(client: SyncClient, session: str | None, object: str, turns: tuple[int, ...]) -> tuple[str, str]:
+    """The id of what is meant, and what of it goes, in words."""
+    if object.startswith("chat:"):
+        which = f"turn {', '.join(map(str, turns))}" if turns else "every turn"
+        return object, f"what {object} says in {which}"
+    in_session = session_if_any(client, session)
+    id = object_id(client, in_session, object)
+    found = client.object_get(id, session=in_session, content=False).object
+    return found.id, f"every version of {found.id} ({found.display_path or found.type})"

@@ -41,8 +41,8 @@ def carriers(segments: int) -> range:
     return range(RUN - 1, segments, RUN)
 
 
-def to_text(seqs: Sequence[int], deltas: Sequence[Delta]) -> str:
-    """The bundle of a run's deltas but the last, and of the sequences of their writes."""
+def to_text(seqs: Sequence[int], deltas: Sequence[Delta | None]) -> str:
+    """The bundle of a run's deltas but the last, null for one left out, and of the sequences of their writes."""
     encoded = [_encode(delta) for delta in deltas]
     kept = [msgspec.Raw(text if len(text) <= LARGE_BYTES else b"null") for text in encoded]
     return _encode((seqs, kept)).decode()

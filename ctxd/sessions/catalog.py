@@ -1,6 +1,7 @@
 """Every session's durable head, in memory: what listings and the question for the current context are answered from."""
 
 from bisect import bisect_left, insort
+from heapq import nsmallest
 from typing import Final
 
 from ctxd.errors import CtxdError
@@ -30,6 +31,14 @@ class Catalog:
 
     def __contains__(self, session: object) -> bool:
         return session in self._heads
+
+    def newest(self, session: str) -> tuple[Head, int] | None:
+        """The head of ``session`` and when it was written, null if it is not known."""
+        return self._heads.get(session)
+
+    def names(self, after: str, limit: int) -> list[str]:
+        """The ids of at most ``limit`` sessions, in order, from beyond ``after`` on."""
+        return nsmallest(limit, (session for session in self._heads if session > after))
 
     def state(self, session: str) -> SessionState | None:
         """The state of ``session``, null if it is not known."""

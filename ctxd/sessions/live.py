@@ -6,7 +6,7 @@ applied at once; if it is lost later, this object is dropped whole and loaded an
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ from ctxd.store.answers import Missing, Replay
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.ids import chat_id, system_prompt_id
-from ctxd_protocol.sessions import SessionView
+from ctxd_protocol.sessions import Message, SessionView
 
 OPS_REMEMBERED_MAX: Final = 256
 """Operation ids of its newest writes that a session knows: more than one connection may have in flight."""
@@ -189,6 +189,22 @@ class LiveSession:
         )
         pending = self._store.submit(write)
         self._take(call, delta, head, pending)
+        return pending
+
+    def restate(
+        self, write: Write, message: Callable[[Message], Message], delta: Callable[[Delta], Delta], preview: str
+    ) -> Pending:
+        """Submit ``write``, which purges some of what was said here, and say it no more from now on: ``message`` and
+        ``delta`` give what is left of each. Called under the lock, without an await since that was decided.
+
+        Raises: as ``commit``.
+        """
+        self.require_current()
+        pending = self._store.submit(write)
+        self.state.turns = [[message(each) for each in turn] for turn in self.state.turns]
+        self._run = [delta(each) for each in self._run]
+        self.preview = preview
+        self.last_pending = pending
         return pending
 
     def require_here(self) -> None:

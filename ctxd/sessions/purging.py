@@ -1,11 +1,11 @@
-"""Purging an object with proof, and looking for secrets in what is stored.
+"""Purging an object or what was said in a chat, with proof.
 
 Decides what may be purged and what is searched for afterwards; what it takes in the store is ``ctxd.store.purge``.
 """
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,18 +15,21 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import INNER_PREFIXES
+from ctxd.objects.identity import INNER_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.checks import entropy
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.calls import Call
+from ctxd.sessions.live import LiveSession
+from ctxd.sessions.purging_chat import Gone, restating, said_in, within
 from ctxd.store.answers import Replay
 from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND, counted
 from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Write
+from ctxd.store.writes import Pending, Write
+from ctxd_protocol.ids import chat_id
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.secrets import SecretFound
+from ctxd_protocol.sessions import Message
 
 NEEDLES_MAX: Final = 64
 """Fragments of what was destroyed that are searched for."""
@@ -47,33 +50,72 @@ class Proof(msgspec.Struct, frozen=True):
     receipt: Receipt | None
 
 
-class Found(msgspec.Struct, frozen=True):
-    """The secrets of one version: by rule and tag, and the lines they begin on, from 1."""
-
-    found: tuple[SecretFound, ...]
-    lines: tuple[int, ...]
-
-
 async def purge(store: VersionStore, guard: Guard, call: Call, id: str) -> Proof:
     """Destroy what ``id`` says, in every version, and look for it in every file of the state directory.
 
     Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
-    own (a chat, a session), and those of the store. Cancel: the purge goes on, its proof is not made.
+    own (a session; a chat is ``purge_chat``'s), and those of the store. Cancel: the purge goes on, its proof is not
+    made.
     """
     if id.startswith(("chat:", "session:", *INNER_PREFIXES)):
-        hint = "Purge the tool calls and files that the session knows; object.list names them."
+        hint = "Purge the chat, the tool calls and the files that the session knows; object.list names them."
         raise CtxdError("unsupported", f"{id} cannot be purged", hint=hint, outcome="not_applied")
     needles = await _needles(store, guard, id)
     if needles is None:
-        return Proof((id,), 0, 0, 0, (), not await store.purge_is_unfinished(), None)
+        return await _nothing_left(store, id)
     asked = Purge((id,), guard.keyed_hash)
-    write = Write(kind=KIND, principal=call.principal, op_id=call.op_id, request=call.request, purge=asked)
-    receipt = await store.submit(write).wait()
+    return await _proof(store, asked, store.submit(_write(call, asked)), needles)
+
+
+async def purge_chat(
+    store: VersionStore, guard: Guard, call: Call, live: LiveSession, turns: Sequence[int] | None
+) -> Proof:
+    """Destroy what was said in ``turns`` of the chat of ``live``, in all of them with null, and look for it in every
+    file of the state directory. The turns stay, with roles and tool calls; what the session says elsewhere in the very
+    same words goes as well.
+
+    Nothing left to purge writes nothing. Raises: CtxdError of the store. Cancel: the purge goes on, its proof is not
+    made.
+    """
+    id = str(chat_id(live.session))
+    async with live.lock:
+        live.require_current()
+        said = said_in(live.state.turns, turns)
+        gone = Gone(said)
+        if not gone.messages:
+            return await _nothing_left(store, id)
+        needles = await anyio.to_thread.run_sync(_said_needles, guard, said)
+        restate = restating(gone)
+        asked = Purge((), guard.keyed_hash, within=within(live.session), restate=restate, said=gone.messages)
+        write = _write(call, asked, live.session)
+        pending = live.restate(write, gone.message, gone.delta, gone.preview(live.preview))
+    return await _proof(store, asked, pending, needles)
+
+
+def _write(call: Call, asked: Purge, session: str | None = None) -> Write:
+    return Write(
+        kind=KIND, principal=call.principal, session=session, op_id=call.op_id, request=call.request, purge=asked
+    )
+
+
+async def _nothing_left(store: VersionStore, id: str) -> Proof:
+    return Proof((id,), 0, 0, 0, (), not await store.purge_is_unfinished(), None)
+
+
+async def _proof(store: VersionStore, asked: Purge, pending: Pending, needles: tuple[bytes, ...]) -> Proof:
+    receipt = await pending.wait()
     done = asked.done
     assert done is not None, "a purge that is durable was done"
     complete = not await store.purge_is_unfinished()
     residue = await anyio.to_thread.run_sync(_holding, store.root, needles)
-    return Proof(done.ids, done.versions, len(done.texts), len(needles), residue, complete, receipt)
+    return Proof(_told(done.ids), done.versions, done.said, len(needles), residue, complete, receipt)
+
+
+def _told(ids: Iterable[str]) -> tuple[str, ...]:
+    """The objects that ``ids`` are or are a part of."""
+    # Of a session's head and segments a purge takes away what was said in its chat, nothing else.
+    parts = ("session:", "segment:")
+    return tuple(dict.fromkeys(str(chat_id(session_of(id) or "")) if id.startswith(parts) else id for id in ids))
 
 
 async def again(store: VersionStore, call: Call, replay: Replay) -> Proof:
@@ -89,7 +131,7 @@ async def again(store: VersionStore, call: Call, replay: Replay) -> Proof:
     assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
     counts = counted(found.result)
     complete = not await store.purge_is_unfinished()
-    return Proof(counts.ids, counts.versions, counts.texts, 0, (), complete, found.receipt)
+    return Proof(_told(counts.ids), counts.versions, counts.texts, 0, (), complete, found.receipt)
 
 
 async def _needles(store: VersionStore, guard: Guard, id: str) -> tuple[bytes, ...] | None:
@@ -115,11 +157,30 @@ async def _needles(store: VersionStore, guard: Guard, id: str) -> tuple[bytes, .
         after = (page[-1].valid_time, page[-1].tx)
     if not seen:
         raise CtxdError("object_not_found", f"no object id={id}", outcome="not_applied")
-    return tuple(sorted(fragments, key=entropy, reverse=True)[:NEEDLES_MAX]) if left else None
+    return _most_telling(fragments) if left else None
+
+
+def _most_telling(fragments: Iterable[bytes]) -> tuple[bytes, ...]:
+    return tuple(sorted(fragments, key=entropy, reverse=True)[:NEEDLES_MAX])
+
+
+def _said_needles(guard: Guard, messages: Iterable[Message]) -> tuple[bytes, ...]:
+    """What is to be gone of ``messages``, also as a bundle or an argument would spell it."""
+    fragments: dict[bytes, None] = {}
+    for message in messages:
+        for said in (message.content, *_texts(message.meta)):
+            for fragment in _fragments(guard, said.encode()):
+                fragments |= dict.fromkeys((fragment, _escaped(fragment)))
+    return _most_telling(fragments)
+
+
+def _escaped(fragment: bytes) -> bytes:
+    return msgspec.json.encode(fragment.decode(errors="ignore"))[1:-1]
 
 
 async def _said(store: VersionStore, stored: Stored) -> list[bytes]:
-    said = [value.encode() for value in _texts(stored.document.payload.get("args"))]
+    payload = stored.document.payload
+    said = [value.encode() for name in ("args", "args_display") for value in _texts(payload.get(name))]
     if stored.content_ref is not None:
         said.append((await store.contents((stored.content_ref,)))[stored.content_ref].encode())
     return said
@@ -145,14 +206,15 @@ def _fragments(guard: Guard, data: bytes) -> list[bytes]:
 
 
 def _holding(root: Path, needles: Sequence[bytes]) -> tuple[str, ...]:
-    """The files below ``root`` that hold one of ``needles``."""
+    """The files below ``root`` that hold one of ``needles``, or half of one: a page may end within it."""
+    sought = [part for needle in needles for part in _parts(needle)]
     found = []
     for folder, _, names in os.walk(root):
         for name in names:
             path = Path(folder, name)
             try:
                 with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    if any(data.find(needle) >= 0 for needle in needles):
+                    if any(data.find(part) >= 0 for part in sought):
                         found.append(str(path.relative_to(root)))
             except (OSError, ValueError):
                 # It went away, or is empty.
@@ -160,15 +222,6 @@ def _holding(root: Path, needles: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def scanned(guard: Guard, stored: Stored) -> Found | None:
-    """The secrets in a version that was read with its content; null if there are none."""
-    text = stored.document.content or ""
-    capture = guard.capture("flag")
-    capture.text(text)
-    capture.value(stored.document.payload.get("args"))
-    told = capture.secrets
-    if told is None:
-        return None
-    data = text.encode()
-    lines = tuple(dict.fromkeys(data.count(b"\n", 0, hit.start) + 1 for hit in guard.scanner.hits(data)))
-    return Found(told.found, lines)
+def _parts(needle: bytes) -> tuple[bytes, ...]:
+    least, half = _NEEDLE_BYTES[0], len(needle) // 2
+    return (needle,) if half < least else (needle[:half], needle[half:])

@@ -25,6 +25,7 @@ from ctxd.sessions.loading import load
 from ctxd.sessions.lock import SessionLock
 from ctxd.sessions.state import SessionState
 from ctxd.store.answers import Replay
+from ctxd.store.asked import Purge
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.context import CurrentContext
@@ -289,6 +290,8 @@ class Sessions:
         for write, pending in landed:
             if write.session is None:
                 continue
+            if write.purge is not None:
+                self._hide(write.session, write.purge)
             for document in write.puts:
                 if document.type == "session":
                     head = msgspec.convert(document.payload, Head)
@@ -296,6 +299,16 @@ class Sessions:
                         self.catalog.discard(write.session)
                     else:
                         self.catalog.put(write.session, head, _vt(pending.receipt))
+
+    def _hide(self, session: str, purge: Purge) -> None:
+        """Show no more in listings what was purged."""
+        row = self.catalog.newest(session)
+        if row is None or purge.restate is None:
+            return
+        head, valid_time = row
+        restated = purge.restate(head_document(session, head))
+        if restated is not None:
+            self.catalog.put(session, msgspec.convert(restated.payload, Head), valid_time)
 
 
 def _vt(receipt: Receipt | None) -> int:

@@ -5,15 +5,19 @@ that says only ``purged``; so are they in the bodies of the journal rows that wr
 dropped; and a row is appended that names the entities and, of each rewritten row, its sequence, the hash that it keeps
 and the hash of what it is now. The chain stays what it was, and only what such a record names may differ from it.
 
+An entity that has to go on saying the rest, as a chat's segments have, is restated: its versions are replaced in the
+same way by others that lack a part, their text by another.
+
 What lies outside the database goes after the transaction, and again at the next start if that is cut: the artifacts'
 files, and the write-ahead log. The record's entities are what a projection has to evict (``journal.Body.purged``).
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 import msgspec
+from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.backends import documents
@@ -23,7 +27,8 @@ from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
-from ctxd.store.asked import Purge, Purged
+from ctxd.store.asked import Purge, Purged, Restate
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 KIND: Final = "object.purge"
 """The kind of a row that records a purge."""
@@ -68,8 +73,18 @@ def apply(connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge
     """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back. Cost: one look at
     every version there is, for those that have the same text."""
     found = _targets(versions, purge.ids)
-    texts = tuple(sorted({version.content for version in found if version.content is not None}))
-    written = {(version.id, version.valid_time, version.tx): _purged_version(version, purge) for version in found}
+    written = {_key(version): _purged_version(version, purge) for version in found}
+    dropped = {version.content for version in found if version.content is not None}
+    said = len(dropped) + purge.said
+    if purge.restate is not None:
+        for version, document in _restated(connection, versions, purge.within, purge.restate):
+            found.append(version)
+            content = None if document.content is None else _keep_text(connection, document.content)
+            written[_key(version)] = msgspec.structs.replace(version, body=documents.encode(document), content=content)
+            if version.content is not None and version.content != content:
+                dropped.add(version.content)
+        dropped -= _still_said(versions, dropped, written)
+    texts = tuple(sorted(dropped))
     hit("purge.rewrite")
     rows = [_rewrite_row(connection, tx, seq, written) for tx in sorted({version.tx for version in found})]
     versions.append(list(written.values()))
@@ -77,9 +92,9 @@ def apply(connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge
     ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
     for id in ids:
         connection.execute("DELETE FROM signature WHERE entity=(SELECT n FROM entity WHERE id=?)", (id,))
-    result = msgspec.msgpack.encode(Counted(ids, len(found), len(texts)))
+    result = msgspec.msgpack.encode(Counted(ids, len(found), said))
     body = journal.encode_purge(request, result, journal.PurgeRecord(ids, tuple(rows)))
-    return Purged(ids, len(found), texts, body)
+    return Purged(ids, len(found), texts, said, body)
 
 
 def _targets(versions: EmbeddedBackend, ids: Iterable[str]) -> list[Version]:
@@ -91,6 +106,53 @@ def _targets(versions: EmbeddedBackend, ids: Iterable[str]) -> list[Version]:
         return own
     others = (version for version in versions.everything(_raise) if version.content in texts)
     return [*own, *(version for version in others if version.id not in wanted)]
+
+
+def _key(version: Version) -> tuple[str, int, int]:
+    return version.id, version.valid_time, version.tx
+
+
+def _restated(
+    connection: dbfile.Connection, versions: EmbeddedBackend, within: Iterable[str], restate: Restate
+) -> Iterator[tuple[Version, Document]]:
+    """Every version of an entity ``within`` that changes, and what it becomes."""
+    for name in within:
+        query = "SELECT id FROM entity WHERE id>=? AND id<? ORDER BY id"
+        # A dollar sign is the character after the number sign.
+        ids = [id for (id,) in connection.execute(query, (name, f"{name[:-1]}$"))] if name[-1] == "#" else [name]
+        for id in ids:
+            for version in versions.history(id, corrections=True):
+                if version.body is None:
+                    continue
+                text = None if version.content is None else _text(connection, version.content)
+                document = restate(documents.decode(id, version.body, text))
+                if document is not None:
+                    yield version, document
+
+
+def _text(connection: dbfile.Connection, ref: bytes) -> str:
+    found = connection.execute("SELECT bytes FROM content WHERE hash=?", (ref,)).fetchone()
+    assert found is not None and found[0] is not None, "what is restated keeps its text in the database"
+    return str(found[0], "utf-8")
+
+
+def _keep_text(connection: dbfile.Connection, text: str) -> bytes:
+    data = text.encode()
+    assert len(data) <= CONTENT_INLINE_BYTES_MAX, "what is restated is no longer than it was"
+    ref = blake3(data).digest()
+    row = (ref, len(data), data)
+    connection.execute("INSERT OR IGNORE INTO content(hash, size, bytes) VALUES (?,?,?)", row)
+    return ref
+
+
+def _still_said(
+    versions: EmbeddedBackend, texts: Set[bytes], written: Mapping[tuple[str, int, int], Version]
+) -> set[bytes]:
+    """Those of ``texts`` that a version has which is not ``written`` anew, or is written with it."""
+    if not texts:
+        return set()
+    now = (written.get(_key(version), version) for version in versions.everything(_raise))
+    return {version.content for version in now if version.content is not None and version.content in texts}
 
 
 def _raise(damaged: Exception) -> None:
@@ -115,7 +177,7 @@ def _rewrite_row(
     puts = []
     for put in body.puts:
         version = written.get((put.id, row.vt, row.seq))
-        puts.append(put if version is None else journal.Put(put.id, version.body or b"", None))
+        puts.append(put if version is None else journal.Put(put.id, version.body or b"", version.content))
     # A digest of parameters, and the hashes in an answer, would let a short text be guessed.
     after = msgspec.structs.replace(body, request=b"", result=_without_hashes(body.result), puts=tuple(puts))
     encoded = journal.encode_rewritten(after, len(row.body))

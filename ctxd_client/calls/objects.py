@@ -119,17 +119,25 @@ def object_sessions(object: str) -> Call[ObjectSessionsResult]:
     return Call("object.sessions", ObjectSessionsParams(object=object), ObjectSessionsResult)
 
 
-def object_purge(object: str, *, op_id: str | None = None) -> Call[ObjectPurgeResult]:
-    """Destroy what an object says, in every version, and every other version that says the same. For good.
+def object_purge(
+    object: str, *, turns: Sequence[int] | None = None, op_id: str | None = None
+) -> Call[ObjectPurgeResult]:
+    """Destroy what an object says, in every version, and every other version that says the same; of a chat, ``turns``
+    or all of them. For good.
 
     Example: ``(await client.object_purge("a" * 64)).residue``
     """
-    return Call("object.purge", ObjectPurgeParams(object=object, op_id=op_id), ObjectPurgeResult)
+    params = ObjectPurgeParams(object=object, turns=None if turns is None else tuple(turns), op_id=op_id)
+    return Call("object.purge", params, ObjectPurgeResult)
 
 
-def object_scan(*, session: str | None = None, limit: int = 100, cursor: str | None = None) -> Call[ObjectScanResult]:
-    """Look for secrets in the newest versions of a session's objects, or of all, a page at a time.
+def object_scan(
+    *, session: str | None = None, history: bool = False, limit: int = 100, cursor: str | None = None
+) -> Call[ObjectScanResult]:
+    """Look for secrets in a session's objects and chat, or in all, a page at a time; with ``history`` in earlier
+    versions too.
 
     Example: ``(await client.object_scan(session="s1")).objects``
     """
-    return Call("object.scan", ObjectScanParams(session=session, limit=limit, cursor=cursor), ObjectScanResult)
+    params = ObjectScanParams(session=session, history=history, limit=limit, cursor=cursor)
+    return Call("object.scan", params, ObjectScanResult)

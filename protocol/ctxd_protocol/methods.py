@@ -495,18 +495,27 @@ class ObjectSessionsResult(Result, frozen=True, kw_only=True):
 
 
 class ObjectPurgeParams(Params, frozen=True, kw_only=True):
-    """An object by its full id: a file, a tool call or a system prompt."""
+    """An object by its full id: a file, a tool call, a system prompt or a chat.
+
+    ``turns``: only these turns of a chat, of no other object; null for all of it.
+    """
 
     object: ObjectIdText
+    turns: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=PAGE_ITEMS_MAX)] | None = (
+        None
+    )
     op_id: OpIdText | None = None
 
 
 class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     """What is no more. ``objects``: those that were purged, the one asked for and every other with the same text.
 
-    ``versions``: how many of theirs; ``texts``: how many texts. The proof: ``searched`` fragments of what was destroyed
-    were looked for in every file of the state directory, and found again in ``residue``: other objects hold them too,
-    or, with ``complete`` false, somebody still reads an old state of the database, and the rest is done once that ends.
+    Of a chat, every message of the turns that were asked for, and every other in it that says the very same.
+
+    ``versions``: how many of theirs; ``texts``: how many texts, of a chat messages. The proof: ``searched`` fragments
+    of what was destroyed were looked for in every file of the state directory, and found again in ``residue``: other
+    objects hold them too, or, with ``complete`` false, somebody still reads an old state of the database, and the rest
+    is done once that ends.
     Sent again, it is not searched again: nobody knows any more what for.
     """
 
@@ -520,21 +529,27 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
 
 
 class ObjectScanParams(Params, frozen=True, kw_only=True):
-    """Whose objects to scan by the rules of now, null for those of the whole store, and from where on."""
+    """Whose objects to scan by the rules of now, null for those of the whole store, and from where on.
+
+    ``history``: also the earlier versions of files, tool calls and system prompts.
+    """
 
     session: SessionIdText | None = None
+    history: bool = False
     limit: PageSize = 100
     cursor: str | None = None
 
 
 class Scanned(msgspec.Struct, frozen=True, kw_only=True):
-    """One object whose newest version holds secrets. ``lines``: where, from 1, by the order of the text."""
+    """One object that holds secrets, or one turn of a chat. ``lines``: where, from 1, by the order of the text; none
+    for what is in arguments, a path or metadata. ``label`` is redacted."""
 
     object: str
     type: ObjectType
     label: str
     found: tuple[SecretFound, ...]
     lines: tuple[int, ...]
+    turn: int | None = None
 
 
 class ObjectScanResult(Result, frozen=True, kw_only=True):

@@ -1,22 +1,32 @@
 """``object.purge`` and ``object.scan``: what an operator does about secrets that are stored."""
 
-from typing import cast
+from collections.abc import Callable
+from functools import partial
+from heapq import nsmallest
+from typing import Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
+import msgspec
 
-from ctxd.objects.document import Stored
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Document
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
-from ctxd.sessions.calls import call_of
+from ctxd.secrets.guard import Guard
+from ctxd.sessions.calls import Call, call_of
 from ctxd.sessions.objects import Objects
-from ctxd.sessions.purging import Found, again, purge, scanned
+from ctxd.sessions.purging import Proof, again, purge, purge_chat
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.scanning import Found, merged, scanned, scanned_turn
 from ctxd_protocol import methods as wire
-from ctxd_protocol.ids import system_prompt_id
+from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.objects import ObjectType
 
-_SCANNED_AT_ONCE = 32
+_SCANNED_AT_ONCE: Final = 32
+_CHATS: Final = "chat:"
+
+T = TypeVar("T")
 
 
 def handlers(sessions: Sessions) -> dict[str, Handler]:
@@ -40,7 +50,7 @@ class _SecretCalls:
         if replay is not None:
             proof = await again(self._store, call, replay)
         else:
-            proof = await purge(self._store, self._sessions.guard, call, params.object)
+            proof = await self._purge(call, params)
         return wire.ObjectPurgeResult(
             objects=proof.objects,
             versions=proof.versions,
@@ -51,36 +61,85 @@ class _SecretCalls:
             receipt=proof.receipt,
         )
 
+    async def _purge(self, call: Call, params: wire.ObjectPurgeParams) -> Proof:
+        guard = self._sessions.guard
+        if not params.object.startswith(_CHATS):
+            if params.turns is not None:
+                raise CtxdError(
+                    "invalid_params", f"{params.object} has no turns: only a chat has", outcome="not_applied"
+                )
+            return await purge(self._store, guard, call, params.object)
+        live = await self._sessions.live(params.object.removeprefix(_CHATS))
+        return await purge_chat(self._store, guard, call, live, params.turns)
+
     async def scan(self, _: Caller, params: wire.ObjectScanParams) -> wire.ObjectScanResult:
-        if params.session is not None:
-            live = await self._sessions.live(params.session)
-            ids = sorted({*live.state.index, system_prompt_id(params.session)})
-            ids = [id for id in ids if id > (params.cursor or "")][: params.limit + 1]
-            more = len(ids) > params.limit
-            ids = ids[: params.limit]
-        else:
-            found, more = await self._objects.of_all(type=None, after=params.cursor or "", limit=params.limit)
-            ids = [listed.stored.document.id for listed in found]
+        ids = await self._wanted(params.session, params.cursor or "", params.limit + 1)
+        more, ids = len(ids) > params.limit, ids[: params.limit]
         rows: list[wire.Scanned] = []
         for first in range(0, len(ids), _SCANNED_AT_ONCE):
-            versions = await self._store.bulk(ids[first : first + _SCANNED_AT_ONCE], content=True)
-            rows += [
-                _row(stored, told) for stored in versions.values() if (told := await self._scanned(stored)) is not None
-            ]
+            some = ids[first : first + _SCANNED_AT_ONCE]
+            versions = await self._store.bulk([id for id in some if not id.startswith(_CHATS)], content=True)
+            for id in some:
+                if id.startswith(_CHATS):
+                    rows += await self._chat(id)
+                elif (stored := versions.get(id)) is not None:
+                    rows += await self._object(stored.document, history=params.history)
         return wire.ObjectScanResult(objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None)
 
-    async def _scanned(self, stored: Stored) -> Found | None:
+    async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:
+        """At most ``limit`` ids of objects from beyond ``after`` on: those of ``session``, else all, in which chats
+        come last."""
+        if session is not None:
+            live = await self._sessions.live(session)
+            own = (chat_id(session), session_object_id(session), system_prompt_id(session))
+            return nsmallest(limit, (id for id in {*live.state.index, *map(str, own)} if id > after))
+        ids: list[str] = []
+        if not after.startswith(_CHATS):
+            found, _ = await self._objects.of_all(type=None, after=after, limit=limit)
+            ids = [listed.stored.document.id for listed in found]
+            after = _CHATS
+        names = self._sessions.catalog.names(after.removeprefix(_CHATS), limit - len(ids))
+        return [*ids, *(str(chat_id(name)) for name in names)]
+
+    async def _object(self, newest: Document, *, history: bool) -> list[wire.Scanned]:
         guard = self._sessions.guard
-        return await anyio.to_thread.run_sync(scanned, guard, stored, limiter=self._scanning)
+        told = await self._off_loop(lambda: scanned(guard, newest))
+        after: tuple[int, int] | None = None
+        while history and newest.type != "session":
+            page = await self._store.history(newest.id, corrections=True, after=after, limit=_SCANNED_AT_ONCE)
+            texts = await self._store.contents(each.content_ref for each in page if each.content_ref is not None)
+            for each in page:
+                document = each.document
+                if each.content_ref is not None:
+                    document = msgspec.structs.replace(document, content=texts[each.content_ref])
+                told = merged(told, await self._off_loop(partial(scanned, guard, document)))
+            if len(page) < _SCANNED_AT_ONCE:
+                break
+            after = (page[-1].valid_time, page[-1].tx)
+        return [] if told is None else [_row(guard, newest, told)]
+
+    async def _chat(self, id: str) -> list[wire.Scanned]:
+        session, guard = id.removeprefix(_CHATS), self._sessions.guard
+        live = self._sessions.peek(session) or await self._sessions.as_of(session)
+        turns = [tuple(turn) for turn in live.state.turns]
+        found = await self._off_loop(lambda: [scanned_turn(guard, turn) for turn in turns])
+        return [
+            wire.Scanned(object=id, type="chat", label=f"turn {number}", found=told.found, lines=(), turn=number)
+            for number, told in enumerate(found)
+            if told is not None
+        ]
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, limiter=self._scanning)
 
 
-def _row(stored: Stored, told: Found) -> wire.Scanned:
-    document = stored.document
+def _row(guard: Guard, document: Document, told: Found) -> wire.Scanned:
     label = document.source.path if document.source is not None else str(document.payload.get("tool", document.type))
     return wire.Scanned(
         object=document.id,
         type=cast(ObjectType, document.type),
-        label=label,
+        # A path can hold a secret as well.
+        label=guard.redacted(label),
         found=told.found,
         lines=told.lines,
     )

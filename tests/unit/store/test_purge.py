@@ -230,3 +230,75 @@ async def test_a_rewritten_body_has_exactly_the_size_of_the_one_before(missing):
     encoded = journal.encode_rewritten(body, least + missing)
     assert len(encoded) == least + missing
     assert journal.decode_body(encoded) == body
+
+
+def without_part(document_):
+    """``document_`` without the part that a purge takes out of it."""
+    if SMALL not in (document_.content or "") and SMALL not in str(document_.payload):
+        return None
+    payload = {**document_.payload, "said": "no more, in more words than there were before"}
+    content = None if document_.content is None else document_.content.replace(SMALL, "")
+    return document(document_.id, content, document_.type, **payload)
+
+
+async def assert_restated(store):
+    first = await store.get("part#0000000001", content=True)
+    assert first.document.content == "before  after" and first.document.payload["said"].startswith("no more")
+    assert (await store.get("part#0000000002")).document.payload == {"said": "nothing"}
+    assert {stored.document.payload["said"][:7] for stored in await store.history("whole")} == {"no more", "short"}
+    # Nothing else loses a text that it shares with what was restated, and no other entity is looked at.
+    assert (await store.get("twin", content=True)).document.content == f"before {SMALL} after"
+    assert SMALL in (await store.get("part")).document.payload["said"]
+
+
+@pytest.mark.requirement("SEC-10")
+async def test_what_is_restated_says_the_rest_and_nothing_else_changes(tmp_path):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await fill_parts(store)
+        purging = restating()
+        await store.submit(purging).wait()
+        assert purging.purge.done.ids == ("part#0000000001", "whole") and purging.purge.done.versions == 2
+        await assert_restated(store)
+    async with running(root) as store:
+        await assert_restated(store)
+    assert report_of(root).problems == []
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize("point", [point for point in POINTS if point != "purge.unlink"])
+async def test_what_is_restated_is_so_wholly_or_not_at_all_wherever_it_is_cut(tmp_path, point):
+    root = tmp_path / "state"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", _RESTATING, str(root), point], env=environ, timeout=60)
+    assert killed.returncode == -9
+    assert report_of(root).worst in (None, "warning")
+    async with running(root) as store:
+        if SMALL in (await store.get("part#0000000001", content=True)).document.content:
+            await store.submit(restating()).wait()
+        await assert_restated(store)
+    assert report_of(root).problems == []
+
+
+def restating() -> Write:
+    return Write(kind=KIND, principal="p", purge=Purge((), keyed, within=("part#", "whole"), restate=without_part))
+
+
+async def fill_parts(store):
+    shared = f"before {SMALL} after"
+    for one in (
+        document("part#0000000001", shared, said="a"),
+        document("part#0000000002", said="nothing"),
+        document("whole", said=f"{SMALL}"),
+        document("whole", said="short"),
+        document("twin", shared, said="b"),
+        document("part", said=SMALL),
+    ):
+        await store.submit(write(one)).wait()
+
+
+_RESTATING = (
+    _PURGING.replace("asked, fill", "restating, fill_parts")
+    .replace("fill(store)", "fill_parts(store)")
+    .replace('asked("target")', "restating()")
+)

@@ -1,0 +1,106 @@
+"""What is said in a chat, taken out of it: turns keep their place, their roles and their tool calls, and say no more.
+
+What a message said is in its segment, perhaps in the bundle of its run, and at the start of a session's listing; it
+goes from all versions of these. What the session says elsewhere in the very same words goes too, so that an earlier
+life of a segment keeps nothing. Pure but for ``restate_live``.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.objects.document import Document
+from ctxd.objects.hashing import content_hash
+from ctxd.objects.identity import segments_prefix
+from ctxd.sessions.bundles import from_text, to_text
+from ctxd.sessions.delta import Delta, from_payload, to_payload
+from ctxd.sessions.head import PREVIEW_CHARS
+from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.sessions import Message
+
+PURGED_TEXT: Final = "[purged]"
+"""What a message says whose text was purged."""
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+class Gone:
+    """What is to be said no more: texts, and what harnesses attached to messages."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        said = [message for message in messages if says_something(message)]
+        self.messages = len(said)
+        self.texts = frozenset(message.content for message in said) - {"", PURGED_TEXT}
+        self.metas = frozenset(_encode(message.meta) for message in said if message.meta is not None)
+        self._previews = frozenset(text[:PREVIEW_CHARS] for text in self.texts)
+
+    def message(self, message: Message) -> Message:
+        """What is left of ``message``; itself if all of it is."""
+        text_goes = message.content in self.texts
+        meta_goes = message.meta is not None and (text_goes or _encode(message.meta) in self.metas)
+        if not text_goes and not meta_goes:
+            return message
+        content = PURGED_TEXT if text_goes else message.content
+        return msgspec.structs.replace(message, content=content, meta=None, secrets=None)
+
+    def delta(self, delta: Delta) -> Delta:
+        """What is left of ``delta``; itself if all of it is."""
+        messages = tuple(map(self.message, delta.messages))
+        same = all(one is other for one, other in zip(messages, delta.messages, strict=True))
+        return delta if same else msgspec.structs.replace(delta, messages=messages)
+
+    def preview(self, preview: str) -> str:
+        """What a listing shows of the newest user message instead of ``preview``."""
+        return PURGED_TEXT if preview in self._previews else preview
+
+
+def says_something(message: Message) -> bool:
+    """Whether there is anything in ``message`` to purge."""
+    return message.content not in ("", PURGED_TEXT) or message.meta is not None
+
+
+def within(session: str) -> tuple[str, str]:
+    """The entities that hold what was said in ``session``."""
+    return segments_prefix(session), str(session_object_id(session))
+
+
+def restating(gone: Gone) -> Callable[[Document], Document | None]:
+    """What tells of a version of a segment or a session's head what it becomes without ``gone``; null if it stays.
+
+    Raises, when called: msgspec.ValidationError, msgspec.DecodeError for what cannot be read.
+    """
+
+    def restate(document: Document) -> Document | None:
+        if document.type == "segment":
+            return _segment(gone, document)
+        preview = document.payload.get("preview")
+        kept = preview if preview is None else gone.preview(preview)
+        return None if kept == preview else _with(document, {**document.payload, "preview": kept}, document.content)
+
+    return restate
+
+
+def _segment(gone: Gone, document: Document) -> Document | None:
+    delta = from_payload(document.payload)
+    left, bundle = gone.delta(delta), document.content
+    if bundle is not None:
+        run = from_text(bundle)
+        # What is left out of a bundle is read from its own segment.
+        kept = [None if each is not None and gone.delta(each) is not each else each for each in run.deltas]
+        if kept != list(run.deltas):
+            bundle = to_text(run.seqs, kept)
+    if left is delta and bundle is document.content:
+        return None
+    return _with(document, to_payload(left), bundle)
+
+
+def _with(document: Document, payload: dict[str, Any], content: str | None) -> Document:
+    hashed = content_hash(payload, content)
+    return msgspec.structs.replace(document, payload=payload, content=content, content_hash=hashed)
+
+
+def said_in(turns: Sequence[Sequence[Message]], wanted: Iterable[int] | None) -> list[Message]:
+    """The messages of the turns ``wanted``, by number, of all with null; numbers beyond the last are left out."""
+    numbers = range(len(turns)) if wanted is None else sorted({n for n in wanted if n < len(turns)})
+    return [message for number in numbers for message in turns[number]]
