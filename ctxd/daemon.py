@@ -232,7 +232,7 @@ class Daemon:
         notices = Notices(live)
         archive = Archive(store, live)
         assembler = Assembler(store, live, indexer, archive, clock)
-        boxes = self._make_sandboxes(live)
+        boxes = self._make_sandboxes(live, on_host)
         return complete(
             daemon_methods.handlers(
                 incarnation=store.incarnation,
@@ -273,8 +273,8 @@ class Daemon:
             live, indexer, followed, self._clock, failed=lambda error: log.error("tracker.failed", exc_info=error)
         )
 
-    def _make_sandboxes(self, live: Sessions) -> Sandboxes:
-        options, known = self._options, sandboxes.Known(live)
+    def _make_sandboxes(self, live: Sessions, on_host: HostFiles) -> Sandboxes:
+        options, known = self._options, sandboxes.Known(live, on_host)
         listeners = self._listeners = Listeners(
             self._clock,
             self._log,

@@ -6,12 +6,14 @@ with the journal about what exists.
 """
 
 import base64
+import os
 import secrets
 from typing import Final
 
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd_protocol.sandboxes import GRANTS, Grant, Quota
@@ -80,20 +82,31 @@ def read(stored: Stored) -> Registration:
         raise CtxdError("corrupt", f"the registration {stored.document.id} cannot be read") from error
 
 
+def _led_to(named: str) -> str:
+    try:
+        return os.path.realpath(named)
+    except OSError:
+        return "/"  # A link that the daemon may not read may lead anywhere.
+
+
+def _is_kept_away(root: str, state_dir: str | None) -> bool:
+    if root == "/" or any(root == each or root.startswith(each + "/") for each in _FORBIDDEN_ROOTS):
+        return True
+    return state_dir is not None and (f"{root}/".startswith(state_dir + "/") or state_dir.startswith(root + "/"))
+
+
 def require_plain_roots(mounts: tuple[Mount, ...], state_dir: str | None) -> None:
-    """Refuse mounts that would show a sandbox more of the host than a project.
+    """Refuse mounts that would show a sandbox more of the host than a project, however they are written. Looks at
+    symlinks; may block.
 
     Raises: CtxdError invalid_path for the root, kernel and device directories, and whatever holds the daemon's state.
     """
     for mount in mounts:
-        root = mount.canonical_prefix.rstrip("/") or "/"
-        kept_away = root == "/" or any(root == each or root.startswith(each + "/") for each in _FORBIDDEN_ROOTS)
-        if not kept_away and state_dir is not None:
-            kept_away = root == state_dir or root.startswith(state_dir + "/") or state_dir.startswith(root + "/")
-        if kept_away:
+        named = normalise(mount.canonical_prefix)
+        if _is_kept_away(named, state_dir) or _is_kept_away(_led_to(named), state_dir):
             raise CtxdError(
                 "invalid_path",
-                f"a sandbox is not given {root}",
+                f"a sandbox is not given {mount.canonical_prefix}",
                 hint="Mount the directory of a project.",
                 outcome="not_applied",
             )

@@ -32,6 +32,10 @@ SANDBOXES_MAX: Final = 4096
 """Sandboxes at once. Each costs a descriptor, and some 10 KB while nobody is connected."""
 
 
+ROOTS_S: Final = 5.0
+"""Seconds that looking at what is to be mounted may take."""
+
+
 class Figures(msgspec.Struct, frozen=True):
     """What a sandbox's socket has seen: open connections, calls since it was opened, and those beyond the quota."""
 
@@ -71,6 +75,12 @@ class Households(Protocol):
 
     def current(self, session: str) -> CurrentContext:
         """The durable context of ``session``. Raises: CtxdError session_not_found."""
+
+    def limit(self, sandbox: str, mounts: Sequence[Mount], uid: int | None) -> None:
+        """Read nothing below ``mounts`` that user ``uid`` may not; null: the daemon's own. Blocks briefly."""
+
+    def lift(self, sandbox: str) -> None:
+        """End that limit, if there is one."""
 
 
 class Sandboxes:
@@ -136,11 +146,11 @@ class Sandboxes:
     async def register(self, wanted: Registration, call: Write) -> tuple[SandboxView, Pending]:
         """Register ``wanted`` and open its socket, under the write that ``call`` is without what it puts.
 
-        Raises: CtxdError session_not_found, invalid_params, invalid_path, principal_exists, too_large, unsupported,
-        and those of the store. Cancel: safe; nothing is registered then.
+        Raises: CtxdError session_not_found, invalid_params, invalid_path, source_unreachable, principal_exists,
+        too_large, unsupported, and those of the store. Cancel: safe; nothing is registered then.
         """
         self._require(wanted)
-        made = msgspec.structs.replace(wanted, mounts=self._mounts(wanted))
+        made = msgspec.structs.replace(wanted, mounts=await self._mounts(wanted))
         self._places.require_room()
         await self._open_first(made)
         try:
@@ -249,7 +259,7 @@ class Sandboxes:
         if len(set(wanted.sessions)) < len(wanted.sessions):
             raise CtxdError("invalid_params", "a session is named twice", outcome="not_applied")
 
-    def _mounts(self, wanted: Registration) -> tuple[Mount, ...]:
+    async def _mounts(self, wanted: Registration) -> tuple[Mount, ...]:
         """The mounts of its sessions, which are to be the same in all. Raises: CtxdError."""
         homes = {session: self._households.home(session) for session in wanted.sessions}
         mounts = wanted.mounts or next(iter(homes.values())).mounts
@@ -268,7 +278,18 @@ class Sandboxes:
                     hint="Make it with a filesystem_id of the sandbox's own, or grant the sandbox nothing.",
                     outcome="not_applied",
                 )
-        registration.require_plain_roots(mounts, self._state_dir)
+        try:
+            with anyio.fail_after(ROOTS_S):
+                await anyio.to_thread.run_sync(
+                    registration.require_plain_roots, mounts, self._state_dir, abandon_on_cancel=True
+                )
+        except TimeoutError as error:
+            raise CtxdError(
+                "source_unreachable",
+                "the file system of a mount does not answer",
+                hint="Send it again once it does, or mount another directory.",
+                outcome="not_applied",
+            ) from error
         return mounts
 
     # --- doors
@@ -276,6 +297,7 @@ class Sandboxes:
     async def _open_first(self, made: Registration) -> None:
         try:
             await self._in_thread(lambda: self._places.make(made.id))
+            await self._in_thread(lambda: self._households.limit(made.id, made.mounts, made.uid))
             self._tell(made)
             await self._doors.open(made, self._places.socket(made.id))
             self._places.hand_over(made.id, made.uid)
@@ -287,6 +309,7 @@ class Sandboxes:
     async def _open(self, known: Registration) -> None:
         try:
             await self._in_thread(lambda: self._places.make(known.id))
+            await self._in_thread(lambda: self._households.limit(known.id, known.mounts, known.uid))
             self._tell(known)
             await self._doors.open(known, self._places.socket(known.id))
             self._places.hand_over(known.id, known.uid)
@@ -294,6 +317,7 @@ class Sandboxes:
             self._log.error("sandbox.not_opened", sandbox=known.id, error=str(error))
 
     async def _close(self, sandbox: str) -> None:
+        self._households.lift(sandbox)
         await self._doors.close(sandbox)
         try:
             await self._in_thread(lambda: self._places.remove(sandbox))

@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 HOPS_MAX: Final = 40
@@ -67,11 +67,19 @@ class _Kernel:
 _KERNEL: Final = _Kernel()
 
 
-def open_in_view(path: str, view: View, roots: Collection[str], *, by_kernel: bool = True) -> int:
+def open_in_view(
+    path: str,
+    view: View,
+    roots: Collection[str],
+    *,
+    by_kernel: bool = True,
+    enter: Callable[[int], None] = lambda directory: None,
+) -> int:
     """An ``O_PATH`` descriptor of what the canonical ``path`` is for the sandbox with ``view``.
 
     ``roots`` are the directories that sandboxes may rearrange. ``by_kernel`` false: step by step, as where the kernel
-    cannot. Raises: OSError; EXDEV if the path leaves the view, ELOOP after ``HOPS_MAX`` symlinks.
+    cannot; ``enter`` is then called with each directory on the way, from the root on, and raises to refuse it.
+    Raises: OSError; EXDEV if the path leaves the view, ELOOP after ``HOPS_MAX`` symlinks.
     """
     rule = _rule_of(path, view)
     for _ in range(HOPS_MAX + 1):
@@ -80,7 +88,7 @@ def open_in_view(path: str, view: View, roots: Collection[str], *, by_kernel: bo
             raise _refused(errno.EXDEV, path)
         if path == root:
             return os.open(root, _PLACE)
-        found = _opened(root, path[len(root) + 1 :], by_kernel=by_kernel)
+        found = _opened(root, path[len(root) + 1 :], by_kernel=by_kernel, enter=enter)
         if isinstance(found, int):
             return found
         depth, target = found
@@ -88,7 +96,7 @@ def open_in_view(path: str, view: View, roots: Collection[str], *, by_kernel: bo
     raise _refused(errno.ELOOP, path)
 
 
-def _opened(root: str, below: str, *, by_kernel: bool) -> int | tuple[int, str]:
+def _opened(root: str, below: str, *, by_kernel: bool, enter: Callable[[int], None]) -> int | tuple[int, str]:
     """The place, or the first symlink on the way: how many components lead to it, and what it says."""
     directory = os.open(root, _PLACE | os.O_DIRECTORY)
     try:
@@ -98,18 +106,19 @@ def _opened(root: str, below: str, *, by_kernel: bool) -> int | tuple[int, str]:
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENOSYS):
                     raise
-        return _stepped(directory, below, strict=not (by_kernel and _KERNEL.can))
+        return _stepped(directory, below, strict=not (by_kernel and _KERNEL.can), enter=enter)
     finally:
         os.close(directory)
 
 
-def _stepped(directory: int, below: str, *, strict: bool) -> int | tuple[int, str]:
+def _stepped(directory: int, below: str, *, strict: bool, enter: Callable[[int], None]) -> int | tuple[int, str]:
     """As ``_opened``, component by component. ``strict``: no other device may be entered."""
     device = os.fstat(directory).st_dev
     parts = below.split("/")
     current = os.dup(directory)
     try:
         for depth, part in enumerate(parts):
+            enter(current)
             inner = os.open(part, _PLACE | os.O_NOFOLLOW, dir_fd=current)
             os.close(current)
             current = inner

@@ -11,8 +11,9 @@ the process.
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from ctxd.clock import Clock
@@ -31,6 +32,7 @@ from ctxd.sources.port import (
     Unreadable,
     signature,
 )
+from ctxd.sources.rights import User, require
 from ctxd.sources.threads import Threads
 from ctxd_protocol.limits import FILE_BYTES_MAX
 
@@ -64,6 +66,7 @@ class HostFiles:
         self._clock = clock
         self._bytes_max = bytes_max
         self._confined: Mapping[str, tuple[View, ...]] = {}
+        self._limits: Mapping[str, tuple[tuple[str, ...], User]] = {}
         self._threads = Threads(clock, THREADS)
 
     def confine(self, root: str, view: View = ()) -> None:
@@ -75,6 +78,14 @@ class HostFiles:
         own = ((root, root),)
         known = [each for each in views or () if each != own]
         self._confined = {**self._confined, root: (*known, view or own)}
+
+    def limit(self, key: str, roots: Collection[str], user: User) -> None:
+        """See ``Limited.limit``."""
+        self._limits = {**self._limits, key: (tuple(roots), user)}
+
+    def lift(self, key: str) -> None:
+        """See ``Limited.lift``."""
+        self._limits = {known: limit for known, limit in self._limits.items() if known != key}
 
     async def read(self, path: str | bytes) -> Reading:
         """See ``Source.read``."""
@@ -182,7 +193,7 @@ class HostFiles:
         found: dict[tuple[int, int], int] = {}
         for view in self._views(named):
             try:
-                place = open_in_view(named, view, self._confined)
+                place = self._opened_in(named, view)
             except OSError as error:
                 refused = refused or error
                 continue
@@ -196,6 +207,29 @@ class HostFiles:
         for place in found.values():
             os.close(place)
         raise refused if refused is not None and not found else OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+
+    def _opened_in(self, path: str, view: View) -> int:
+        """As ``open_in_view``, if those may who are to read no more below there than they could themselves."""
+        place = open_in_view(path, view, self._confined)
+        try:
+            for user in self._users_below(path):
+                # Once more, by way of directories that are held while they are judged; only the same file will do.
+                judged = open_in_view(path, view, self._confined, by_kernel=False, enter=partial(require, user))
+                try:
+                    require(user, judged)
+                    if not os.path.sameopenfile(judged, place):
+                        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+                finally:
+                    os.close(judged)
+        except BaseException:
+            os.close(place)
+            raise
+        return place
+
+    def _users_below(self, path: str) -> set[User]:
+        return {
+            user for roots, user in self._limits.values() if any(f"{path}/".startswith(root + "/") for root in roots)
+        }
 
     def _views(self, path: str) -> dict[View, None]:
         """What sandboxes see whose directory ``path`` is below, newest first."""

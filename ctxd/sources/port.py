@@ -4,9 +4,12 @@ A reading is a value whatever is found: only a broken daemon raises. ``bytes`` p
 """
 
 import struct
+from collections.abc import Collection
 from typing import Final, Literal, Protocol
 
 import msgspec
+
+from ctxd.sources.rights import User
 
 _SIGNATURE: Final = struct.Struct("<QQQqq")
 
@@ -134,3 +137,14 @@ class Source(Protocol):
 
         It is the directory's, as in ``Stamp``, so that a path keeps its device whether or not its file is there.
         """
+
+
+class Limited(Protocol):
+    """A source that reads for users who may read less than the daemon."""
+
+    def limit(self, key: str, roots: Collection[str], user: User) -> None:
+        """From now on, until ``lift``, what ``user`` may not read below ``roots`` is not read, whoever asks: what is
+        read of a file is one version for all. Directories on the way count, down from the roots."""
+
+    def lift(self, key: str) -> None:
+        """End that limit; nothing if there is none."""

@@ -100,7 +100,9 @@ def test_what_a_sandbox_is_cannot_be_had_twice_nor_of_sessions_that_see_the_host
 
 
 @pytest.mark.requirement("BOX-1")
-@pytest.mark.parametrize("root", ["/", "/proc/1/root", "/run", "/dev", "/sys/kernel"])
+@pytest.mark.parametrize(
+    "root", ["/", "/proc/1/root", "/run", "/dev", "/sys/kernel", "//proc", "/home/../run/x", "/var/run"]
+)
 def test_a_sandbox_is_not_given_the_host(client: SyncClient, start: Callable[..., SyncSession], root: str) -> None:
     wide = start(filesystem_id=BOX, mounts=(Mount(agent_prefix="/host", canonical_prefix=root),), workdir="/host")
     with pytest.raises(CallFailed) as refused:
@@ -328,6 +330,30 @@ def refusal(agent: SyncClient, session: str, path: str) -> str | None:
         assert "SECRET" not in str(error)
         return error.code
     return None
+
+
+@pytest.mark.requirement("BOX-11")
+def test_a_sandbox_of_another_user_reads_no_file_that_this_user_may_not(
+    boxed: Callable[..., SandboxView], client: SyncClient, s: SyncSession, tree: Path
+) -> None:
+    for name, mode in (("open", 0o644), ("secret", 0o600)):
+        (tree / name).write_text(name)
+        (tree / name).chmod(mode)
+    tree.chmod(0o755)
+    os.link(tree / "secret", tree / "linked")
+    try:
+        box = boxed(uid=65534)
+    except CallFailed as refused:
+        pytest.skip(f"needs root, or access control lists: {refused}")
+    own = box.sessions[0]
+    assert client.file_index(own, "open").kind == "text"
+    for name in ("secret", "linked"):
+        with pytest.raises(CallFailed) as unread:
+            client.file_index(own, name)
+        assert unread.value.code == "source_unreachable"
+    assert [found.outcome for found in client.file_discover(own, ["secret", "linked"]).objects] == ["ignored"] * 2
+    client.sandbox_release(box.sandbox)
+    assert s.read("secret").kind == "text", "nobody is kept from it any more"
 
 
 @pytest.mark.requirement("BOX-8")

@@ -1,7 +1,7 @@
 """``sandbox.*``: the harness's side of sandboxes. None of it exists on a sandbox's own socket: they do not nest."""
 
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 import anyio
@@ -9,16 +9,20 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.mounts.mapping import normalise
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.registry import Home, Sandboxes
 from ctxd.sessions.calls import Call, call_of, kept_result
 from ctxd.sessions.registry import Sessions
+from ctxd.sources.port import Limited
+from ctxd.sources.rights import User
 from ctxd.store.answers import Replay
 from ctxd.store.writes import Accepted, Pending, Write
 from ctxd_protocol import methods as wire
 from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.sessions import Mount
 
 _USER: Final = "uid:"
 """How the principals of the host's users begin; their number follows."""
@@ -27,8 +31,10 @@ _USER: Final = "uid:"
 class Known:
     """The sessions, as sandboxes ask for them; see ``ctxd.sandboxes.registry.Households``."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, source: Limited) -> None:
+        """``source`` reads the files of the host for sandboxes."""
         self._sessions = sessions
+        self._source = source
 
     def home(self, session: str) -> Home:
         """Where the files of ``session`` lie. Raises: CtxdError session_not_found."""
@@ -39,6 +45,17 @@ class Known:
     def current(self, session: str) -> CurrentContext:
         """The durable context of ``session``. Raises: CtxdError session_not_found."""
         return self._sessions.current(session)
+
+    def limit(self, sandbox: str, mounts: Sequence[Mount], uid: int | None) -> None:
+        """Read nothing below ``mounts`` that user ``uid`` may not; null: the daemon's own. Blocks briefly."""
+        if uid is not None and uid != os.geteuid():
+            host = (None, self._sessions.host_filesystem_id)
+            roots = [normalise(mount.canonical_prefix).rstrip("/") for mount in mounts if mount.filesystem_id in host]
+            self._source.limit(sandbox, roots, User.of(uid))
+
+    def lift(self, sandbox: str) -> None:
+        """End that limit, if there is one."""
+        self._source.lift(sandbox)
 
     def holds(self, session: str, object: str) -> bool:
         """Whether its index has ``object``, as far as is in memory: as after any call for the session."""

@@ -1,0 +1,109 @@
+"""A user whom the daemon reads for reads no more by it than without it."""
+
+import ctypes
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.sources.filesystem import HostFiles
+from ctxd.sources.port import Missing, Present, Regular, Unreadable
+from ctxd.sources.rights import READ, User, allows
+
+ANOTHER = User(65534)
+REFUSED = Unreadable(errno.EACCES)
+MASKED = [(0x01, 6, -1), (0x02, 6, 7), (0x04, 4, -1), (0x08, 4, 30), (0x10, 2, -1), (0x20, 4, -1)]
+
+
+def found(mode: int) -> os.stat_result:
+    return os.stat_result((0o100000 | mode, 1, 1, 1, 5, 50, 0, 0, 0, 0))
+
+
+@pytest.mark.requirement("BOX-11")
+@pytest.mark.parametrize(
+    ("user", "mode", "entries", "may"),
+    [
+        (User(0), 0o000, [], True),
+        (User(5), 0o400, [], True),
+        (User(5), 0o044, [], False),
+        (User(6, frozenset({50})), 0o040, [], True),
+        (User(6, frozenset({50})), 0o604, [], False),
+        (User(6), 0o640, [], False),
+        (User(6), 0o604, [], True),
+        (User(7), 0o660, [(0x02, 4, 7), (0x04, 0, -1), (0x10, 6, -1)], True),
+        (User(7), 0o664, [(0x02, 0, 7), (0x04, 6, -1), (0x10, 6, -1)], False),
+        (User(7), 0o664, MASKED, False),
+        (User(6, frozenset({30})), 0o664, MASKED, False),
+        (User(6, frozenset({30})), 0o660, [(0x04, 0, -1), (0x08, 4, 30), (0x10, 4, -1)], True),
+        (User(6, frozenset({50})), 0o664, [(0x04, 0, -1), (0x10, 6, -1)], False),
+        (User(6), 0o664, MASKED, True),
+    ],
+)
+def test_it_is_judged_as_the_kernel_would(
+    user: User, mode: int, entries: list[tuple[int, int, int]], may: bool
+) -> None:
+    assert allows(user, found(mode), entries, READ) is may
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path.resolve() / "project"
+    (root / "closed").mkdir(parents=True)
+    for name, mode in (("open", 0o644), ("secret", 0o600), ("closed/open", 0o644)):
+        (root / name).write_text(name)
+        (root / name).chmod(mode)
+    (root / "link").symlink_to("/w/closed/open")
+    (root / "closed").chmod(0o700)
+    root.chmod(0o755)
+    return root
+
+
+def files_of(root: Path) -> HostFiles:
+    files = HostFiles(SystemClock())
+    files.confine(str(root), (("/w", str(root)),))
+    return files
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-11")
+async def test_what_a_sandboxs_user_may_not_read_is_neither_read_nor_told(project: Path) -> None:
+    files = files_of(project)
+    files.limit("box", [str(project)], ANOTHER)
+    paths = [f"{project}/{name}" for name in ("open", "secret", "closed/open", "closed/none", "link", "none")]
+    read, looked = await files.read_many(paths), await files.look_many(paths)
+    assert isinstance(read[0], Present)
+    assert isinstance(looked[0], Regular)
+    assert read[1:5] == looked[1:5] == [REFUSED] * 4
+    assert isinstance(read[5], Missing)
+    files.lift("box")
+    assert all(isinstance(one, Present) for one in await files.read_many([paths[1], paths[2], paths[4]]))
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-11")
+@pytest.mark.parametrize("swapped", [("open", "secret"), ("closed", "mine")], ids=["files", "directories"])
+async def test_swapping_names_meanwhile_reads_no_more(project: Path, swapped: tuple[str, str]) -> None:
+    (project / "mine").mkdir(mode=0o755)
+    (project / "mine" / "open").write_text("mine")
+    (project / "mine").chmod(0o755)
+    files, libc = files_of(project), ctypes.CDLL(None)
+    files.limit("box", [str(project)], ANOTHER)
+    one, other = (os.fsencode(project / name) for name in swapped)
+    ended = threading.Event()
+
+    def attack() -> None:
+        while not ended.is_set():
+            assert libc.renameat2(-100, one, -100, other, 2) == 0
+
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    path = str(project / ("open" if swapped[0] == "open" else "mine/open"))
+    try:
+        told = [reading.text for reading in await files.read_many([path] * 3000) if isinstance(reading, Present)]
+    finally:
+        ended.set()
+        attacker.join()
+    assert set(told) == {"open" if swapped[0] == "open" else "mine"}
