@@ -98,10 +98,13 @@ def socket_file(path: str) -> Check:
     return ok(name, f"mode {mode:04o}")
 
 
-def daemon(status: DaemonStatus | None, error: str, client_version: str) -> Iterator[Check]:
-    """Whether a daemon answers, is of our version, and takes writes. ``error`` says why ``status`` is null."""
+def daemon(
+    status: DaemonStatus | None, error: str, client_version: str, remedy: str = "start it: ctxd run"
+) -> Iterator[Check]:
+    """Whether a daemon answers, is of our version, and takes writes. ``error`` says why ``status`` is null, and
+    ``remedy`` what helps then."""
     if status is None:
-        yield fail("daemon", error, "start it; a socket that nobody listens on is replaced at the start")
+        yield fail("daemon", error, remedy)
         return
     yield ok("daemon", f"{status.state}, pid {status.pid}")
     if status.version == client_version:

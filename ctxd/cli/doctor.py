@@ -15,7 +15,7 @@ from ctxd.cli.exits import CHECK_FAILED, OK
 from ctxd.cli.screen import Colour, cell
 from ctxd.clock import SystemClock
 from ctxd.config import Config, ConfigError, load
-from ctxd_client.errors import CallFailed
+from ctxd_client.errors import CallFailed, TimedOut
 from ctxd_client.paths import find_socket
 from ctxd_client.sync import connect_sync
 from ctxd_protocol.sandboxes import SandboxView
@@ -63,7 +63,7 @@ def _all(run: Invocation) -> list[Check]:
         checks.environment(os.environ),
         checks.socket_path(path),
         checks.socket_file(path),
-        *checks.daemon(status, asked.silence, __version__),
+        *checks.daemon(status, asked.silence, __version__, asked.remedy),
         checks.distribution(),
         checks.executables(os.environ.get("PATH", "")),
         checks.sqlite(),
@@ -100,10 +100,11 @@ def _node(status: DaemonStatus | None, config: Config | None) -> str:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What a daemon says of itself; ``silence`` tells why there is no ``status``."""
+    """What a daemon says of itself; ``silence`` tells why there is no ``status``, and ``remedy`` what helps."""
 
     status: DaemonStatus | None
     silence: str
+    remedy: str
     sandboxes: tuple[SandboxView, ...] = ()
     watching: Watching = Watching(watcher=None)
 
@@ -113,9 +114,13 @@ def _ask(path: str) -> _Asked:
         with connect_sync(path, deadline_s=ANSWER_S_MAX, client="ctx doctor", version=__version__) as client:
             status = client.daemon_status()
             boxes = client.sandbox_list().sandboxes
-            return _Asked(status, "", boxes, client.tracker_list(limit=1).watching)
+            return _Asked(status, "", "", boxes, client.tracker_list(limit=1).watching)
+    except TimedOut as error:
+        return _Asked(
+            None, error.message, "it is stuck: its log may say why; systemctl restart ctxd, or end it and start it"
+        )
     except CallFailed as error:
-        return _Asked(None, error.message)
+        return _Asked(None, error.message, error.hint)
 
 
 def _show(run: Invocation, check: Check) -> None:

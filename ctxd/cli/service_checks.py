@@ -144,7 +144,7 @@ def _tried(bubblewrap: str, box: SandboxView) -> Check:
         return fail(name, f"user {user} is refused inside a sandbox", "register it with the uid of the user inside")
     if told.startswith("bwrap:"):
         return warn(name, f"it cannot be tried: {told}", "allow user namespaces, or run ctx doctor as root")
-    return fail(name, f"not answered inside a sandbox: {told}", "mount its directory, not its socket, and restart it")
+    return fail(name, f"not answered inside a sandbox: {told}", "restart the daemon: it opens the socket again there")
 
 
 def _amiss(directory: Path) -> str:

@@ -219,6 +219,21 @@ def test_a_socket_nobody_listens_on_is_told_by_doctor(ctx, tmp_path):
     ran = ctx("doctor", "--socket", str(path))
     assert ran.code == 7
     assert "nobody listens" in ran.out
+    assert f"start a daemon there: ctxd run --socket {path}" in ran.out
+
+
+def test_a_daemon_that_does_not_answer_is_told_by_doctor_from_one_that_is_not_there(ctx, tmp_path, monkeypatch):
+    import socket
+
+    monkeypatch.setattr("ctxd.cli.doctor.ANSWER_S_MAX", 0.2)
+    path = tmp_path / "stuck.sock"
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.bind(str(path))
+        path.chmod(0o600)
+        stuck.listen()
+        ran = ctx("doctor", "--socket", str(path))
+    assert ran.code == 7
+    assert re.search(r"✗ daemon +no answer from .*\n +fix: it is stuck", ran.out), ran.out
 
 
 GOLDEN = """\
