@@ -2,7 +2,8 @@
 
 Notices are not stored: they are derived from the journal, so they can be read from any sequence on, also after a
 restart and for sessions that are not live. A subscription gets the same ones as they become durable. The promise: from
-the sequence it asks for, a subscriber gets each notice once and in order.
+the sequence it asks for, a subscriber gets each notice once and in order. A change that nobody had reported is told
+again once its author has (``ctxd.sessions.authorship``); of what is read afterwards only the latter is part.
 
 Cost: what a session has read and what became of that; nothing depends on how many other sessions there are.
 """
@@ -141,16 +142,26 @@ class Notices:
         upto = self._head_seq()
         notices: list[Notice] = []
         authors: dict[int, str | None] = {}
-        for stored in await self._versions_since(live, after, upto):
+        versions = await self._versions_since(live, after, upto)
+        restated = _restated(versions)
+        for stored in versions:
             if len(notices) >= limit and stored.tx > notices[-1].seq:
                 return notices, notices[-1].seq
-            if stored.tx not in authors:
-                page = await self._store.changes(after=stored.tx - 1, limit=_VERSIONS)
-                authors.update((change.seq, change.session) for change in page)
+            by = await self._author(stored.tx, authors)
+            again = restated.get((stored.document.id, stored.tx))
+            if by is None and again is not None and await self._author(again, authors) is not None:
+                # Its author has claimed it since, which is told instead.
+                continue
             # What the session changed itself takes no place in the page.
-            if (by := authors[stored.tx]) != session:
+            if by != session:
                 notices.append(_notice(live, stored.document, stored.tx, stored.valid_time, by))
         return notices, max(after, upto)
+
+    async def _author(self, seq: int, known: dict[int, str | None]) -> str | None:
+        if seq not in known:
+            page = await self._store.changes(after=seq - 1, limit=_VERSIONS)
+            known.update((change.seq, change.session) for change in page)
+        return known[seq]
 
     async def subscribe(self, session: str, after: int | None, callback: Callable[[Notice], None]) -> Subscription:
         """Have ``callback`` handed every notice to ``session`` beyond ``after`` (null: now), on the loop and in order.
@@ -259,6 +270,18 @@ def _notice(live: LiveSession, document: Document, seq: int, vt: int, by: str | 
         content_hash=None if deleted else document.content_hash,
         valid_time=vt,
     )
+
+
+def _restated(versions: Iterable[Stored]) -> dict[tuple[str, int], int]:
+    """Those of ``versions``, by object and sequence, that were stored again as they were; the sequence of that."""
+    newest: dict[str, Stored] = {}
+    found: dict[tuple[str, int], int] = {}
+    for stored in versions:
+        before = newest.get(stored.document.id)
+        if before is not None and before.document.content_hash == stored.document.content_hash:
+            found[stored.document.id, before.tx] = stored.tx
+        newest[stored.document.id] = stored
+    return found
 
 
 def _read_in(payload: dict[str, object]) -> Iterable[str]:

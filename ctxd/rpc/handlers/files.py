@@ -23,13 +23,13 @@ from ctxd.mounts.mapping import normalise
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions import changes
+from ctxd.sessions.authorship import claimed, until_durable
 from ctxd.sessions.calls import Call, again, call_of, kept_result
 from ctxd.sessions.delta import NOTHING, Delta
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.resume import portions
 from ctxd.sessions.state import SessionState
-from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Accepted
 from ctxd_protocol.methods import (
     Discovered,
@@ -85,6 +85,8 @@ class _Files:
                 # A sandbox is believed about itself, not about a file that others read too.
                 observer=None if caller.capability == "host" else params.session,
             )
+            if params.cause == "edit" and indexed.outcome == "unchanged":
+                indexed = await claimed(self._store, indexed)
             # No await from here to the write: another session's version cannot come between.
             delta = _met(live.state, indexed.object, params.cause)
             result = _told(indexed)
@@ -101,7 +103,7 @@ class _Files:
                     result=kept_result(call, result),
                 )
                 return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
-        await _until_durable(self._store, indexed.basis)
+        await until_durable(self._store, indexed.basis)
         return Accepted(barrier, lambda _: result)
 
     async def discover(self, caller: Caller, params: FileDiscoverParams) -> Accepted:
@@ -217,19 +219,3 @@ def _told(indexed: Indexed) -> FileIndexResult:
 
 def _row(found: Found) -> Discovered:
     return Discovered(path=found.path, outcome=found.outcome, object=found.object, reason=found.reason)
-
-
-async def _until_durable(store: VersionStore, basis: int) -> None:
-    """Return once version ``basis``, which may be another session's, can no longer be lost.
-
-    Raises: CtxdError store_failed if it was.
-    """
-    durable = store.head()
-    if durable is not None and durable.seq >= basis:
-        return
-    await store.settled()
-    durable = store.head()
-    if durable is None or durable.seq < basis:
-        raise CtxdError(
-            "store_failed", "the version this rests on was lost", hint="Send it again.", outcome="not_applied"
-        )

@@ -11,7 +11,7 @@ from ctxd import failpoints
 from ctxd.clock import SystemClock
 from ctxd.sessions import changes
 from ctxd.sessions.calls import Call
-from ctxd.sessions.tracking import KIND, Tracking
+from ctxd.sessions.tracking import BUSY_S, KIND, Tracking
 from ctxd.trackers.opening import file_trackers
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.tracked import Tracked
@@ -89,6 +89,65 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
             while len(await world.store.history(id)) < 3:
                 await anyio.sleep(0.01)
         assert (await authors(world, id))[1:] == [("file.index", "s"), (KIND, None)]
+
+
+@asynccontextmanager
+async def found_by_a_tracker(tmp_path: Path, *readers: str) -> AsyncIterator[tuple[World, Path, str]]:
+    """A file that ``readers`` read and of which a tracker stored the second version; nothing is at work."""
+    file = tmp_path / "a"
+    file.write_text("1")
+    async with running(tmp_path / "state") as world, tracking(world, file_trackers(SystemClock())) as made:
+        for name in readers:
+            await world.call("session.create", session=name, agent="a", workdir=str(tmp_path))
+            id = await world.read(name, file)
+        await followed(made, id)
+        await anyio.sleep(2 * BUSY_S)
+        file.write_text("2")
+        with anyio.fail_after(WAIT_S_MAX):
+            while len(await world.store.history(id)) < 2:
+                await anyio.sleep(0.01)
+        assert (await authors(world, id))[-1] == (KIND, None)
+        yield world, file, id
+
+
+async def told(world: World, session: str) -> list[tuple[int, str | None]]:
+    """Sequence and author of the notices to ``session``."""
+    await world.store.settled()
+    return [(each.seq, each.by_session) for each in (await world.call("session.notices", session=session)).notices]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-8")
+@pytest.mark.requirement("NOT-2")
+async def test_an_edit_that_is_reported_late_is_its_author_s_and_the_readers_are_told_so(tmp_path: Path) -> None:
+    async with found_by_a_tracker(tmp_path, "writer", "reader") as (world, file, id):
+        heard: list[tuple[int, str | None]] = []
+        await world.notices.subscribe("reader", 0, lambda notice: heard.append((notice.seq, notice.by_session)))
+        assert [by for _, by in await told(world, "writer")] == [None], "it has not said so yet"
+        first, second = await world.store.history(id)
+        edited = await world.call("file.index", session="writer", path=str(file), cause="edit")
+        assert edited.outcome == "updated"
+        assert (await authors(world, id))[1:] == [(KIND, None), ("file.index", "writer")]
+        claim = (await world.store.history(id))[-1]
+        assert claim.document == second.document != first.document
+        assert claim.content_ref == second.content_ref
+        assert await told(world, "writer") == []
+        assert await told(world, "reader") == [(claim.tx, "writer")]
+        assert heard == [(second.tx, None), (claim.tx, "writer")]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-8")
+async def test_only_the_first_who_reports_a_change_as_its_edit_has_it(tmp_path: Path) -> None:
+    async with found_by_a_tracker(tmp_path, "writer", "reader", "other") as (world, file, id):
+        for cause in ("read", "check"):
+            seen = await world.call("file.index", session="reader", path=str(file), cause=cause)
+            assert seen.outcome == "unchanged", "who looks has not written"
+        for session, outcome in (("writer", "updated"), ("writer", "unchanged"), ("other", "unchanged")):
+            edited = await world.call("file.index", session=session, path=str(file), cause="edit")
+            assert edited.outcome == outcome
+        assert (await authors(world, id))[-2:] == [(KIND, None), ("file.index", "writer")]
+        assert [by for _, by in await told(world, "other")] == ["writer"]
 
 
 @pytest.mark.anyio

@@ -13,7 +13,7 @@ from ctxd.clock import SystemClock
 from ctxd.indexing.index import Indexer
 from ctxd.mounts.devices import host_devices
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.handlers import objects, sessions, toolcalls
+from ctxd.rpc.handlers import files, objects, sessions, toolcalls
 from ctxd.sessions import changes
 from ctxd.sessions.calls import Call
 from ctxd.sessions.notices import Notices
@@ -41,6 +41,7 @@ class World:
             sessions.handlers(self.sessions, self.indexer, self.notices, Collapse())
             | toolcalls.handlers(self.sessions)
             | objects.handlers(self.sessions)
+            | files.handlers(self.sessions, self.indexer)
         )
 
     def now(self, method: str, **params: Any) -> Any:
