@@ -121,7 +121,7 @@ TRK-4 | A watch that is lost or cannot be had - a limit, an overflow, a director
 TRK-5 | A tracked file is attached, orphaned or resumed, and `tracker.list` tells which, since when and why. | spec 5.9
 TRK-6 | Files are followed for a session while it is in use: not while it is paused or closed, and after a restart from its next use on, when what changed meanwhile is found. | spec 5.9
 TRK-7 | Only what the daemon can look at itself is followed; nothing that a symlink leads to out of a sandbox's mounts is watched. | spec 5.8
-TRK-8 | A session that is at work when a file it follows changes is given a moment to report the change as its own; one that a tracker stores has no author. | ctxd
+TRK-8 | A session that is at work when a file it follows changes is given a moment to report the change as its own; one that a tracker stores has no author until the first session that reports the edit, however much later: its readers are told again, with the author, who is not told of it in what it reads from then on. | ctxd
 RPC-1 | One JSON-RPC 2.0 message a line; `hello` is optional. | ctxd
 RPC-2 | Malformed input gets the standard's error and never harms another client. | ctxd
 RPC-3 | A method that a connection may not call does not exist for it. | ctxd
