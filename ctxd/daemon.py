@@ -39,6 +39,7 @@ from ctxd.rpc.lane import Floor
 from ctxd.rpc.listeners import Listeners
 from ctxd.rpc.scrapes import serve_metrics
 from ctxd.rpc.server import Server
+from ctxd.sandboxes.census import census
 from ctxd.sandboxes.places import Places
 from ctxd.sandboxes.registry import Sandboxes
 from ctxd.secrets.guard import KEY_BYTES, Guard
@@ -315,7 +316,6 @@ class Daemon:
             status=self.status(),
             tally=floor.tally,
             commits=self._store.commit_durations,
-            watching=trackers.watching_of(tracking),
             tracked=[] if tracking is None else [file.state for file in tracking.trackers.tracked.files.values()],
             sandboxes=len(boxes),
             sandbox_connections=listeners.connections(),
@@ -344,6 +344,8 @@ class Daemon:
             sessions_live=self._sessions.live_count,
             objects_cached=self._store.cached,
             store=store,
+            tracking=trackers.watching_of(self._tracking),
+            sandboxes=census([] if self._sandboxes is None else self._sandboxes.all()),
         )
 
 

@@ -5,7 +5,8 @@ import click
 from ctxd.cli.command import Command, Invocation, common
 from ctxd.cli.screen import Colour, cell
 from ctxd.cli.words import count, span
-from ctxd_protocol.status import DaemonStatus, ProjectionStatus
+from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus
+from ctxd_protocol.trackers import Watching
 
 
 @click.command(cls=Command, examples="ctx status\nctx status --json | jq .store.head_seq")
@@ -34,11 +35,34 @@ def _lines(found: DaemonStatus) -> list[tuple[str, str]]:
         ("connections", f"{count(found.connections)}, {count(found.in_flight)} calls in flight"),
         ("calls", count(found.requests)),
         ("sessions", f"{count(found.sessions_live)} live, {count(found.objects_cached)} objects in memory"),
+        ("files", _followed(found.tracking)),
+        *_sandboxes(found.sandboxes),
         ("store", f"{store.backend}, {store.state}{reason}, {count(store.pending_writes)} writes pending"),
         ("journal", f"{count(store.rows)} rows in {count(store.commits)} commits, head {store.head_seq}"),
         ("flush", f"p50 {store.flush_ms_p50:.1f} ms, p99 {store.flush_ms_p99:.1f} ms"),
         *_projection(store.projection),
     ]
+
+
+def _followed(found: Watching) -> str:
+    if found.watcher is None:
+        return "none followed: tracking.watcher is off"
+    parts = [
+        f"{count(found.files)} followed in {count(found.directories)} directories",
+        f"{count(found.watches)} watches by {found.watcher}",
+        f"{count(found.versions)} versions stored",
+        *([f"{count(found.polled)} directories looked at instead"] if found.polled else []),
+        *([f"{count(found.away)} directories not there"] if found.away else []),
+        *([f"events dropped {count(found.overflows)} times"] if found.overflows else []),
+    ]
+    return ", ".join(parts)
+
+
+def _sandboxes(found: SandboxesStatus) -> list[tuple[str, str]]:
+    if not found.registered:
+        return []
+    use = f"{count(found.connections)} connections, {count(found.requests)} calls, {count(found.refused)} refused"
+    return [("sandboxes", f"{count(found.registered)} registered, {use}")]
 
 
 def _projection(found: ProjectionStatus | None) -> list[tuple[str, str]]:

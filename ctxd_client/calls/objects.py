@@ -46,17 +46,18 @@ def object_get(
 def object_bulk(
     objects: Sequence[str],
     *,
+    session: str | None = None,
     valid_time: int | None = None,
     tx: int | None = None,
     content: bool = False,
 ) -> Call[ObjectBulkResult]:
-    """Many objects in one call, without content unless asked for.
+    """Many objects in one call, without content unless asked for; as ``session`` names them.
 
     Example: ``(await client.object_bulk(["a" * 64])).missing``
     """
     return Call(
         "object.bulk",
-        ObjectBulkParams(objects=tuple(objects), valid_time=valid_time, tx=tx, content=content),
+        ObjectBulkParams(objects=tuple(objects), session=session, valid_time=valid_time, tx=tx, content=content),
         ObjectBulkResult,
     )
 

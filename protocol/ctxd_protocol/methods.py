@@ -416,9 +416,10 @@ class ObjectGetResult(Result, frozen=True, kw_only=True):
 
 
 class ObjectBulkParams(Params, frozen=True, kw_only=True):
-    """Objects by their full ids, and the basis as in ``object.get``."""
+    """Objects by their full ids, and session and basis as in ``object.get``."""
 
     objects: Annotated[tuple[ObjectIdText, ...], msgspec.Meta(max_length=PATHS_MAX)]
+    session: SessionIdText | None = None
     valid_time: Milliseconds | None = None
     tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
     content: bool = False

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from ctxd_protocol.trackers import Watching
+
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How far the XTDB node at ``url`` has the journal: up to row ``seq``, ``lag_rows`` fewer than there are.
@@ -46,6 +48,19 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     projection: ProjectionStatus | None = None
 
 
+class SandboxesStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """All sandboxes together: how many are ``registered``, since when the ``oldest`` is (ms since 1970), and when the
+    first lease ends unless it is renewed; null while connections hold them all. ``refused`` counts calls beyond a
+    quota, like ``requests`` of those that are registered now."""
+
+    registered: int = 0
+    oldest: int | None = None
+    next_end: int | None = None
+    connections: int = 0
+    requests: int = 0
+    refused: int = 0
+
+
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` its starts.
 
@@ -65,3 +80,5 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     sessions_live: int
     objects_cached: int
     store: StoreStatus
+    tracking: Watching = Watching(watcher=None)
+    sandboxes: SandboxesStatus = SandboxesStatus()

@@ -247,6 +247,49 @@ def test_another_sessions_objects_are_answered_as_ones_that_do_not_exist(
             assert answers[0] == answers[1], method
 
 
+@pytest.mark.requirement("BOX-3")
+def test_a_sandbox_of_several_sessions_sees_the_objects_of_each_and_of_no_other(
+    client: SyncClient, boxed: Callable[..., SandboxView], start: Callable[..., SyncSession], s: SyncSession
+) -> None:
+    foreign = s.record("theirs", "bash", "secret").object
+    box = boxed()
+    mounts = client.session_get(box.sessions[0]).session.mounts
+    second = start(filesystem_id=BOX, mounts=mounts, workdir="/workspace")
+    client.sandbox_release(box.sandbox)
+    both = client.sandbox_register([box.sessions[0], second.id], grace_s=0, quota=ROOMY).sandbox
+    with inside(both) as agent:
+        made = [agent.toolcall_record(session, "c", "bash", "x").object for session in both.sessions]
+        for session, own, other in zip(both.sessions, made, made[::-1], strict=True):
+            found = agent.object_bulk([own, other, foreign], session=session)
+            assert [one.id for one in found.objects] == [own]
+            assert set(found.missing) == {other, foreign}
+        assert [one.id for one in agent.object_bulk(made).objects] == made[:1], "the first is meant unless one is named"
+        with pytest.raises(CallFailed) as refused:
+            agent.object_bulk(made, session=s.id)
+        assert refused.value.code == "session_not_found"
+
+
+@pytest.mark.requirement("BOX-5")
+def test_the_daemons_status_tells_of_all_sandboxes_together(
+    client: SyncClient, boxed: Callable[..., SandboxView]
+) -> None:
+    before = client.daemon_status().sandboxes
+    box = boxed(ttl_s=600, quota=Quota(requests_per_s=1, connections=3))
+    with wire(box) as call:
+        for _ in range(5):
+            call("context.current", {})
+        found = client.daemon_status().sandboxes
+    assert (found.registered, found.connections) == (before.registered + 1, before.connections + 1)
+    assert (found.requests - before.requests, found.refused - before.refused) == (5, 3)
+    assert found.oldest is not None
+    assert found.oldest <= box.created_at
+    assert found.next_end is not None
+    assert box.expires_at is not None
+    assert found.next_end <= box.expires_at
+    client.sandbox_release(box.sandbox)
+    assert client.daemon_status().sandboxes.registered == before.registered
+
+
 @pytest.mark.requirement("BOX-9")
 def test_whether_another_session_has_a_tool_call_or_a_file_does_not_show(
     boxed: Callable[..., SandboxView], s: SyncSession, tree: Path

@@ -48,7 +48,7 @@ class _ObjectCalls:
         return Accepted(sight.live.barrier if sight.live else None, lambda _: result)
 
     async def bulk(self, caller: Caller, params: wire.ObjectBulkParams) -> wire.ObjectBulkResult:
-        sight = await self._objects.sight(caller.session, confined=_is_confined(caller))
+        sight = await self._objects.sight(params.session, confined=_is_confined(caller))
         at = At(params.valid_time, params.tx)
         found = await self._objects.versions(sight, params.objects, at, content=params.content)
         return wire.ObjectBulkResult(
