@@ -199,6 +199,7 @@ class Client:
     session_append = _awaited(sessions.session_append)
     session_set_system_prompt = _awaited(sessions.session_set_system_prompt)
     session_chat = _awaited(sessions.session_chat)
+    session_export = _awaited(sessions.session_export)
     session_activate = _awaited(membership.session_activate)
     session_deactivate = _awaited(membership.session_deactivate)
     session_pin = _awaited(membership.session_pin)

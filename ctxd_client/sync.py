@@ -195,6 +195,7 @@ class SyncClient:
     session_append = _blocking(sessions.session_append)
     session_set_system_prompt = _blocking(sessions.session_set_system_prompt)
     session_chat = _blocking(sessions.session_chat)
+    session_export = _blocking(sessions.session_export)
     session_activate = _blocking(membership.session_activate)
     session_deactivate = _blocking(membership.session_deactivate)
     session_pin = _blocking(membership.session_pin)

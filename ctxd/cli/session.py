@@ -1,7 +1,9 @@
 """``ctx session``: list, show, start and end sessions."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -9,6 +11,7 @@ from ctxd.cli.command import Command, Group, Invocation, common, listing, sessio
 from ctxd.cli.exits import NOT_FOUND, USAGE, Stop
 from ctxd.cli.names import session_id
 from ctxd.cli.screen import cell
+from ctxd.cli.transcript import markdown
 from ctxd.cli.words import age, count, moment
 from ctxd.clock import SystemClock
 from ctxd_client.calls.handle import as_mounts
@@ -202,6 +205,34 @@ def close(run: Invocation, session: str | None) -> None:
     with run.client() as client:
         done = client.session_close(session_id(client, session))
     _changed(run, done, f"{done.session.session} is {done.session.state}")
+
+
+@session.command(cls=Command, examples="ctx session export s1 > s1.md\nctx session export s1 --json > s1.jsonl")
+@session_argument
+@common
+def export(run: Invocation, session: str | None) -> None:
+    """Write a transcript: prompt, turns, tool calls and what files it read, as Markdown, with --json as JSON lines.
+
+    Every secret that a rule knows is replaced, whatever the session's policy.
+    """
+    with run.client() as client:
+        records = _records(client, session_id(client, session))
+        if run.screen.as_json:
+            for record in records:
+                run.screen.record(record)
+        else:
+            for part in markdown(records):
+                run.screen.content(part)
+
+
+def _records(client: SyncClient, session: str) -> Iterator[dict[str, Any]]:
+    cursor: str | None = None
+    while True:
+        page = client.session_export(session, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        yield from page.records
+        cursor = page.next_cursor
+        if cursor is None:
+            return
 
 
 def _changed(run: Invocation, result: object, text: str) -> None:

@@ -12,6 +12,8 @@ from ctxd_protocol.methods import (
     SessionAppendResult,
     SessionConfigureParams,
     SessionCreateParams,
+    SessionExportParams,
+    SessionExportResult,
     SessionListParams,
     SessionListResult,
     SessionOwnerResult,
@@ -214,6 +216,15 @@ def session_chat(
     Example: ``(await client.session_chat("s1")).turns``
     """
     return Call("session.chat", ChatParams(session=session, first_turn=first_turn, limit=limit), ChatResult)
+
+
+def session_export(session: str, *, limit: int = 100, cursor: str | None = None) -> Call[SessionExportResult]:
+    """A page of the session's transcript, with every secret in it replaced.
+
+    Example: ``(await client.session_export("s1")).records``
+    """
+    params = SessionExportParams(session=session, limit=limit, cursor=cursor)
+    return Call("session.export", params, SessionExportResult)
 
 
 def session_notices(

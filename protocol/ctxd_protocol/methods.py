@@ -237,6 +237,27 @@ class ChatParams(Params, frozen=True, kw_only=True):
     limit: PageSize = 100
 
 
+class SessionExportParams(Params, frozen=True, kw_only=True):
+    """Which session to write out, and from where on."""
+
+    session: SessionIdText
+    limit: PageSize = 100
+    cursor: str | None = None
+
+
+class SessionExportResult(Result, frozen=True, kw_only=True):
+    """The next records of a transcript, every secret in them replaced by ``[REDACTED:rule:tag]``; ``next_cursor`` null
+    at the end.
+
+    ``record`` of each tells what it is: ``session`` first, then ``system_prompt``, ``message`` by turn with the
+    ``toolcall`` it stands for behind it, and then what else the session knows: ``toolcall``, and ``file`` without its
+    content. An ``object`` of state ``unknown`` has no version any more.
+    """
+
+    records: tuple[dict[str, Any], ...]
+    next_cursor: str | None
+
+
 class MembershipParams(Params, frozen=True, kw_only=True):
     """``object``: a full id, or a unique prefix of at least 8 characters of one in the session's index."""
 
@@ -776,6 +797,7 @@ _TABLE: Final = (
     ),
     _write("session.set_system_prompt", SystemPromptParams, WriteResult, "session", "Replace the system prompt."),
     _read("session.chat", ChatParams, ChatResult, "session", "The chat, turn by turn."),
+    _read("session.export", SessionExportParams, SessionExportResult, "host", "A transcript, always redacted."),
     _write(
         "session.activate", MembershipParams, MembershipResult, "session", "Load an object's content into the window."
     ),

@@ -172,6 +172,7 @@ SEC-7 | `ctx scan` looks through files, standard input, a session or the store, 
 SEC-8 | `object.purge` destroys what an object says in every version, wherever equal text is kept too: no file of the state directory holds it, which is searched for; the chain stays verifiable, and reads answer `purged`. | ctxd
 SEC-9 | A purge that is killed at any step is whole or not begun, and the next start ends it. | ctxd
 SEC-10 | What was said in a chat, or in some of its turns, is purged with the same proof: turns, roles and tool calls stay, messages say `[purged]`, the session goes on, and no listing, bundle or earlier assembly shows it. | ctxd
+SEC-11 | `session.export` and `ctx session export` give a session's prompt, turns, tool calls and files' metadata in order, page by page; every secret that a rule knows is replaced, whatever the policy. | ctxd
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows what the model sees, why, and what it costs, and compares two turns. | ctxd

@@ -1,4 +1,5 @@
-"""``object.purge`` and ``object.scan``: what an operator does about secrets that are stored."""
+"""``object.purge`` and ``object.scan``: what an operator does about secrets that are stored; ``session.export``: what
+leaves the store without them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.calls import Call, call_of
+from ctxd.sessions.exporting import exported, number
 from ctxd.sessions.objects import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
 from ctxd.sessions.registry import Sessions
@@ -32,7 +34,7 @@ T = TypeVar("T")
 def handlers(sessions: Sessions) -> dict[str, Handler]:
     """The methods of this family by name."""
     family = _SecretCalls(sessions)
-    return {"object.purge": family.purge, "object.scan": family.scan}
+    return {"object.purge": family.purge, "object.scan": family.scan, "session.export": family.export}
 
 
 class _SecretCalls:
@@ -85,6 +87,16 @@ class _SecretCalls:
                 elif (stored := versions.get(id)) is not None:
                     rows += await self._object(stored.document, history=params.history)
         return wire.ObjectScanResult(objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None)
+
+    async def export(self, _: Caller, params: wire.SessionExportParams) -> wire.SessionExportResult:
+        after = number(params.cursor)
+        live = await self._sessions.live(params.session)
+        async with live.lock:
+            live.require_current()
+        # What was said may yet be lost; an export is kept by others.
+        await self._store.settled()
+        records, end = await exported(self._store, self._sessions.guard, live, after=after, limit=params.limit)
+        return wire.SessionExportResult(records=tuple(records), next_cursor=None if end is None else str(end))
 
     async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:
         """At most ``limit`` ids of objects from beyond ``after`` on: those of ``session``, else all, in which chats
