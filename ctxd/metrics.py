@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 from ctxd.clock import SystemClock
 from ctxd.observe.tally import Durations, Tally
 from ctxd_protocol.status import DaemonStatus
-from ctxd_protocol.trackers import Watching
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +28,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     status: DaemonStatus
     tally: Tally
     commits: Durations
-    watching: Watching
     tracked: Sequence[str]
     sandboxes: int
     sandbox_connections: int
@@ -120,12 +118,14 @@ def _calls(figures: Figures) -> Iterator[Metric]:
 
 
 def _trackers(figures: Figures) -> Iterator[Metric]:
-    watching, states = figures.watching, Counter(figures.tracked)
+    watching, states = figures.status.tracking, Counter(figures.tracked)
     counts = [(state, states[state]) for state in ("attached", "orphaned", "resumed")]
     yield _by("ctxd_trackers", "Files that are followed, by how that goes.", "state", counts)
     yield GaugeMetricFamily("ctxd_tracked_directories", "Directories that hold them.", value=watching.directories)
     yield GaugeMetricFamily("ctxd_watches", "Watches of the system.", value=watching.watches)
     yield GaugeMetricFamily("ctxd_polled_directories", "Directories looked at instead.", value=watching.polled)
+    yield CounterMetricFamily("ctxd_watch_events", "Changes that watching told of.", value=watching.events)
+    yield CounterMetricFamily("ctxd_tracked_versions", "Versions that were stored for them.", value=watching.versions)
     yield CounterMetricFamily("ctxd_watch_overflows", "How often events were dropped.", value=watching.overflows)
 
 

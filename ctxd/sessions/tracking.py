@@ -65,6 +65,7 @@ class Tracking:
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self.trackers = trackers
+        self.versions = 0
         self._sessions = sessions
         self._store = sessions.store
         self._indexer = indexer
@@ -206,6 +207,7 @@ class Tracking:
                     floor_vt=found.floor_vt,
                 )
                 await self._store.submit(write).wait()
+                self.versions += len(found.documents)
         return away
 
     def _is_there(self, id: str) -> bool:

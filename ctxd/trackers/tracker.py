@@ -88,6 +88,7 @@ class FileTrackers:
         though it has done nothing."""
         self.tracked = tracked
         self.watcher = watcher
+        self.events = 0
         self.overflows = 0
         self.refused = 0
         self._following = Following(clock, tracked, watcher, polling, tell)
@@ -178,6 +179,7 @@ class FileTrackers:
     def _take(self, events: Sequence[Event]) -> None:
         """Note ``events`` of either watcher."""
         now = self._clock.monotonic()
+        self.events += len(events)
         for event in events:
             match event:
                 case Changed(directory, name, hint):

@@ -33,7 +33,8 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
 
     ``directories`` hold followed files; ``watches`` of the system are held for them; ``polled`` of them are looked at
     instead; ``away`` are not there. ``overflows``: how often events were dropped and every file was looked at.
-    ``refused``: files not followed because there are too many.
+    ``refused``: files not followed because there are too many. ``events``: what the system and the looks told of, and
+    ``versions``: how many versions were stored for that, both since the daemon's start.
     """
 
     watcher: WatcherKind | None
@@ -44,3 +45,5 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
     away: int = 0
     overflows: int = 0
     refused: int = 0
+    events: int = 0
+    versions: int = 0

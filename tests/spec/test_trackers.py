@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,6 +127,25 @@ def test_a_directory_takes_one_watch_however_many_files_and_sessions_it_is_for(
     for s in readers:
         s.close()
     until(lambda: client.tracker_list().watching.watches == before.watches)
+
+
+@pytest.mark.requirement("TRK-5")
+@pytest.mark.requirement("OPS-3")
+def test_the_daemon_s_status_tells_what_watching_comes_to(client: SyncClient, start: Start, tree: Path) -> None:
+    file = tree / "a.py"
+    file.write_text("1\n")
+    s = start()
+    id = s.read("a.py").object
+    followed(client, s, file)
+    before = client.daemon_status().tracking
+    assert (before.watcher, before.polled) == ("inotify" if sys.platform == "linux" else "native", 0)
+    assert before.files >= before.directories >= before.watches > 0
+    file.write_text("2, by an editor\n")
+    until(lambda: len(client.object_history(id).versions) == 2)
+    until(lambda: client.daemon_status().tracking.versions == before.versions + 1)
+    after = client.daemon_status().tracking
+    assert after.events > before.events
+    assert after == client.tracker_list().watching, "one truth"
 
 
 @pytest.mark.requirement("TRK-3")

@@ -62,6 +62,8 @@ def watching_of(tracking: Tracking | None) -> Watching:
         away=astray.count("away"),
         overflows=trackers.overflows,
         refused=trackers.refused,
+        events=trackers.events,
+        versions=tracking.versions,
     )
 
 
