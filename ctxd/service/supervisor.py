@@ -115,8 +115,8 @@ class Supervisor:
         spent_s: Callable[[], float],
         say: Callable[[], str],
     ) -> None:
-        """Tell that the daemon is alive each time ``works`` has returned within half of what the manager waits, and
-        what ``say`` tells whenever it is another thing. Runs until cancelled, which is safe.
+        """Tell that the daemon is alive, each half of what the manager waits, if ``works`` returns within a quarter,
+        and what ``say`` tells whenever it is another thing. Runs until cancelled, which is safe.
 
         That this loop turns is told by the telling; that work is done, by ``works``. One that takes longer counts as
         done for ``LONG_WORK_S`` while ``spent_s``, what its thread has taken of a processor, grows.
@@ -127,11 +127,13 @@ class Supervisor:
         late_since: float | None = None
         while True:
             began, spent = clock.monotonic(), spent_s()
-            with anyio.move_on_after(period) as waited:
+            # Less than the rest of the time: what is found at its end must still be told before that is over.
+            with anyio.move_on_after(period / 2) as waited:
                 await works()
             if not waited.cancelled_caught:
                 late_since = None
                 await self._alive(say())
+                await clock.sleep(max(0.0, began + period - clock.monotonic()))
             else:
                 late_since = began if late_since is None else late_since
                 late_s = clock.monotonic() - late_since
@@ -140,7 +142,6 @@ class Supervisor:
                     await self._alive(say())
                 else:
                     log.error("service.no_progress", seconds=round(late_s, 3))
-            await clock.sleep(max(0.0, began + period - clock.monotonic()))
 
     async def _alive(self, said: str) -> None:
         fields: dict[str, Any] = {} if self._watchdog_s is None else {"WATCHDOG": 1}
