@@ -39,7 +39,7 @@ from ctxd.rpc.lane import Floor
 from ctxd.rpc.listeners import Listeners
 from ctxd.rpc.scrapes import serve_metrics
 from ctxd.rpc.server import Server
-from ctxd.sandboxes.census import census
+from ctxd.sandboxes.census import census, room_to_track
 from ctxd.sandboxes.places import Places
 from ctxd.sandboxes.registry import Sandboxes
 from ctxd.secrets.guard import KEY_BYTES, Guard
@@ -269,6 +269,7 @@ class Daemon:
             escapes=on_host.leads_out,
             tell=lambda what, directory, reason: log.warning(what, directory=directory, reason=reason),
             keeps=live.is_watched,
+            room=lambda tracked, session: room_to_track(self._sandboxes, session, tracked.count),
         )
         return Tracking(
             live, indexer, followed, self._clock, failed=lambda error: log.error("tracker.failed", exc_info=error)

@@ -239,6 +239,10 @@ class Sandboxes:
         """Whether a sandbox may name ``session``: its mounts are then fixed."""
         return session in self._of_session
 
+    def sharing(self, session: str) -> list[Registration]:
+        """The sandboxes that may name ``session``."""
+        return [self._known[id] for id in self._of_session.get(session, ())]
+
     # --- what may be registered
 
     def _require(self, wanted: Registration) -> None:

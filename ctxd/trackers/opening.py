@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from ctxd.clock import Clock
@@ -11,7 +12,7 @@ from ctxd.trackers.places import never
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import Escapes, Watcher
 from ctxd.trackers.tracked import Tracked
-from ctxd.trackers.tracker import FileTrackers
+from ctxd.trackers.tracker import FILES_MAX, FileTrackers
 
 Choice = Literal["auto", "inotify", "native", "polling"]
 """``auto``: inotify on Linux, the system's own means elsewhere."""
@@ -24,12 +25,16 @@ def file_trackers(
     escapes: Escapes = never,
     tell: Tell = silently,
     keeps: Callable[[str], bool] = lambda session: False,
+    room: Callable[[Tracked, str], int] = lambda tracked, session: FILES_MAX,
 ) -> FileTrackers:
-    """Trackers that watch by ``choice``; for the rest see ``FileTrackers``. Run them."""
+    """Trackers that watch by ``choice``; ``room`` is told what is tracked too; for the rest see
+    ``FileTrackers``. Run them."""
     tracked = Tracked()
     watcher = _watcher(choice, clock, tracked, escapes)
     polling = PollingWatcher(clock, tracked.looked_at)
-    return FileTrackers(clock, tracked, watcher, polling, escapes=escapes, tell=tell, keeps=keeps)
+    return FileTrackers(
+        clock, tracked, watcher, polling, escapes=escapes, tell=tell, keeps=keeps, room=partial(room, tracked)
+    )
 
 
 def _watcher(choice: Choice, clock: Clock, tracked: Tracked, escapes: Escapes) -> Watcher:

@@ -101,6 +101,14 @@ class Tracked:
         """Whether ``session`` has leases."""
         return session in self._leases
 
+    def holds(self, session: str, key: str) -> bool:
+        """Whether ``session`` leases ``key``."""
+        return key in self._held.get(session, ())
+
+    def count(self, session: str) -> int:
+        """How many files ``session`` leases."""
+        return len(self._held.get(session, ()))
+
     def expired(self, now: float) -> list[str]:
         """The sessions whose leases have ended."""
         return [session for session, until in self._leases.items() if until <= now]

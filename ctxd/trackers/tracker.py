@@ -5,6 +5,7 @@ promise: of a file that is attached, the last change is handed on; if the system
 for all, that directory is looked at instead, this is told with its reason, and it is tried again until it is mended.
 """
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -17,7 +18,7 @@ from ctxd.clock import Clock
 from ctxd.trackers.coalescing import Coalescer
 from ctxd.trackers.events import Changed, Event, Lost, Overflowed
 from ctxd.trackers.following import Following, Tell, silently
-from ctxd.trackers.places import Entry, entry_of, never
+from ctxd.trackers.places import Entry, entry_of, mount_points, never
 from ctxd.trackers.port import Escapes, Watcher
 from ctxd.trackers.tracked import File, Tracked
 
@@ -53,6 +54,10 @@ Held = Callable[[str], bool]
 """Whether a change of this file had better be handed on a little later: somebody may be about to report it."""
 
 
+Room = Callable[[str], int]
+"""How many more files may be tracked for a session. Further ones are not, and still never shown stale."""
+
+
 class Followed(msgspec.Struct, frozen=True):
     """A file to track. ``read_at``: when what is known of it was read, in ms since 1970; 0 if that may be outdated."""
 
@@ -83,9 +88,11 @@ class FileTrackers:
         sweep_s: float = SWEEP_S,
         keeps: Callable[[str], bool] = lambda session: False,
         hold_s: float = HOLD_S,
+        mounted: Callable[[], frozenset[str]] = mount_points,
+        room: Room = lambda session: FILES_MAX,
     ) -> None:
         """``tracked`` is empty. ``polling`` looks at ``tracked.looked_at``. ``keeps``: whether a session's leases go on
-        though it has done nothing."""
+        though it has done nothing. ``room``: see ``Room``."""
         self.tracked = tracked
         self.watcher = watcher
         self.events = 0
@@ -99,6 +106,9 @@ class FileTrackers:
         self._sweep_s = sweep_s
         self._keeps = keeps
         self._hold_s = hold_s
+        self._mount_points = mounted
+        self._mounted: frozenset[str] = frozenset()
+        self._room = room
         self._held: dict[str, float] = {}
         self._coalescer = Coalescer()
         self._fresh: dict[str, None] = {}
@@ -116,12 +126,16 @@ class FileTrackers:
 
         ``known``: they were tracked before, in an earlier life of the session; each is handed on then.
         """
-        now_ms = self._clock.wall_ms()
+        now_ms, room = self._clock.wall_ms(), self._room(session)
         for key, file in files.items():
             read_at = 0 if known else file.read_at
-            if key not in self.tracked.files and len(self.tracked.files) >= FILES_MAX:
+            is_more = not self.tracked.holds(session, key)
+            is_new = key not in self.tracked.files
+            if (is_more and room <= 0) or (is_new and len(self.tracked.files) >= FILES_MAX):
                 self.refused += 1
-            elif self.tracked.lease(session, key, file.path, known=known, now_ms=now_ms, read_at=read_at):
+                continue
+            room -= is_more
+            if self.tracked.lease(session, key, file.path, known=known, now_ms=now_ms, read_at=read_at):
                 self._fresh[key] = None
         self.renew(session)
         if self._fresh:
@@ -261,7 +275,7 @@ class FileTrackers:
 
     async def _look(self, paths: Sequence[str]) -> list[Entry]:
         def look() -> list[Entry]:
-            return [entry_of(path, self._escapes) for path in paths]
+            return [entry_of(path, self._escapes, self._mounted) for path in paths]
 
         return await anyio.to_thread.run_sync(look, limiter=self._looking, abandon_on_cancel=True)
 
@@ -337,6 +351,16 @@ class FileTrackers:
                         for key in kept.keys:
                             self._coalescer.note(key, "written", now)
                 self._stirred.set()
+            await self._find_mounted()
             if self.tracked.indirect:
                 # A link on the way may lead elsewhere now.
                 await self._find_places(list(self.tracked.indirect))
+
+    async def _find_mounted(self) -> None:
+        """Take note of files that were mounted since, or are no more: the system does not tell of changes of those."""
+        now = await anyio.to_thread.run_sync(self._mount_points, limiter=self._looking, abandon_on_cancel=True)
+        changed, self._mounted = now ^ self._mounted, now
+        await self._find_places({key: None for path in changed for key in self._keys_called(path)})
+
+    def _keys_called(self, path: str) -> Iterable[str]:
+        return self.tracked.keys_at(*os.path.split(path))

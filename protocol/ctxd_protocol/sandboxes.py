@@ -54,7 +54,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     ``in_flight``: calls of all its connections that are not answered. ``requests_per_s`` and ``writes_per_s``:
     averages; twice as much may come at once. ``write_bytes_per_day``: parameters of its writes, all at once if
     need be; counted from the daemon's start. ``objects``: entries of the indexes of its sessions; one call may go
-    beyond it by what it finds.
+    beyond it by what it finds. ``tracked_files``: those of its files that are followed on disk; of others a change
+    is seen when they are shown.
     """
 
     connections: _Count = 8
@@ -63,6 +64,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     writes_per_s: _Count = 100
     write_bytes_per_day: Annotated[int, msgspec.Meta(ge=1)] = 2 * 1024**3
     objects: _Count = 100_000
+    tracked_files: _Count = 20_000
 
 
 class SandboxView(msgspec.Struct, frozen=True, kw_only=True):
