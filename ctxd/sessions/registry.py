@@ -215,7 +215,7 @@ class Sessions:
         self._drop(frozenset((session,)))
 
     def normalised(self, settings: Settings) -> Settings:
-        """``settings`` with a plain working directory.
+        """``settings`` with a plain working directory, and labels as they are to be kept.
 
         Raises: CtxdError invalid_path for that or for a mount, too_large for more of them than are kept.
         """
@@ -228,7 +228,8 @@ class Sessions:
                 outcome="not_applied",
             )
         self._mount_table(settings)
-        return msgspec.structs.replace(settings, workdir=normalise(settings.workdir))
+        labels = self.guard.capture(settings.secrets).value(settings.labels)
+        return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels)
 
     def _mount_table(self, settings: Settings) -> MountTable:
         host = self.host_filesystem_id

@@ -66,7 +66,9 @@ def test_under_redact_no_byte_of_a_secret_is_kept_whichever_way_it_came(
     kept: Running, tree: Path, tmp_path: Path
 ) -> None:
     with connect_sync(kept.socket) as client:
-        s = client.session("s", agent="a", workdir=str(tree), secrets="redact")
+        s = client.session("s", agent="a", workdir=str(tree), secrets="redact", labels={"deploy": f"with {TOKEN}"})
+        assert client.session_get("s").session.labels["deploy"].startswith("with [REDACTED:github-token:")
+        client.session_configure("s", labels={"deploy": f"now {TOKEN}"})
         id = say(s, tree)
         text = s.assemble().text
         secret = client.object_get(id).object.payload["secrets"]["found"][0]
