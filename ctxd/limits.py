@@ -28,8 +28,8 @@ CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 more."""
 
 LOG_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of write-ahead log after which it begins again from its start, for which writes wait; and bytes that it may grow
-while it is copied before they wait for that."""
+"""Bytes of write-ahead log after which it begins again from its start, for which writes wait; also bytes by which it
+may grow while it is copied, before they wait for that."""
 
 CHECKPOINT_IDLE_S: Final = 1.0
 """Seconds without a write after which the write-ahead log is emptied."""
