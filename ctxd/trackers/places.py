@@ -5,7 +5,9 @@ Everything here blocks and belongs in a thread. Nothing here changes anything.
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Container
 from typing import Final
 
 import msgspec
@@ -15,6 +17,8 @@ from ctxd.trackers.port import Escapes
 
 Identity = tuple[int, int]
 """Device and inode of a directory."""
+
+_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 _REMOTE: Final = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph afs ncpfs glusterfs vboxsf prl_fs fuse.sshfs fuse.rclone fuse.s3fs "
@@ -26,7 +30,8 @@ _REMOTE: Final = frozenset(
 class Entry(msgspec.Struct, frozen=True):
     """A file's name: the places, as directory and name, at which changes of it show.
 
-    ``linked``: the file has other names too, and what is written through those shows at none of its places.
+    ``linked``: the file has other names too, or is mounted there from elsewhere, and what is written through those
+    shows at none of its places.
     ``changed_ms``: when it last changed, in ms since 1970; null if nothing is there.
     """
 
@@ -40,13 +45,27 @@ def never(path: str, led_to: str) -> bool:
     return False
 
 
-def entry_of(path: str, escapes: Escapes = never) -> Entry:
-    """The entry at ``path``. A symlink shows changes at its own place and at its target's, unless that ``escapes``."""
+def mount_points(mountinfo: str = "/proc/self/mountinfo") -> frozenset[str]:
+    """The paths that something is mounted on, single files among them; none where the system does not tell."""
+    try:
+        with open(mountinfo, "rb") as file:
+            places = [line.split(b" ")[4] for line in file]
+    except OSError:
+        return frozenset()
+    return frozenset(os.fsdecode(_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place)) for place in places)
+
+
+def entry_of(path: str, escapes: Escapes = never, mounted: Container[str] = frozenset()) -> Entry:
+    """The entry at ``path``. A symlink shows changes at its own place and at its target's, unless that ``escapes``.
+
+    ``mounted``: see ``mount_points``.
+    """
     own = (os.path.dirname(path), os.path.basename(path))
     try:
         found = os.lstat(path)
         if not stat.S_ISLNK(found.st_mode):
-            return Entry((own,), found.st_nlink > 1 and stat.S_ISREG(found.st_mode), _changed_ms(found))
+            linked = stat.S_ISREG(found.st_mode) and (found.st_nlink > 1 or path in mounted)
+            return Entry((own,), linked, _changed_ms(found))
         target = os.path.realpath(path, strict=True)
         led_to = os.stat(target)
     except (OSError, ValueError):
@@ -54,7 +73,7 @@ def entry_of(path: str, escapes: Escapes = never) -> Entry:
     if escapes(path, target):
         return Entry((own,))
     theirs = (os.path.dirname(target), os.path.basename(target))
-    return Entry((own, theirs), led_to.st_nlink > 1, max(_changed_ms(found), _changed_ms(led_to)))
+    return Entry((own, theirs), led_to.st_nlink > 1 or target in mounted, max(_changed_ms(found), _changed_ms(led_to)))
 
 
 def _changed_ms(found: os.stat_result) -> int:

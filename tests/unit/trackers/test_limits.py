@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.trackers.places import Filesystems, entry_of, refusal
+from ctxd.trackers.places import Filesystems, entry_of, mount_points, refusal
 
 MOUNTINFO = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -66,6 +66,20 @@ def test_a_name_shows_changes_at_its_own_place_and_at_that_of_what_it_leads_to(t
         assert entry_of(f"{place}/{name}").places == ((place, name),)
     assert [entry_of(f"{place}/{name}").linked for name in ("plain", "many", "names")] == [False, True, True]
     assert entry_of(f"{place}/none").changed_ms is None
+
+
+def test_a_file_that_is_mounted_from_elsewhere_has_another_name(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    (tmp_path / "a b").write_text("1")
+    escaped = str(tmp_path).replace(" ", "\\040") + "/a\\040b"
+    table.write_text(f"22 1 254:0 / / rw - ext4 /dev/vda rw\n40 22 254:0 /x {escaped} rw - ext4 /dev/vda rw\n")
+    mounted = mount_points(str(table))
+    assert mounted == {"/", str(tmp_path / "a b")}
+    assert entry_of(str(tmp_path / "a b"), mounted=mounted).linked
+    assert not entry_of(str(tmp_path / "a b")).linked
+    os.symlink("a b", tmp_path / "link")
+    assert entry_of(str(tmp_path.resolve() / "link"), mounted=mounted).linked
+    assert mount_points(str(tmp_path / "none")) == frozenset()
 
 
 def test_each_refusal_says_what_can_be_done_about_it() -> None:

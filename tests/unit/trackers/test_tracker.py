@@ -427,6 +427,26 @@ async def test_run_again_the_trackers_take_up_what_they_tracked(tmp_path: Path) 
         await handed.last("a", "watched")
 
 
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-4")
+async def test_a_file_that_is_mounted_from_elsewhere_is_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    fake, tracked, mounted = FakeWatcher(), Tracked(), set[str]()
+    fake.mkdir(str(tmp_path))
+    polling = PollingWatcher(SystemClock(), tracked.looked_at, interval_s=0.02)
+    trackers = FileTrackers(SystemClock(), tracked, fake, polling, sweep_s=0.05, mounted=lambda: frozenset(mounted))
+    async with running(trackers, {"a": str(file)}) as handed:
+        await following(trackers, handed)
+        file.write_text("mounted over it, and no watch tells")
+        mounted.add(str(file))
+        await handed.last("a", "mounted over it, and no watch tells")
+        file.write_text("written where it comes from")
+        await handed.last("a", "written where it comes from")
+        mounted.clear()
+        await handed.until(lambda: not tracked.looked_at(str(tmp_path)))
+
+
 class Meddled(FakeWatcher):
     """Has something happen just before a directory is watched, once, or fails then."""
 
