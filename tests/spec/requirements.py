@@ -205,7 +205,7 @@ PRJ-6 | `ctxd verify --store` compares journal, embedded versions and node, vers
 PRJ-7 | On an XTDB node the daemon does all that this specification says; reads of the past are answered by the node, merged with what it lacks, and by the embedded versions when it does not answer. | ctxd
 PRJ-8 | Rows that wait for the node are told of when half the room for them is taken; from four fifths on writes pass as fast as rows drain, and when it is full they are refused, applied nowhere, and told when to come back. | ctxd
 PRJ-9 | The store is `sqlite` or `xtdb`, named alone or in a table with its address, in a file, the environment or a flag. | ctxd
-PRJ-10 | What is purged is evicted from the node, all its versions and texts, and nothing that still holds it there is shown meanwhile. | ctxd
+PRJ-10 | What is purged is evicted from the node, all its versions and texts, and nothing that still holds it there is shown meanwhile; a text that something else says stays, and what is left of a restated one comes, wherever that is cut off. | ctxd
 HST-1 | A session that was paused on one of several hosts is resumed on another with the same sets, chat and settings, and each of its recorded assemblies has the same bytes there; so it is when it comes back, and after a break at any point of it. | ctxd
 HST-2 | A session has one owner among the hosts; one whose owner is alive is refused elsewhere as `session_owned_elsewhere`, which names the host, and is listed on request. | ctxd
 HST-3 | A session of a host that was silent for its lease can be taken over; whether it was is judged by the observer's own monotonic clock alone. | ctxd

@@ -41,6 +41,11 @@ def content_id(ref: bytes) -> str:
     return f"{RESERVED}content/{ref.hex()}"
 
 
+def content_ref(entity: str) -> bytes:
+    """The BLAKE3 of the text that ``entity`` holds. Raises: ValueError if it is no ``content_id``."""
+    return bytes.fromhex(entity.removeprefix(f"{RESERVED}content/"))
+
+
 def cursor_id(writer: str) -> str:
     """The entity that says how far the journal of ``writer`` is projected."""
     return f"{RESERVED}cursor/{writer}"

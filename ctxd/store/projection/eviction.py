@@ -1,8 +1,9 @@
 """What a purge destroys here, destroyed at the node as well.
 
-The node evicts the entities, all their versions and with them what they said, and the texts that they referred to.
-Then it gets the versions anew, as the journal has them now: saying that they were purged. Each step moves the cursor's
-incarnation and only the last its row, so that what is cut off in the middle is begun again.
+The node evicts the entities, all their versions and with them what they said, and of the texts that they referred to
+those that the journal keeps no more. Then it gets the versions anew, as the journal has them now: saying that they were
+purged, or the rest. Each step moves the cursor's incarnation and only the last its row, so that what is cut off in the
+middle is begun again: a step takes nothing away that a later one would have to bring back from what is then forgotten.
 
 An eviction takes everybody's versions of an entity, also those that other hosts wrote to the same log.
 """
@@ -39,20 +40,21 @@ async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fence
     Raises: XtdbFailure; CtxdError ``corrupt``, ``store_failed``; ValueError. Cancel: safe.
     """
     texts = await _texts(node, piece.purged)
+    kept = await run_sync(rows.kept, frozenset(texts))
     tip = _moved(tip)
-    yield Step([Evict(id) for id in (*piece.purged, *texts)], tip)
+    yield Step([Evict(id) for id in (*piece.purged, *(text for text in texts if text not in kept))], tip)
     versions = await run_sync(rows.versions_of, piece.purged, piece.seq)
     if fences is not None:
         versions = list(fences.kept(tuple(versions)))
-    for some in _rounds(version for version in versions if version.tx not in tip.quarantined):
+    versions = [version for version in versions if version.tx not in tip.quarantined]
+    # What was restated says another text, which the node never had.
+    for ref in dict.fromkeys(version.content for version in versions if version.content is not None):
+        tip = _moved(tip)
+        yield Step(documents([], {ref: await run_sync(rows.text, ref)}, rows.writer), tip)
+    for some in _rounds(versions):
         tip = _moved(tip)
         ops = documents([Piece(piece.seq, piece.chain, None, tuple(some), 0)], {}, rows.writer)
         yield Step(ops, tip)
-    # Of texts in parts two may have shared one: what is still needed comes back.
-    again = await run_sync(rows.texts_in_parts, frozenset(texts))
-    for ref, text in again.items():
-        tip = _moved(tip)
-        yield Step(documents([], {ref: text}, rows.writer), tip)
     yield Step([], advance(tip, piece.seq, piece.chain))
 
 

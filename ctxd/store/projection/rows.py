@@ -10,7 +10,7 @@ from typing import Final
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import content_docs
+from ctxd.backends.xtdb.form import content_docs, content_ref
 from ctxd.backends.xtdb.operations import Op
 from ctxd.errors import CtxdError
 from ctxd.store import journal
@@ -152,20 +152,28 @@ class Rows:
         with answering():
             return [row for id in ids for row in self._reader.versions.history(id, corrections=True, tx=tx)]
 
-    def texts_in_parts(self, entities: frozenset[str]) -> dict[bytes, str]:
-        """The texts by ref that are kept in parts at a node, where one of the parts is among ``entities``.
-
-        Raises: as ``chain``. Reads every such text.
-        """
-        query = "SELECT hash FROM content WHERE size>?"
+    def text(self, ref: bytes) -> str:
+        """The text ``ref``. Raises: as ``operations``."""
         with answering():
-            refs = [bytes(ref) for (ref,) in self._reader.connection.execute(query, (CONTENT_INLINE_BYTES_MAX,))]
-            found = {}
-            for ref in refs:
+            return self._reader.contents([ref.hex()])[ref.hex()]
+
+    def kept(self, entities: frozenset[str]) -> frozenset[str]:
+        """Those of ``entities`` that a node needs for a text that is kept: whole, or as a part of it.
+
+        Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``. Reads every text that is kept in parts.
+        """
+        with answering():
+            found = {id for id in entities if self._is_kept(id)}
+            query = "SELECT hash FROM content WHERE size>?"
+            large = self._reader.connection.execute(query, (CONTENT_INLINE_BYTES_MAX,)) if entities - found else ()
+            for ref in [bytes(ref) for (ref,) in large]:
                 text = self._reader.contents([ref.hex()])[ref.hex()]
-                if any(doc["xt/id"] in entities for doc in content_docs(ref, text)):
-                    found[ref] = text
-            return found
+                found.update(entities.intersection(doc["xt/id"] for doc in content_docs(ref, text)))
+            return frozenset(found)
+
+    def _is_kept(self, entity: str) -> bool:
+        query = "SELECT 1 FROM content WHERE hash=?"
+        return self._reader.connection.execute(query, (content_ref(entity),)).fetchone() is not None
 
     def fences(self) -> Fences:
         """What of the journal is not to be projected. Raises: as ``chain``."""

@@ -6,6 +6,7 @@ import anyio
 import pytest
 from blake3 import blake3
 
+from ctxd.backends.xtdb.errors import Unknown
 from ctxd.objects.kinds import is_purged
 from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND
@@ -134,3 +135,50 @@ async def test_a_part_that_another_text_shares_comes_back(root, node):
         assert SECRET not in held(node)
     found = await compared(root, node.connect)
     assert found.problems == [] and found.texts == 1
+
+
+def without_secret(stored):
+    """What a purge that restates leaves of ``stored``."""
+    if f"before {SECRET}" not in (stored.content or ""):
+        return None
+    return document(stored.id, stored.content.replace(SECRET, "[purged]"), stored.type, **stored.payload)
+
+
+class CutOff(MemoryNode):
+    """A node that does the submission ``at``, counted from when that is set, and is silent about it."""
+
+    at = 0
+
+    async def submit(self, ops):
+        tx_id = await super().submit(ops)
+        self.at -= 1
+        if self.at == 0:
+            raise Unknown("the reply was lost")
+        return tx_id
+
+
+@pytest.mark.requirement("PRJ-10")
+@pytest.mark.parametrize("at", range(6))
+async def test_texts_that_are_kept_stay_at_the_node_wherever_a_purge_is_cut_off(root, at):
+    node, large = CutOff(), "common line\n" * 100_000
+    async with projecting(root, node.connect) as store:
+        store.submit(write(document("part#0000000001", "an earlier text", n=1)))
+        store.submit(write(document("part#0000000001", f"before {SECRET} after", n=2)))
+        store.submit(write(document("big", large + SECRET)))
+        store.submit(write(document("other", "an earlier text", tool="x")))
+        store.submit(write(document("twin", f"before {SECRET} after", tool="x")))
+        store.submit(write(document("larger", large + "harmless", tool="x")))
+        await level(store)
+        node.at = at
+        asked = Purge((), lambda text: text, within=("part#",), restate=without_secret)
+        await store.submit(Write(kind=KIND, principal="p", purge=asked)).wait()
+        await level(store)
+        await store.submit(purge("big")).wait()
+        await level(store)
+        assert node.at <= 0 and "before [purged] after" in held(node)
+    found = await compared(root, node.connect)
+    assert found.problems == [] and found.equal and found.texts == 4
+    async with projecting(root, node.connect) as store:
+        await store.submit(purge("twin")).wait()
+        await level(store)
+    assert SECRET not in held(node) and (await compared(root, node.connect)).problems == []
