@@ -1,8 +1,8 @@
 """Sessions of several hosts on one log: taken over from another one, taken up again here, and told apart when lost.
 
-Owns who may do so, the order of the steps, and what is kept when a session went on elsewhere. The promise: whoever is
-told that a session is here may write to it, or learns from the first refusal where it is and which branch keeps what
-came too late; nothing that was acknowledged is lost.
+Owns who may do so, and the order of the steps. The promise: whoever is told that a session is here may write to it, or
+learns from the first refusal where it is and which branch keeps what came too late; nothing that was acknowledged is
+lost.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -14,18 +14,17 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.sessions.barred import Barred, owned_elsewhere
+from ctxd.sessions.barred import owned_elsewhere
 from ctxd.sessions.catalog import no_session
-from ctxd.sessions.entering import Origin, OwnJournal, enter, here_of, past_of
+from ctxd.sessions.entering import Origin, enter, here_of, past_of
 from ctxd.sessions.head import Head, read_head
 from ctxd.sessions.lock import SessionLock
+from ctxd.sessions.losses import Losses
 from ctxd.sessions.registry import Sessions
-from ctxd.store.projection.ownership import Lost, Ownership
+from ctxd.store.projection.ownership import Ownership
 from ctxd.store.sharing import fences, owners
-from ctxd.store.sharing.fences import Fence
 from ctxd.store.sharing.log import SharedLog, shared_log
 from ctxd.store.sharing.owners import Owner
-from ctxd.store.writes import Write
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.methods import SessionOwnerResult
 from ctxd_protocol.sessions import SessionSummary
@@ -38,12 +37,6 @@ UNKNOWN_S: Final = 1.0
 
 TIDY_S: Final = 1.0
 """Seconds between two looks for sessions that have no owner, or are to be given up."""
-
-SETTLE_S: Final = 1.0
-"""Seconds until a fence that could not be written is tried again."""
-
-_SESSION_CHARS: Final = 96
-"""Characters of a session's id that its branch's id begins with: what is added must fit an id."""
 
 Tell = Callable[[str, dict[str, Any]], None]
 
@@ -63,6 +56,7 @@ class Hosts:
         self._clock = clock
         self._projected = projected
         self._tell = tell
+        self._losses = Losses(sessions, log, ownership, clock, projected=projected, tell=tell)
         self._bringing: dict[str, SessionLock] = {}
 
     @property
@@ -71,16 +65,9 @@ class Hosts:
 
     async def start(self) -> None:
         """Know what was fenced, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
-        self._ownership.open(await self._store.scan(fences.PREFIX), self._settle)
+        self._ownership.open(await self._store.scan(fences.PREFIX), self._losses.settle)
         for session in self._ownership.fences.sessions:
-            await self._bar_again(session)
-
-    async def _bar_again(self, session: str) -> None:
-        """Refuse writes to ``session`` if its last fence was not followed by its return."""
-        newest = self._ownership.fences.newest(session)
-        head = (await self._store.heads((str(session_object_id(session)),)))[str(session_object_id(session))]
-        if newest is not None and head is not None and head.tx < newest[1]:
-            self._sessions.barred[session] = Barred(newest[0].host, newest[0].branch)
+            await self._losses.bar_again(session)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the lease and watch the others' until cancelled; started once the rest may be called."""
@@ -182,6 +169,7 @@ class Hosts:
                 return None
             wait = max(1, int(left_s * 1000))
             raise owned_elsewhere(session, self._log.host(owner.writer), retry_after_ms=wait)
+        await self._losses.told_apart(session)
         await self._require_open(session)
         after = owners.claimed(owner, self._writer)
         return owners.adopted(after) if after.source == self._writer and self._is_whole(session) else after
@@ -238,49 +226,6 @@ class Hosts:
                 hint="Choose another id, or take it over with session.resume.",
                 outcome="not_applied",
             )
-
-    # --- what was lost ---
-
-    async def _settle(self, lost: Lost) -> None:
-        """Fence every session in ``lost``, and keep what is written of it here as a branch."""
-        for session, owner in lost.sessions.items():
-            try:
-                await self._fence(session, owner, lost.first)
-            except CtxdError as error:
-                self._tell("sharing.fence_not_written", {"session": session, "reason": error.message})
-                await self._clock.sleep(SETTLE_S)
-                return
-
-    async def _fence(self, session: str, owner: Owner, first: int) -> None:
-        with suppress(CtxdError):
-            await self._log.meet(owner.writer)
-        host = self._log.host(owner.writer)
-        branch = self._branch_id(session, owner) if session in self._sessions.catalog else None
-        self._sessions.barred[session] = Barred(host, branch)
-        self._sessions.unload(session)
-        await self._store.settled()
-        if branch is not None:
-            await self._keep_branch(session, branch)
-        fence = Fence(session=session, first=first, branch=branch, host=host, token=owner.token)
-        receipt = await self._store.submit(
-            Write(kind="session.fence", principal="daemon", puts=(fences.document_of(fence),))
-        ).wait()
-        self._ownership.fences.add(fence, receipt.seq)
-        self._tell("sharing.lost", {"session": session, "to": host, "branch": branch})
-
-    async def _keep_branch(self, session: str, branch: str) -> None:
-        if branch in self._sessions.catalog:
-            return
-        origin = OwnJournal(self._store)
-        past = await past_of(origin, session)
-        if past is None:
-            return
-        here = await here_of(self._store, past, branch, ordinal=self._sessions.next_ordinal())
-        pending = await enter(self._store, origin, past, here, kind="session.branch", principal="daemon")
-        await pending.wait()
-
-    def _branch_id(self, session: str, owner: Owner) -> str:
-        return f"{session[:_SESSION_CHARS]}@{self._writer[:8]}.{owner.token}"
 
     # --- keep in order ---
 

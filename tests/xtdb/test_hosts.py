@@ -254,6 +254,42 @@ def test_what_a_host_writes_after_it_lost_a_session_is_kept_as_a_branch(pair: Pa
         assert a.client.session_get("torn").session.state == "active"
 
 
+@pytest.mark.requirement("HST-4")
+def test_what_was_written_late_is_kept_also_if_the_session_comes_back_before_its_loss_is_known(
+    pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "back", tmp_path / "tree", turns=1)
+        a.level()
+        nodes[0].pause()
+        try:
+            late = a.client.session("back").record("late", "bash", "late").object
+            a.client.session_pause("back")
+            taken_over(b, "back")
+            b.client.session("back").user("said on beta")
+            set_aside(b, "back")
+        finally:
+            nodes[0].cont()
+
+        def resumed() -> bool:
+            try:
+                return a.client.session_resume("back").session.state == "active"
+            except CallFailed as error:
+                assert error.retryable
+                return False
+
+        until(resumed, within_s=60)
+        same(a.client, b.client, "back")
+        kept = {row.session: a.client.session_get(row.session).session for row in a.client.session_list().sessions}
+        (branch,) = kept.keys() - {"back"}
+        assert late in kept[branch].session_index
+        assert late not in kept["back"].session_index
+        for host in (a, b):
+            host.level()
+            host.agrees()
+
+
 @pytest.mark.requirement("HST-6")
 def test_equal_ids_of_two_hosts_are_told_apart(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
