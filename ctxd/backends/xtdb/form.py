@@ -3,6 +3,10 @@
 Top-level keys are a closed set; everything a client named nests in ``payload``, its keys as text. XTDB keeps no order
 of keys, so ``order`` says it where it is not the sorted one. A body that would not come back as it was, because it
 holds a number that XTDB changes or is no document of ours, is kept whole as ``body``.
+
+XTDB keeps a document once, under its hash, and a node that comes to an eviction in the log takes away every document
+that it has seen of the entity by then, also if it was put again since: another node, or one that makes its index anew,
+would lose it. So what may be put again after an eviction says which ``put`` it is of, and is another document.
 """
 
 import re
@@ -51,11 +55,11 @@ def cursor_id(writer: str) -> str:
     return f"{RESERVED}cursor/{writer}"
 
 
-def to_doc(version: Version, writer: str, *, moves: bool = False) -> Doc:
+def to_doc(version: Version, writer: str, *, moves: bool = False, put: str = "") -> Doc:
     """The document of ``version``, which ``writer``'s journal holds.
 
     It says its valid time, so that a bulk read need not ask; unless it ``moves``: a change in the past or one with an
-    end may have the node show the same document at other times too.
+    end may have the node show the same document at other times too. ``put`` tells it from what was evicted before.
     Raises: ValueError for a deletion, which has no document.
     """
     body = version.body
@@ -64,6 +68,8 @@ def to_doc(version: Version, writer: str, *, moves: bool = False) -> Doc:
     payload: dict[str, Any] = {"writer": writer, "tx": version.tx, "tx_time": version.tx_time}
     if not moves:
         payload["vt"] = version.valid_time
+    if put:
+        payload["put"] = put
     if version.content is not None:
         payload["content"] = version.content.hex()
     read = _readable(version.id, body)
@@ -192,22 +198,24 @@ def _body(doc: Doc, payload: dict[str, Any]) -> bytes:
 # --- text ---
 
 
-def content_docs(ref: bytes, text: str) -> list[Doc]:
-    """The documents that hold ``text``, whose BLAKE3 is ``ref``: its parts before what names them."""
+def content_docs(ref: bytes, text: str, *, put: str = "") -> list[Doc]:
+    """The documents that hold ``text``, whose BLAKE3 is ``ref``: its parts before what names them. ``put`` tells them
+    from those of the same text that anybody evicted."""
     data = text.encode()
+    said = {"put": put} if put else {}
     if len(data) <= CONTENT_INLINE_BYTES_MAX:
-        return [_content_doc(ref, {"text": text})]
+        return [_content_doc(ref, {"text": text, **said})]
     docs, parts = [], []
     first = 0
     while first < len(data):
         last = _boundary(data, first + CONTENT_INLINE_BYTES_MAX)
         part = data[first:last]
         digest = blake3(part).digest()
-        docs.append(_content_doc(digest, {"text": part.decode()}))
+        docs.append(_content_doc(digest, {"text": part.decode(), **said}))
         parts.append(content_id(digest))
         first = last
     by_id = {doc["xt/id"]: doc for doc in docs}
-    return [*by_id.values(), _content_doc(ref, {"parts": parts})]
+    return [*by_id.values(), _content_doc(ref, {"parts": parts, **said})]
 
 
 def _content_doc(ref: bytes, payload: dict[str, Any]) -> Doc:

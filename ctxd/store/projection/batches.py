@@ -67,9 +67,12 @@ def wanted(pieces: Sequence[Piece], projected: Container[bytes]) -> list[bytes]:
     return [ref for ref in refs if ref not in projected]
 
 
-def documents(pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str) -> list[Op]:
-    """What puts ``pieces``, with ``texts`` before what refers to them."""
-    ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in _text_docs(texts)]
+def documents(pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str, *, again: str = "") -> list[Op]:
+    """What puts ``pieces``, with ``texts`` before what refers to them. ``again``, which no other transaction has: the
+    node may have had and evicted them."""
+    # A text may have been evicted by anybody, before it is said anew in these rows.
+    put = again or f"{writer}.{pieces[0].seq}"
+    ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in _text_docs(texts, put)]
     deleted: dict[str, tuple[int, int]] = {}
     for piece in pieces:
         for version in piece.versions:
@@ -77,15 +80,15 @@ def documents(pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str) 
                 deleted[version.id] = (version.tx, version.tx_time)
                 ops.append(Delete(version.id, version.valid_time))
             else:
-                ops.append(Put(to_doc(version, writer), version.valid_time))
+                ops.append(Put(to_doc(version, writer, put=again), version.valid_time))
     if deleted:
         ops.append(Put(deletions_doc(writer, pieces[-1].seq, deleted), deletions_time(pieces[-1].seq)))
     return ops
 
 
-def _text_docs(texts: Mapping[bytes, str]) -> list[Doc]:
+def _text_docs(texts: Mapping[bytes, str], put: str) -> list[Doc]:
     """The documents of ``texts``. Two texts may share a part: it is put once."""
-    docs = {doc["xt/id"]: doc for ref, text in texts.items() for doc in content_docs(ref, text)}
+    docs = {doc["xt/id"]: doc for ref, text in texts.items() for doc in content_docs(ref, text, put=put)}
     return list(docs.values())
 
 

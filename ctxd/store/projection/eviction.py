@@ -50,16 +50,22 @@ async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fence
     # What was restated says another text, which the node never had.
     for ref in dict.fromkeys(version.content for version in versions if version.content is not None):
         tip = _moved(tip)
-        yield Step(documents([], {ref: await run_sync(rows.text, ref)}, rows.writer), tip)
+        text = await run_sync(rows.text, ref)
+        yield Step(documents([], {ref: text}, rows.writer, again=_name(rows.writer, tip)), tip)
     for some in _rounds(versions):
         tip = _moved(tip)
-        ops = documents([Piece(piece.seq, piece.chain, None, tuple(some), 0)], {}, rows.writer)
-        yield Step(ops, tip)
+        anew = [Piece(piece.seq, piece.chain, None, tuple(some), 0)]
+        yield Step(documents(anew, {}, rows.writer, again=_name(rows.writer, tip)), tip)
     yield Step([], advance(tip, piece.seq, piece.chain))
 
 
 def _moved(cursor: Cursor) -> Cursor:
     return msgspec.structs.replace(cursor, incarnation=cursor.incarnation + 1)
+
+
+def _name(writer: str, cursor: Cursor) -> str:
+    """A name for the transaction that moves the cursor to ``cursor``."""
+    return f"{writer}.{cursor.seq}.{cursor.incarnation}.{cursor.run}"
 
 
 async def _texts(node: Node, ids: Iterable[str]) -> list[str]:

@@ -26,7 +26,7 @@ PORTION_BYTES: Final = 4 * 1024 * 1024
 """Rows, and bytes of them, read ahead at most: some transactions' worth."""
 
 REFS_KEPT: Final = 100_000
-"""Texts that are remembered to be at the node. One that is forgotten is put again, which changes nothing."""
+"""Texts that are remembered to be at the node. One that is forgotten is put again, which shows nothing else."""
 
 _SAMPLED: Final = 500
 _ROW_BYTES: Final = 128

@@ -3,6 +3,7 @@
 import pytest
 
 from ctxd.backends.port import Version
+from ctxd.backends.xtdb import form
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id, deletions_id
 from ctxd.backends.xtdb.operations import Delete, Match, Put
 from ctxd.errors import CtxdError
@@ -55,6 +56,23 @@ class TestBatches:
         ops = batches.documents(rows, {b"\1" * 32: "text"}, "w")
         assert [op.doc["xt/id"] for op in ops] == [content_id(b"\1" * 32), "a", "b", "c"]
         assert [op.valid_time for op in ops] == [FIXED_VALID_TIME, 1, 2, 3]
+
+    def test_what_may_have_been_evicted_is_never_put_as_the_same_document_again(self) -> None:
+        texts = {b"\1" * 32: "text", b"\2" * 32: "x" * 1_100_000}
+        puts = [
+            batches.documents([piece(1, "a")], texts, "w"),
+            batches.documents([piece(2, "b")], texts, "w"),
+            batches.documents([piece(2, "b")], texts, "another"),
+            batches.documents([], texts, "w", again="anew"),
+        ]
+        said = [str(op.doc) for ops in puts for op in ops if op.doc["type"] == "content"]
+        assert len(said) == len(set(said)) == 4 * 4
+        once, again = (
+            batches.documents([piece(1, "a")], {}, "w"),
+            batches.documents([piece(1, "a")], {}, "w", again="x"),
+        )
+        assert once != again
+        assert form.from_doc(once[0].doc, 1) == form.from_doc(again[0].doc, 1)
 
     def test_what_is_deleted_is_named_in_the_transaction_that_deletes_it(self) -> None:
         row = Piece(5, "c5", "s1", (Version("a", 50, 5, 55, None),), 1)
