@@ -74,12 +74,14 @@ async def purge_chat(
     file of the state directory. The turns stay, with roles and tool calls; what the session says elsewhere in the very
     same words goes as well.
 
-    Nothing left to purge writes nothing. Raises: CtxdError of the store. Cancel: the purge goes on, its proof is not
+    Nothing left to purge writes nothing. Raises: CtxdError session_owned_elsewhere where the session went on on another
+    host, which has its own of all that was said, and those of the store. Cancel: the purge goes on, its proof is not
     made.
     """
     id = str(chat_id(live.session))
     async with live.lock:
         live.require_current()
+        live.require_here()
         said = said_in(live.state.turns, turns)
         gone = Gone(said)
         if not gone.messages:

@@ -215,6 +215,7 @@ HST-6 | Equal ids of tool calls, and of sessions, of two hosts are told apart, a
 HST-7 | Equal text is kept once for all hosts. | ctxd
 HST-8 | With the node down a resume of what was given up is refused as `store_unavailable`, to be tried again, and everything else goes on. | ctxd
 HST-9 | What a host purged keeps no session from going on elsewhere, claimed before or after, its own or another's with the same text: there it is purged too, and the rest is whole. | ctxd
+HST-10 | What was said in a chat is purged where its session is: on another host the call is refused with `session_owned_elsewhere`, and a purge that a takeover overtakes erases nothing of the session there. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

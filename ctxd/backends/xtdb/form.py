@@ -6,7 +6,7 @@ holds a number that XTDB changes or is no document of ours, is kept whole as ``b
 
 XTDB keeps a document once, under its hash, and a node that comes to an eviction in the log takes away every document
 that it has seen of the entity by then, also if it was put again since: another node, or one that makes its index anew,
-would lose it. So what may be put again after an eviction says which ``put`` it is of, and is another document.
+would lose it. So what is put after an eviction, by anybody, says that in ``put``, and is another document.
 """
 
 import re
@@ -244,6 +244,26 @@ def text_of(doc: Doc) -> str:
     if not isinstance(text, str):
         raise ValueError(f"{doc.get('xt/id')} holds no text")
     return text
+
+
+# --- evictions ---
+
+EVICTIONS_ID: Final = f"{RESERVED}evictions"
+"""The entity that names the newest transaction of anybody that evicted something; it is not there before the first."""
+
+
+def evictions_doc(put: str) -> Doc:
+    """What a transaction that evicts also puts, at ``FIXED_VALID_TIME``. ``put``: a name that no other has."""
+    return {"xt/id": EVICTIONS_ID, "type": "evictions", "payload": {"put": put}}
+
+
+def put_after(evictions: Doc | None) -> str:
+    """The ``put`` of what is put after ``evictions``; empty with null. Raises: ValueError."""
+    payload = {"put": ""} if evictions is None else evictions.get("payload")
+    put = payload.get("put") if isinstance(payload, dict) else None
+    if not isinstance(put, str):
+        raise ValueError(f"{EVICTIONS_ID} names no transaction")
+    return put
 
 
 # --- deletions ---

@@ -67,11 +67,11 @@ def wanted(pieces: Sequence[Piece], projected: Container[bytes]) -> list[bytes]:
     return [ref for ref in refs if ref not in projected]
 
 
-def documents(pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str, *, again: str = "") -> list[Op]:
-    """What puts ``pieces``, with ``texts`` before what refers to them. ``again``, which no other transaction has: the
-    node may have had and evicted them."""
-    # A text may have been evicted by anybody, before it is said anew in these rows.
-    put = again or f"{writer}.{pieces[0].seq}"
+def documents(
+    pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str, *, put: str = "", again: bool = False
+) -> list[Op]:
+    """What puts ``pieces``, with ``texts`` before what refers to them. ``put`` names the newest eviction, which may
+    have been one of the texts; ``again``: of the versions as well."""
     ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in _text_docs(texts, put)]
     deleted: dict[str, tuple[int, int]] = {}
     for piece in pieces:
@@ -80,7 +80,7 @@ def documents(pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str, 
                 deleted[version.id] = (version.tx, version.tx_time)
                 ops.append(Delete(version.id, version.valid_time))
             else:
-                ops.append(Put(to_doc(version, writer, put=again), version.valid_time))
+                ops.append(Put(to_doc(version, writer, put=put if again else ""), version.valid_time))
     if deleted:
         ops.append(Put(deletions_doc(writer, pieces[-1].seq, deleted), deletions_time(pieces[-1].seq)))
     return ops

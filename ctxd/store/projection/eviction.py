@@ -5,7 +5,9 @@ those that the journal keeps no more. Then it gets the versions anew, as the jou
 purged, or the rest. Each step moves the cursor's incarnation and only the last its row, so that what is cut off in the
 middle is begun again: a step takes nothing away that a later one would have to bring back from what is then forgotten.
 
-An eviction takes everybody's versions of an entity, also those that other hosts wrote to the same log.
+An eviction takes everybody's versions of an entity, also those that other hosts wrote to the same log. So what a
+session said that was another host's by then is not evicted: the versions anew correct those of this host, and that host
+is left to purge it.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -15,8 +17,8 @@ import msgspec
 from anyio.to_thread import run_sync
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_id, parts_of
-from ctxd.backends.xtdb.operations import Evict, Op
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_id, evictions_doc, parts_of
+from ctxd.backends.xtdb.operations import Evict, Op, Put
 from ctxd.store.projection.batches import Piece, documents
 from ctxd.store.projection.cursor import Cursor, advance
 from ctxd.store.projection.node import Node
@@ -39,10 +41,14 @@ async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fence
 
     Raises: XtdbFailure; CtxdError ``corrupt``, ``store_failed``; ValueError. Cancel: safe.
     """
-    texts = await _texts(node, piece.purged)
+    evicted = [id for id in piece.purged if fences is None or not fences.skips(id, piece.seq)]
+    texts = await _texts(node, evicted)
     kept = await run_sync(rows.kept, frozenset(texts))
     tip = _moved(tip)
-    yield Step([Evict(id) for id in (*piece.purged, *(text for text in texts if text not in kept))], tip)
+    # A name of this attempt alone: the one before it may have put again what is evicted now.
+    put = f"{rows.writer}.{tip.run}.{tip.incarnation}"
+    gone = [Evict(id) for id in (*evicted, *(text for text in texts if text not in kept))]
+    yield Step([*gone, Put(evictions_doc(put), FIXED_VALID_TIME)], tip)
     versions = await run_sync(rows.versions_of, piece.purged, piece.seq)
     if fences is not None:
         versions = list(fences.kept(tuple(versions)))
@@ -51,21 +57,16 @@ async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fence
     for ref in dict.fromkeys(version.content for version in versions if version.content is not None):
         tip = _moved(tip)
         text = await run_sync(rows.text, ref)
-        yield Step(documents([], {ref: text}, rows.writer, again=_name(rows.writer, tip)), tip)
+        yield Step(documents([], {ref: text}, rows.writer, put=put), tip)
     for some in _rounds(versions):
         tip = _moved(tip)
         anew = [Piece(piece.seq, piece.chain, None, tuple(some), 0)]
-        yield Step(documents(anew, {}, rows.writer, again=_name(rows.writer, tip)), tip)
+        yield Step(documents(anew, {}, rows.writer, put=put, again=True), tip)
     yield Step([], advance(tip, piece.seq, piece.chain))
 
 
 def _moved(cursor: Cursor) -> Cursor:
     return msgspec.structs.replace(cursor, incarnation=cursor.incarnation + 1)
-
-
-def _name(writer: str, cursor: Cursor) -> str:
-    """A name for the transaction that moves the cursor to ``cursor``."""
-    return f"{writer}.{cursor.seq}.{cursor.incarnation}.{cursor.run}"
 
 
 async def _texts(node: Node, ids: Iterable[str]) -> list[str]:

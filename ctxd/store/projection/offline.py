@@ -241,7 +241,7 @@ async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
             msgspec.structs.replace(piece, versions=fences.kept(piece.versions))
             for piece in await run_sync(rows.pieces, seq - 1, 1)
         ]
-        ops, _ = await run_sync(rows.operations, pieces, Texts())
+        ops, _ = await run_sync(rows.operations, pieces, Texts(), f"{rows.writer}.{cursor.run}.{cursor.incarnation}")
         tx_id = await node.submit(transaction(cursor, requeued(cursor, seq), ops, rows.writer))
     except (Refused, CtxdError, ValueError) as error:
         return str(error)

@@ -127,7 +127,7 @@ class Ownership:
         pieces = [msgspec.structs.replace(piece, versions=self.fences.kept(piece.versions)) for piece in batch]
         if self._heads is None:
             return Guarded(pieces, [])
-        owned = {piece.session: None for piece in pieces if piece.session is not None and _touches(piece)}
+        owned = {piece.session: None for piece in pieces if piece.session is not None and self._touches(piece)}
         sessions = [session for session in owned if session is not None]
         await self._look_up(node, [session for session in sessions if session not in self._known])
         lost = {
@@ -184,7 +184,8 @@ class Ownership:
             rest[session] = at_rest and is_newest and session not in self._held
         return rest
 
-
-def _touches(piece: Piece) -> bool:
-    """Whether ``piece`` says anything of its session itself; its files and tool calls are anybody's."""
-    return any(session_of(version.id) == piece.session for version in piece.versions)
+    def _touches(self, piece: Piece) -> bool:
+        """Whether ``piece`` says anything of its session itself, or takes it away; its files and tool calls are
+        anybody's."""
+        ids = [id for id in piece.purged if not self.fences.skips(id, piece.seq)]
+        return any(session_of(id) == piece.session for id in (*ids, *(version.id for version in piece.versions)))

@@ -128,15 +128,16 @@ class Rows:
         found = self._reader.connection.execute("SELECT size FROM content WHERE hash=?", (ref,)).fetchone()
         return 0 if found is None else int(found[0])
 
-    def operations(self, pieces: list[Piece], known: Texts) -> tuple[list[Op], list[bytes]]:
+    def operations(self, pieces: list[Piece], known: Texts, put: str) -> tuple[list[Op], list[bytes]]:
         """What puts ``pieces``, and the refs of the texts that this puts as well, which are not ``known``.
+        ``put``: see ``documents``.
 
         Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``; ValueError for what no document can say.
         """
         refs = wanted(pieces, known)
         with answering():
             texts = self._reader.contents(ref.hex() for ref in refs)
-        return documents(pieces, {ref: texts[ref.hex()] for ref in refs}, self.writer), refs
+        return documents(pieces, {ref: texts[ref.hex()] for ref in refs}, self.writer, put=put), refs
 
     # --- for a purge ---
 

@@ -6,7 +6,7 @@ is not certain ends the stream: the next one begins with the cursor.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from typing import Final
 
 import anyio
@@ -15,6 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.errors import Refused, XtdbFailure
+from ctxd.backends.xtdb.form import EVICTIONS_ID, FIXED_VALID_TIME, put_after
 from ctxd.backends.xtdb.operations import Doc, Match, Op
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
@@ -120,6 +121,7 @@ class Stream:
         self._tip = start
         self._confirmed = confirmed
         self._texts = Texts()
+        self._evictions: Match | None = None
         self._buffer: list[Piece] = []
         self._rows_max = rows_max
         self._suspect = 0 if rows_max == ROWS_MAX else start.seq + 2 * rows_max
@@ -159,6 +161,7 @@ class Stream:
         while True:
             await self._gather()
             if self._buffer[:1] and self._buffer[0].purged:
+                self._evictions = None
                 await self._purge(sent)
                 continue
             await self._slots.acquire()
@@ -196,14 +199,19 @@ class Stream:
         self._texts.forget()
         piece, done = self._buffer[0], None
         fences = None if self._ownership is None else self._ownership.fences
+        held = self._ownership.holding(piece.session) if self._ownership and piece.session else nullcontext()
         try:
-            async with aclosing(steps(self._node, self._rows, self._tip, piece, fences)) as each:
-                async for step in each:
-                    tx_id, at = await self._append(step.after, step.ops)
-                    done = Sent(self._tip, step.after, tx_id, at, 1, 0)
-                    if not await self._node.committed(tx_id, timeout_s=COMMIT_S):
-                        raise Aborted(self._tip, ROWS_MAX, {})
-                    self._tip = step.after
+            # Nobody may take the session in while a part of it is away.
+            with held:
+                async with aclosing(steps(self._node, self._rows, self._tip, piece, fences)) as each:
+                    async for step in each:
+                        guarded = await self._guarded([piece])
+                        tx_id, at = await self._append(step.after, [*guarded.ops, *step.ops])
+                        matched = _matched(guarded)
+                        done = Sent(self._tip, step.after, tx_id, at, 1, 0, matched=matched)
+                        if not await self._node.committed(tx_id, timeout_s=COMMIT_S):
+                            raise Aborted(self._tip, ROWS_MAX, matched)
+                        self._tip = step.after
         except (CtxdError, ValueError) as error:
             raise Stopped(f"the purge in row {piece.seq} cannot be carried over: {error}") from error
         assert done is not None, "a purge has a last step"
@@ -221,8 +229,10 @@ class Stream:
         after = advance(self._tip, last.seq, last.chain)
         versions = sum(len(piece.versions) for piece in batch)
         guarded = await self._guarded(batch)
+        evictions, put = await self._newest_evictions()
+        guarded.ops.append(evictions)
         try:
-            ops, refs = await run_sync(self._rows.operations, guarded.pieces, self._texts, limiter=self._thread)
+            ops, refs = await run_sync(self._rows.operations, guarded.pieces, self._texts, put, limiter=self._thread)
             tx_id, at = await self._append(after, [*guarded.ops, *ops])
         except CtxdError as error:
             if error.code == "store_failed":
@@ -240,8 +250,7 @@ class Stream:
                 return None
             return await self._disliked(batch, str(error))
         self._texts.add(refs)
-        matched = {op.id: op.doc for op in guarded.ops if isinstance(op, Match)}
-        return Sent(self._tip, after, tx_id, at, len(batch), versions, matched=matched)
+        return Sent(self._tip, after, tx_id, at, len(batch), versions, matched=_matched(guarded))
 
     async def _guarded(self, batch: list[Piece]) -> Guarded:
         if self._ownership is None:
@@ -250,6 +259,17 @@ class Stream:
             return await self._ownership.guard(self._node, batch)
         except ValueError as error:
             raise Stopped(f"an owner at the node is none that this version writes: {error}") from error
+
+    async def _newest_evictions(self) -> tuple[Match, str]:
+        """What holds a batch to the newest eviction, anybody's, and its name: a text that was at the node may not be
+        there any more after another one, and is another document then."""
+        if self._evictions is None:
+            found = await self._node.entities([EVICTIONS_ID], valid_time=FIXED_VALID_TIME)
+            self._evictions = Match(EVICTIONS_ID, found.get(EVICTIONS_ID), FIXED_VALID_TIME)
+        try:
+            return self._evictions, put_after(self._evictions.doc)
+        except ValueError as error:
+            raise Stopped(f"the evictions at the node are none that this version writes: {error}") from error
 
     async def _append(self, after: Cursor, ops: Sequence[Op]) -> tuple[int, float]:
         hit("project.submit")
@@ -304,3 +324,7 @@ class Stream:
             self.pace = adapted(self.pace, self._clock.monotonic() - newest.at, newest.versions)
             for _ in batches:
                 self._slots.release()
+
+
+def _matched(guarded: Guarded) -> dict[str, Doc | None]:
+    return {op.id: op.doc for op in guarded.ops if isinstance(op, Match)}

@@ -8,9 +8,12 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.operations import Put
 from ctxd.objects.document import Document
+from ctxd.store.asked import Purge
 from ctxd.store.projection import projector
 from ctxd.store.projection.ownership import Lost, Ownership
+from ctxd.store.purge import KIND
 from ctxd.store.sharing import fences, owners
 from ctxd.store.sharing.fences import Fence
 from ctxd.store.sharing.owners import Owner
@@ -154,6 +157,56 @@ async def test_a_fence_outlasts_the_daemon_and_another_node(tmp_path, node):
         assert await other.entity(segment(1).id, valid_time=2**42) is None
 
 
+def quiet(stored: Document) -> Document | None:
+    """``stored`` without what it said."""
+    return document(stored.id, type="segment", said="[purged]") if "said" in stored.payload else None
+
+
+def purge_of_chat() -> Write:
+    asked = Purge((), lambda text: text, within=("segment:s1#",), restate=quiet)
+    return Write(kind=KIND, principal="p", session="s1", purge=asked)
+
+
+async def said_at(node: MemoryNode) -> list[str]:
+    """What the first segment says at the node, in all that it keeps."""
+    return [str(row.doc) for row in await node.history(segment(0).id, corrections=True)]
+
+
+@pytest.mark.requirement("HST-10")
+async def test_a_purge_of_what_was_said_takes_it_from_the_node_while_the_session_is_here(tmp_path, node):
+    async with host(tmp_path / "a", node) as a:
+        a.submit(write(head(), segment(0, said="secret")))
+        a.submit(write(head("paused")))
+        await level(a)
+        a.submit(purge_of_chat())
+        await level(a)
+        (kept,) = await said_at(node)
+        assert "[purged]" in kept
+        # It was taken up for that: nobody else may have begun to take it over.
+        assert await owner(node) == Owner(writer=a.writer, token=2) and a.lost == []
+    found = await compared(tmp_path / "a", node.connect)
+    assert found.equal and found.problems == []
+
+
+@pytest.mark.requirement("HST-10")
+async def test_a_purge_of_what_was_said_erases_nothing_of_a_session_that_is_another_hosts(tmp_path, node):
+    async with host(tmp_path / "a", node) as a:
+        a.submit(write(head(), segment(0, said="secret")))
+        await level(a)
+        node.down = True
+        a.submit(purge_of_chat())
+        await a.settled()
+        node.down = False
+        await claim(node, "b" * 32)
+        await level(a)
+        assert [list(lost.sessions) for lost in a.lost] == [["s1"]]
+        before, corrected = await said_at(node)
+        assert "secret" in before and "[purged]" in corrected
+        assert (await owner(node)).writer == "b" * 32
+    found = await compared(tmp_path / "a", node.connect)
+    assert found.equal and found.problems == []
+
+
 async def test_an_owner_that_changes_under_a_batch_is_no_fault_of_its_row(tmp_path, node):
     async with host(tmp_path / "a", node) as a:
         a.submit(write(head(), segment(0)))
@@ -167,3 +220,20 @@ async def test_an_owner_that_changes_under_a_batch_is_no_fault_of_its_row(tmp_pa
     found = await compared(tmp_path / "a", node.connect)
     assert found.equal
     assert found.problems == []
+
+
+async def test_a_text_that_another_host_evicted_is_put_again_by_whoever_says_it_later(tmp_path, node):
+    async with host(tmp_path / "a", node) as a, host(tmp_path / "b", node) as b:
+        b.submit(write(document("told-b", "said by both", tool="x"), session=None))
+        a.submit(write(document("told-a", "said by both", tool="x"), session=None))
+        await level(a)
+        await level(b)
+        await a.submit(Write(kind=KIND, principal="p", purge=Purge(("told-a",), lambda text: text))).wait()
+        await level(a)
+        b.submit(write(document("again", "said by both", tool="x"), session=None))
+        await level(b)
+        assert b.projection.status().quarantined == ()
+        puts = [op.doc for ops in node.log for op in ops if isinstance(op, Put)]
+        assert len({str(doc) for doc in puts if doc["type"] == "content"}) == 2, "evicted, it is another document"
+    found = await compared(tmp_path / "b", node.connect)
+    assert found.equal and found.problems == []
