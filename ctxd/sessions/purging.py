@@ -21,7 +21,7 @@ from ctxd.secrets.checks import entropy
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.calls import Call
 from ctxd.sessions.live import LiveSession
-from ctxd.sessions.purging_chat import Gone, restating, said_in, within
+from ctxd.sessions.purging_chat import Gone, restating, said_in, within, without_bundle
 from ctxd.store.answers import Replay
 from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND, counted
@@ -63,7 +63,7 @@ async def purge(store: VersionStore, guard: Guard, call: Call, id: str) -> Proof
     needles = await _needles(store, guard, id)
     if needles is None:
         return await _nothing_left(store, id)
-    asked = Purge((id,), guard.keyed_hash)
+    asked = Purge((id,), guard.keyed_hash, sharing=without_bundle)
     return await _proof(store, asked, store.submit(_write(call, asked)), needles)
 
 
@@ -113,10 +113,13 @@ async def _proof(store: VersionStore, asked: Purge, pending: Pending, needles: t
     return Proof(_told(done.ids), done.versions, done.said, len(needles), residue, complete, receipt)
 
 
-def _told(ids: Iterable[str]) -> tuple[str, ...]:
+def _told(ids: Sequence[str]) -> tuple[str, ...]:
     """The objects that ``ids`` are or are a part of."""
     # Of a session's head and segments a purge takes away what was said in its chat, nothing else.
     parts = ("session:", "segment:")
+    if whole := tuple(id for id in ids if not id.startswith(parts)):
+        # A segment among others lost a copy of what it still says, see ``without_bundle``.
+        return whole
     return tuple(dict.fromkeys(str(chat_id(session_of(id) or "")) if id.startswith(parts) else id for id in ids))
 
 

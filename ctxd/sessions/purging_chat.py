@@ -95,6 +95,18 @@ def _segment(gone: Gone, document: Document) -> Document | None:
     return _with(document, to_payload(left), bundle)
 
 
+def without_bundle(document: Document) -> Document | None:
+    """What stands for a segment whose bundle somebody else's text happens to be: one with a bundle from which every
+    delta is read elsewhere. Null for what is no such segment.
+
+    Raises: msgspec.DecodeError if the bundle is none.
+    """
+    if document.type != "segment" or document.content is None:
+        return None
+    run = from_text(document.content)
+    return _with(document, document.payload, to_text(run.seqs, [None] * len(run.deltas)))
+
+
 def _with(document: Document, payload: dict[str, Any], content: str | None) -> Document:
     hashed = content_hash(payload, content)
     return msgspec.structs.replace(document, payload=payload, content=content, content_hash=hashed)

@@ -13,9 +13,11 @@ Restate = Callable[[Document], Document | None]
 class Purge:
     """What a write asks to be purged: every version of ``ids``, and what ``restate`` takes out of every version of the
     entities ``within``: ids, or how all begin that have a number after ``#``. ``keyed`` makes the hash that stands for
-    a source hash, by which the same bytes are known again without being told. ``done`` is set once it is durable."""
+    a source hash, by which the same bytes are known again without being told. ``sharing`` gives what stands for a
+    version of another entity that has a text of theirs and cannot do without one; null: it is purged as they are.
+    ``done`` is set once it is durable."""
 
-    __slots__ = ("done", "ids", "keyed", "restate", "said", "within")
+    __slots__ = ("done", "ids", "keyed", "restate", "said", "sharing", "within")
 
     def __init__(
         self,
@@ -24,13 +26,16 @@ class Purge:
         *,
         within: Sequence[str] = (),
         restate: Restate | None = None,
+        sharing: Restate | None = None,
         said: int = 0,
     ) -> None:
-        """``restate`` is called on the committing thread, and is quick and pure; it takes away ``said`` texts."""
+        """``restate`` and ``sharing`` are called on the committing thread, and are quick and pure; ``restate`` takes
+        away ``said`` texts."""
         self.ids = tuple(ids)
         self.keyed = keyed
         self.within = tuple(within)
         self.restate = restate
+        self.sharing = sharing
         self.said = said
         self.done: Purged | None = None
 

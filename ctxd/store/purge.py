@@ -6,7 +6,8 @@ dropped; and a row is appended that names the entities and, of each rewritten ro
 and the hash of what it is now. The chain stays what it was, and only what such a record names may differ from it.
 
 An entity that has to go on saying the rest, as a chat's segments have, is restated: its versions are replaced in the
-same way by others that lack a part, their text by another.
+same way by others that lack a part, their text by another. So is one that only happens to have the same text, and
+cannot do without one: with a text that says no more than it has to.
 
 What lies outside the database goes after the transaction, and again at the next start if that is cut: the artifacts'
 files, and the write-ahead log. The record's entities are what a projection has to evict (``journal.Body.purged``).
@@ -73,14 +74,16 @@ def apply(connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge
     """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back. Cost: one look at
     every version there is, for those that have the same text."""
     found = _targets(versions, purge.ids)
-    written = {_key(version): _purged_version(version, purge) for version in found}
-    dropped = {version.content for version in found if version.content is not None}
+    written = {_key(version): _instead(connection, version, purge) for version in found}
+    shared = {version.content for version in written.values() if version.content is not None}
+    spared = sum(version.content is not None for version in written.values())
+    dropped = {version.content for version in found if version.content is not None} - shared
     said = len(dropped) + purge.said
     if purge.restate is not None:
         for version, document in _restated(connection, versions, purge.within, purge.restate):
             found.append(version)
-            content = None if document.content is None else _keep_text(connection, document.content)
-            written[_key(version)] = msgspec.structs.replace(version, body=documents.encode(document), content=content)
+            content = _keep_text(connection, document.content)
+            written[_key(version)] = _rewritten(version, document, content)
             if version.content is not None and version.content != content:
                 dropped.add(version.content)
         dropped -= _still_said(versions, dropped, written)
@@ -92,9 +95,10 @@ def apply(connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge
     ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
     for id in ids:
         connection.execute("DELETE FROM signature WHERE entity=(SELECT n FROM entity WHERE id=?)", (id,))
-    result = msgspec.msgpack.encode(Counted(ids, len(found), said))
+    count = len(found) - spared
+    result = msgspec.msgpack.encode(Counted(ids, count, said))
     body = journal.encode_purge(request, result, journal.PurgeRecord(ids, tuple(rows)))
-    return Purged(ids, len(found), texts, said, body)
+    return Purged(ids, count, texts, said, body)
 
 
 def _targets(versions: EmbeddedBackend, ids: Iterable[str]) -> list[Version]:
@@ -131,12 +135,19 @@ def _restated(
 
 
 def _text(connection: dbfile.Connection, ref: bytes) -> str:
+    text = _inline(connection, ref)
+    assert text is not None, "what is restated keeps its text in the database"
+    return text
+
+
+def _inline(connection: dbfile.Connection, ref: bytes) -> str | None:
     found = connection.execute("SELECT bytes FROM content WHERE hash=?", (ref,)).fetchone()
-    assert found is not None and found[0] is not None, "what is restated keeps its text in the database"
-    return str(found[0], "utf-8")
+    return None if found is None or found[0] is None else str(found[0], "utf-8")
 
 
-def _keep_text(connection: dbfile.Connection, text: str) -> bytes:
+def _keep_text(connection: dbfile.Connection, text: str | None) -> bytes | None:
+    if text is None:
+        return None
     data = text.encode()
     assert len(data) <= CONTENT_INLINE_BYTES_MAX, "what is restated is no longer than it was"
     ref = blake3(data).digest()
@@ -163,10 +174,21 @@ def _says_something(version: Version) -> bool:
     return version.body is not None and not is_purged(documents.decode(version.id, version.body))
 
 
-def _purged_version(version: Version, purge: Purge) -> Version:
+def _instead(connection: dbfile.Connection, version: Version, purge: Purge) -> Version:
+    """What stands for ``version``, one of the targets: with a text only where it goes on saying something."""
     assert version.body is not None, "a deletion says nothing that could be purged"
-    document = purged_document(documents.decode(version.id, version.body), purge.keyed)
-    return msgspec.structs.replace(version, body=documents.encode(document), content=None)
+    document = documents.decode(version.id, version.body)
+    if purge.sharing is not None and version.id not in purge.ids and version.content is not None:
+        text = _inline(connection, version.content)
+        # What has to go on is small enough to be in the database.
+        left = None if text is None else purge.sharing(msgspec.structs.replace(document, content=text))
+        if left is not None:
+            return _rewritten(version, left, _keep_text(connection, left.content))
+    return _rewritten(version, purged_document(document, purge.keyed), None)
+
+
+def _rewritten(version: Version, document: Document, content: bytes | None) -> Version:
+    return msgspec.structs.replace(version, body=documents.encode(document), content=content)
 
 
 def _rewrite_row(

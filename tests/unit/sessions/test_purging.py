@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.objects.identity import segment_id
 from ctxd.sessions.barred import Barred
 from ctxd.sessions.calls import Call
-from ctxd.sessions.purging import purge_chat
-from tests.unit.sessions.test_sessions import code_of, say
+from ctxd.sessions.purging import purge, purge_chat
+from ctxd.store.verify import verify
+from tests.unit.sessions.test_sessions import code_of, record, say
 from tests.unit.sessions.world import world
 
 pytestmark = pytest.mark.anyio
@@ -27,3 +29,30 @@ async def test_a_chat_that_went_on_elsewhere_is_purged_there(tmp_path: Path) -> 
         assert w.store.head() == before and live.state.turns[1][0].content == "the secret"
         del w.sessions.barred["s1"]
         assert (await purge_chat(w.store, w.sessions.guard, CALL, live, None)).texts == 1
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_session_outlives_the_purge_of_an_object_that_quotes_its_bundle(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        for n in range(300):
+            await w.begin("session.append", session="s1", messages=[{"role": "user", "content": f"question {n}"}])
+        before = (await w.sessions.live("s1")).state
+        carrier = await w.store.get(segment_id("s1", 255), content=True)
+        assert carrier is not None and carrier.document.content is not None
+        await w.call("session.create", agent="a", session="s2")
+        await record(w, "s2", "quote", carrier.document.content)
+        await record(w, "s2", "twin", carrier.document.content)
+
+        proof = await purge(w.store, w.sessions.guard, CALL, "quote")
+        assert (set(proof.objects), proof.versions, proof.texts) == ({"quote", "twin"}, 2, 1)
+        assert proof.residue, "the segments still say what the bundle did, which is told"
+        w.sessions.unload("s1")
+        assert (await w.sessions.live("s1")).state == before
+        assert (await w.call("object.get", session="s2", object="quote")).object.payload["content"] is None
+        await say(w, "s1", ("user", "it goes on"))
+        assert (await purge(w.store, w.sessions.guard, CALL, "quote")).receipt is None
+    async with world(tmp_path / "state") as w:
+        assert (await w.sessions.live("s1")).state.turn == before.turn + 1
+    *_, report = verify(tmp_path / "state")
+    assert report.problems == []
