@@ -512,7 +512,7 @@ async def test_a_connection_bound_to_a_session_sees_only_what_that_session_knows
             get = w.call("object.get", caller=bound, session="s1", object=foreign)
             assert await code_of(get) == "object_not_found"
         wanted = ["call-of-s1", "call-of-s2", "chat:s1", "chat:s2"]
-        bulk = await w.call("object.bulk", caller=bound, objects=wanted)
+        bulk = await w.call("object.bulk", caller=bound, session="s1", objects=wanted)
         assert [version.id for version in bulk.objects] == ["call-of-s1", "chat:s1"]
         assert bulk.missing == ("call-of-s2", "chat:s2")
 
