@@ -96,8 +96,8 @@ class Channel:
 
     def _line(self, deadline: float | None) -> bytes:
         while not self._ready:
-            self._arm(deadline)
             try:
+                self._arm(deadline)
                 data = self._socket.recv(RECEIVE_BYTES)
             except TimeoutError:
                 raise
@@ -109,8 +109,8 @@ class Channel:
         return self._ready.popleft()
 
     def _send(self, line: bytes, deadline: float | None) -> None:
-        self._arm(deadline)
         try:
+            self._arm(deadline)
             self._socket.sendall(line)
         except TimeoutError:
             raise

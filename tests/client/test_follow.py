@@ -7,7 +7,7 @@ from ctxd_client import connect, connect_sync
 from ctxd_client.cursor import Cursor
 from ctxd_protocol.methods import NoticesResult
 from ctxd_protocol.sessions import Notice
-from tests.fakes.daemon import Refusal
+from tests.fakes.daemon import Refusal, drop, once
 
 pytestmark = pytest.mark.anyio
 
@@ -137,6 +137,20 @@ def test_the_synchronous_client_follows_across_a_reconnect_too(daemon):
         daemon.stop()
         daemon.listen()
         assert [(each.seq, each.object) for each in (next(notices), next(notices))] == [(12, "b"), (13, "f1")]
+        notices.close()
+
+
+def test_a_connection_that_breaks_while_notices_are_read_is_subscribed_again(daemon):
+    journal = Journal(daemon)
+    journal.kept = [notice(11)]
+    daemon.script["session.notices"] = once(drop, journal.read)
+    with connect_sync(daemon.path) as client:
+        notices = client.follow("s1", after=10)
+        assert next(notices).seq == 11
+        # Whether it is waited for on the connection that broke, or on one without a subscription, shows only now.
+        journal.kept.append(notice(12))
+        assert next(notices).seq == 12
+        assert len(daemon.of("events.subscribe")) == 2
         notices.close()
 
 

@@ -18,22 +18,11 @@ from ctxd_client.errors import from_wire
 from ctxd_client.retry import Retry, may_repeat, pause_s, settled
 from ctxd_protocol.errors import ErrorData, ErrorObject
 from ctxd_protocol.methods import METHODS
-from tests.fakes.daemon import HOLD, Refusal
+from tests.fakes.daemon import HOLD, Refusal, drop, once
 
 pytestmark = pytest.mark.anyio
 
 RECEIPT = {"seq": 7, "chain": "c" * 64, "vt": 1, "durable": "disk"}
-
-
-def once(first, then):
-    """A script that does ``first`` the first time and ``then`` ever after."""
-    todo = [first]
-    return lambda seen: (todo.pop() if todo else then)(seen)
-
-
-def drop(seen):
-    seen.peer.drop()
-    return HOLD
 
 
 @pytest.mark.requirement("CLT-2")

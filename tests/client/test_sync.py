@@ -5,17 +5,7 @@ import threading
 import pytest
 
 from ctxd_client import Closed, ConnectFailed, InvalidState, TimedOut, TooLarge, connect_sync
-from tests.fakes.daemon import HELLO, HOLD, Refusal, ScriptedDaemon
-
-
-def once(first, then):
-    todo = [first]
-    return lambda seen: (todo.pop() if todo else then)(seen)
-
-
-def drop(seen):
-    seen.peer.drop()
-    return HOLD
+from tests.fakes.daemon import HELLO, HOLD, Refusal, ScriptedDaemon, drop, once
 
 
 @pytest.mark.requirement("CLT-2")

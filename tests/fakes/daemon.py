@@ -51,6 +51,18 @@ HELLO = HelloResult(
 Script = Callable[[Seen], Any]
 
 
+def once(first: Script, then: Script) -> Script:
+    """A script that does ``first`` the first time and ``then`` ever after."""
+    todo = [first]
+    return lambda seen: (todo.pop() if todo else then)(seen)
+
+
+def drop(seen: Seen) -> Any:
+    """A script that ends the connection."""
+    seen.peer.drop()
+    return HOLD
+
+
 class Peer:
     """One accepted connection."""
 
