@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.beneath import View, open_in_view
@@ -143,7 +145,11 @@ class HostFiles:
             return TooLarge(max(after.st_size, len(raw)), after.st_mtime_ns // 1000, self._stamp(after, path))
         if _signature(after) != _signature(found):
             return None
-        return Present(raw, source_hash(raw), _decoded(raw), self._stamp(found, path))
+        stamp = self._stamp(found, path)
+        if len(raw) != found.st_size:
+            # A file of the kernel, which changes without another time or size.
+            stamp = msgspec.structs.replace(stamp, settled=False)
+        return Present(raw, source_hash(raw), _decoded(raw), stamp)
 
     def leads_out(self, path: str | bytes, led_to: str) -> bool:
         """Whether ``path`` is below a confined directory and ``led_to``, the place that it leads to, is not."""

@@ -110,7 +110,7 @@ class Threads:
             looks: _Looks[T] | None = None
             async with self._turns:
                 if not self._is_crowded(left):
-                    if places := self._hanging():
+                    if places := self.hanging():
                         answers |= {number: hung(path) for number, path in left if _is_at(path, places)}
                         left = [each for each in left if each[0] not in answers]
                         if not left:
@@ -146,7 +146,7 @@ class Threads:
                 return
             await self._clock.sleep(LOOK_AGAIN_S)
 
-    def _hanging(self) -> tuple[str, ...]:
+    def hanging(self) -> tuple[str, ...]:
         """The directories below which looking hangs now: mounts, or what is next to a path below the root's."""
         paths = [each.path for each in self._going if each.hangs(self._hangs_s)]
         if not paths:

@@ -11,9 +11,10 @@ Hint = Literal["written", "touched", "gone", "directory"]
 """``written``: it is whole now. ``touched``: something of it changed, more may follow. ``gone``: the name went away.
 ``directory``: the name is that of a directory that came, went or was moved."""
 
-Cause = Literal["missing", "limit", "denied", "remote", "escapes", "unsupported"]
-"""Why a directory is not watched: it is not there; no watch is left; no permission; changes that other hosts make are
-not told here; its path leads out of the directory it is confined to; anything else."""
+Cause = Literal["missing", "limit", "denied", "remote", "escapes", "unanswered", "fleeting", "unsupported"]
+"""Why a directory is not watched: it is not there; no watch is left; no permission; changes that others make, or its
+file system itself, are not told here; its path leads out of the directory it is confined to; its file system does not
+answer; looking changes what is there; anything else."""
 
 
 class Changed(msgspec.Struct, frozen=True):

@@ -5,11 +5,14 @@ never called watched or looked at unless it is.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from ctxd.clock import Clock
 from ctxd.trackers.events import Refused
 from ctxd.trackers.port import Watcher
-from ctxd.trackers.tracked import Mode, Tracked
+from ctxd.trackers.tracked import UNANSWERED, Mode, Tracked
+
+_NOT_LOOKED_AT: Final = ("missing", "escapes", "unanswered", "fleeting")
 
 Tell = Callable[[str, str, str], None]
 """Takes what is to be logged: what happened, to which directory, and why."""
@@ -44,14 +47,14 @@ class Following:
     def lose(self, directory: str, reason: str) -> None:
         """The watch of ``directory`` has ended by itself."""
         self._polled.discard(directory)
-        if self._tracked.follow(directory, "away", reason, self._clock.wall_ms()):
+        if self._tracked.follow(directory, "away", reason, self._clock.wall_ms()) and reason != UNANSWERED:
             self._tell("tracker.lost", directory, reason)
 
-    async def moved(self) -> list[str]:
-        """Those whose path leads to another directory now, or to none; they are watched no more."""
+    async def moved(self) -> dict[str, str]:
+        """Those whose path leads to another directory now, or to none, and why; they are watched no more."""
         moved = await self.watcher.verify()
         if moved:
-            await self.watcher.unwatch(moved)
+            await self.watcher.unwatch(list(moved))
         return moved
 
     async def give_up(self) -> None:
@@ -71,7 +74,7 @@ class Following:
             if refused is None:
                 if self._follow(directory, None):
                     returned.append(directory)
-            elif refused.cause in ("missing", "escapes"):
+            elif refused.cause in _NOT_LOOKED_AT:
                 self._follow(directory, refused, polled=False)
             else:
                 degraded[directory] = refused
@@ -91,10 +94,14 @@ class Following:
             self.emptied[directory] = None
             return False
         before, now_ms = kept.mode, self._clock.wall_ms()
+        # A mount that hangs is told of once, not with each of its directories.
+        was_hanging = kept.reason == UNANSWERED
         mode: Mode = "watched" if refused is None else "polled" if polled else "away"
         reason = "" if refused is None else refused.why
         if not self._tracked.follow(directory, mode, reason, now_ms):
             return False
+        if UNANSWERED == reason or (was_hanging and mode == "watched"):
+            return mode != "away"
         if mode != "watched":
             self._tell(f"tracker.{mode}", directory, reason)
         elif before != "new":

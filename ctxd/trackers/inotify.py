@@ -5,6 +5,7 @@ directory share its watch.
 """
 
 import os
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,8 +14,11 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 from asyncinotify import Inotify, Mask, Watch
 
+from ctxd.clock import SystemClock
+from ctxd.sources.threads import Threads
 from ctxd.trackers.events import Changed, Event, Hint, Lost, Overflowed, Refused
-from ctxd.trackers.places import Filesystems, Identity, identity_at, never, refusal
+from ctxd.trackers.looking import inside, looking, moved_among
+from ctxd.trackers.places import Filesystems, Identity, never, refusal, unanswered
 from ctxd.trackers.port import Deliver, Escapes, WatcherKind
 
 EVENTS_MAX: Final = 500
@@ -49,16 +53,19 @@ class InotifyWatcher:
 
     kind: WatcherKind = "inotify"
 
-    def __init__(self, *, escapes: Escapes = never, filesystems: Filesystems | None = None) -> None:
+    def __init__(
+        self, *, escapes: Escapes = never, filesystems: Filesystems | None = None, threads: Threads | None = None
+    ) -> None:
         self._escapes = escapes
         self._filesystems = filesystems or Filesystems()
         self._inotify: Inotify | None = None
         self._opened = anyio.Event()
         self._kept: dict[int, _Kept] = {}
         self._numbers: dict[str, int] = {}
-        # One thread at a time changes what is kept; the loop only looks things up there.
+        self._threads = threads or looking(SystemClock())
+        # Threads change what is kept, also such as nobody waits for any more; the loop only looks things up there.
+        self._keeping = threading.Lock()
         self._limiter = anyio.CapacityLimiter(1)
-        self._verifying = anyio.CapacityLimiter(1)
 
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """See ``Watcher.run``."""
@@ -87,36 +94,34 @@ class InotifyWatcher:
             except OSError as error:
                 return [refusal(error)] * len(directories)
             self._opened.set()
-        watched = list(directories)
-        return await anyio.to_thread.run_sync(lambda: [self._watch(each) for each in watched], limiter=self._limiter)
+        paths = [inside(directory) for directory in directories]
+        return await self._threads.each(paths, self._watch, lambda path: unanswered())
 
     async def unwatch(self, directories: Sequence[str]) -> None:
         """See ``Watcher.unwatch``."""
         unwatched = list(directories)
 
         def unwatch() -> None:
-            for directory in unwatched:
-                self._unwatch(directory)
+            with self._keeping:
+                for directory in unwatched:
+                    self._unwatch(directory)
 
         await anyio.to_thread.run_sync(unwatch, limiter=self._limiter)
 
-    async def verify(self) -> list[str]:
+    async def verify(self) -> dict[str, str]:
         """See ``Watcher.verify``."""
-        known = [(directory, kept.identity) for kept in list(self._kept.values()) for directory in kept.directories]
-
-        def verify() -> list[str]:
-            return [directory for directory, identity in known if identity_at(directory) != identity]
-
-        # A mount that hangs must not hold up a daemon that ends.
-        moved = await anyio.to_thread.run_sync(verify, limiter=self._verifying, abandon_on_cancel=True)
-        return [directory for directory in moved if directory in self._numbers]
+        known = [(each, kept.identity) for kept in list(self._kept.values()) for each in list(kept.directories)]
+        moved = await moved_among(self._threads, known)
+        return {directory: why for directory, why in moved.items() if directory in self._numbers}
 
     @property
     def watches(self) -> int:
         """See ``Watcher.watches``."""
         return len(self._kept)
 
-    def _watch(self, directory: str) -> Refused | None:
+    def _watch(self, path: str) -> Refused | None:
+        """Watch the directory of ``path``. Called in a thread."""
+        directory = os.path.dirname(path)
         inotify = self._inotify
         if inotify is None:
             return Refused("unsupported", "the watcher has ended")
@@ -128,20 +133,21 @@ class InotifyWatcher:
             if self._escapes(directory, os.readlink(f"/proc/self/fd/{place}")):
                 return Refused("escapes", "a symlink leads out of the mount")
             found = os.fstat(place)
-            if remote := self._filesystems.remote(found.st_dev):
-                return Refused("remote", f"changes that other hosts make on {remote} are not told here")
+            if refused := self._filesystems.refused(found.st_dev):
+                return refused
             watch = inotify.add_watch(f"/proc/self/fd/{place}", _MASK)
         except OSError as error:
             return refusal(error)
         finally:
             os.close(place)
-        if self._numbers.get(directory, watch.wd) != watch.wd:
-            self._unwatch(directory)
-        kept = self._kept.get(watch.wd)
-        if kept is None:
-            kept = self._kept[watch.wd] = _Kept(watch, (found.st_dev, found.st_ino))
-        kept.directories[directory] = None
-        self._numbers[directory] = watch.wd
+        with self._keeping:
+            if self._numbers.get(directory, watch.wd) != watch.wd:
+                self._unwatch(directory)
+            kept = self._kept.get(watch.wd)
+            if kept is None:
+                kept = self._kept[watch.wd] = _Kept(watch, (found.st_dev, found.st_ino))
+            kept.directories[directory] = None
+            self._numbers[directory] = watch.wd
         return None
 
     def _unwatch(self, directory: str) -> None:

@@ -16,8 +16,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
 from ctxd.clock import Clock
+from ctxd.sources.threads import Threads
 from ctxd.trackers.events import Changed, Event, Lost, Overflowed, Refused
-from ctxd.trackers.places import Identity, identity_at, never, refusal
+from ctxd.trackers.looking import inside, looking, moved_among
+from ctxd.trackers.places import Identity, identity_at, never, refusal, unanswered
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import Deliver, Escapes, NamesOf, WatcherKind
 
@@ -59,10 +61,19 @@ class NativeWatcher:
 
     kind: WatcherKind = "native"
 
-    def __init__(self, clock: Clock, names_of: NamesOf, *, escapes: Escapes = never, look_s: float = LOOK_S) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        names_of: NamesOf,
+        *,
+        escapes: Escapes = never,
+        look_s: float = LOOK_S,
+        threads: Threads | None = None,
+    ) -> None:
         self._clock = clock
         self._escapes = escapes
-        self._looking = PollingWatcher(clock, names_of, interval_s=look_s)
+        self._looking = PollingWatcher(clock, names_of, interval_s=look_s, threads=threads)
+        self._threads = threads or looking(clock)
         self._groups: list[_Group] = []
         self._identities: dict[str, Identity] = {}
         self._limiter = anyio.CapacityLimiter(1)
@@ -87,7 +98,8 @@ class NativeWatcher:
 
     async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
         """See ``Watcher.watch``."""
-        answers = await self._in_thread(lambda: [self._admitted(directory) for directory in directories])
+        paths = [inside(directory) for directory in directories]
+        answers = await self._threads.each(paths, self._admitted, lambda path: unanswered())
         fresh: list[str] = []
         for directory, answer in zip(directories, answers, strict=True):
             if isinstance(answer, tuple) and self._identities.get(directory) != answer:
@@ -114,21 +126,18 @@ class NativeWatcher:
                 self._drop(group)
                 await self._add(left)
 
-    async def verify(self) -> list[str]:
+    async def verify(self) -> dict[str, str]:
         """See ``Watcher.verify``."""
-        known = list(self._identities.items())
-
-        def verify() -> list[str]:
-            return [directory for directory, identity in known if identity_at(directory) != identity]
-
-        return [directory for directory in await self._in_thread(verify) if directory in self._identities]
+        moved = await moved_among(self._threads, list(self._identities.items()))
+        return {directory: why for directory, why in moved.items() if directory in self._identities}
 
     @property
     def watches(self) -> int:
         """See ``Watcher.watches``. Where the system watches trees, it is what would be needed."""
         return len(set(self._identities.values()))
 
-    def _admitted(self, directory: str) -> Refused | Identity:
+    def _admitted(self, path: str) -> Refused | Identity:
+        directory = os.path.dirname(path)
         try:
             directory.encode()
         except UnicodeEncodeError:

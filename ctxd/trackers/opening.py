@@ -6,7 +6,9 @@ from functools import partial
 from typing import Literal
 
 from ctxd.clock import Clock
+from ctxd.sources.threads import Threads
 from ctxd.trackers.following import Tell, silently
+from ctxd.trackers.looking import looking
 from ctxd.trackers.native import NativeWatcher
 from ctxd.trackers.places import never
 from ctxd.trackers.polling import PollingWatcher
@@ -30,18 +32,27 @@ def file_trackers(
     """Trackers that watch by ``choice``; ``room`` is told what is tracked too; for the rest see
     ``FileTrackers``. Run them."""
     tracked = Tracked()
-    watcher = _watcher(choice, clock, tracked, escapes)
-    polling = PollingWatcher(clock, tracked.looked_at)
+    threads = looking(clock)
+    watcher = _watcher(choice, clock, tracked, escapes, threads)
+    polling = PollingWatcher(clock, tracked.looked_at, threads=threads)
     return FileTrackers(
-        clock, tracked, watcher, polling, escapes=escapes, tell=tell, keeps=keeps, room=partial(room, tracked)
+        clock,
+        tracked,
+        watcher,
+        polling,
+        escapes=escapes,
+        tell=tell,
+        keeps=keeps,
+        room=partial(room, tracked),
+        threads=threads,
     )
 
 
-def _watcher(choice: Choice, clock: Clock, tracked: Tracked, escapes: Escapes) -> Watcher:
+def _watcher(choice: Choice, clock: Clock, tracked: Tracked, escapes: Escapes, threads: Threads) -> Watcher:
     if choice == "polling":
-        return PollingWatcher(clock, tracked.names)
+        return PollingWatcher(clock, tracked.names, threads=threads)
     if sys.platform == "linux" and choice != "native":
         from ctxd.trackers.inotify import InotifyWatcher
 
-        return InotifyWatcher(escapes=escapes)
-    return NativeWatcher(clock, tracked.names, escapes=escapes)
+        return InotifyWatcher(escapes=escapes, threads=threads)
+    return NativeWatcher(clock, tracked.names, escapes=escapes, threads=threads)

@@ -14,6 +14,7 @@ import msgspec
 
 from ctxd.trackers.events import Refused
 from ctxd.trackers.port import Escapes
+from ctxd.trackers.tracked import UNANSWERED
 
 Identity = tuple[int, int]
 """Device and inode of a directory."""
@@ -22,9 +23,20 @@ _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 _REMOTE: Final = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph afs ncpfs glusterfs vboxsf prl_fs fuse.sshfs fuse.rclone fuse.s3fs "
-    "fuse.gcsfuse fuse.goofys fuse.glusterfs fuse.vmhgfs-fuse fuse.osxfs fuse.grpcfuse".split()
+    "lustre beegfs orangefs gfs2 ocfs2".split()
 )
-"""Filesystems on which others make changes that this kernel never hears of."""
+"""Filesystems on which others make changes that this kernel never hears of; so are those of user space."""
+
+_OWN: Final = frozenset(
+    "fuse.fuse-overlayfs fuse.encfs fuse.gocryptfs fuse.cryfs fuse.securefs fuse.ntfs-3g fuse.exfat".split()
+)
+"""Filesystems of user space on which nobody makes changes but through this kernel."""
+
+_SILENT: Final = frozenset("proc sysfs cgroup cgroup2 securityfs efivarfs pstore".split())
+"""Filesystems of the kernel, whose files change without a word, and without another time or size."""
+
+_FLEETING: Final = frozenset("debugfs tracefs configfs binder".split())
+"""Filesystems of the kernel where reading may use up what is read, or act on a device."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -32,12 +44,14 @@ class Entry(msgspec.Struct, frozen=True):
 
     ``linked``: the file has other names too, or is mounted there from elsewhere, and what is written through those
     shows at none of its places.
-    ``changed_ms``: when it last changed, in ms since 1970; null if nothing is there.
+    ``changed_ms``: when it last changed, in ms since 1970; null if nothing is there. ``answers``: false if looking was
+    given up; what is told is not known then.
     """
 
     places: tuple[tuple[str, str], ...]
     linked: bool = False
     changed_ms: int | None = None
+    answers: bool = True
 
 
 def never(path: str, led_to: str) -> bool:
@@ -103,8 +117,13 @@ def refusal(error: OSError | ValueError) -> Refused:
             return Refused("unsupported", str(error))
 
 
+def unanswered() -> Refused:
+    """What a look that was given up says."""
+    return Refused("unanswered", UNANSWERED)
+
+
 class Filesystems:
-    """Tells remote filesystems by device number. Reads the mounts anew whenever it meets a device it does not know."""
+    """Tells filesystems by device number. Reads the mounts anew whenever it meets a device it does not know."""
 
     def __init__(self, mountinfo: str = "/proc/self/mountinfo") -> None:
         self._mountinfo = mountinfo
@@ -112,11 +131,33 @@ class Filesystems:
 
     def remote(self, device: int) -> str | None:
         """The kind of filesystem on ``device`` if changes made elsewhere are not told here; null otherwise."""
+        kind = self._kind(device)
+        in_user_space = (kind == "fuse" or kind.startswith("fuse.")) and kind not in _OWN
+        return kind if kind in _REMOTE or in_user_space else None
+
+    def silent(self, device: int) -> str | None:
+        """The kind of filesystem on ``device`` if neither a watch nor a stat tells of changes; null otherwise."""
+        kind = self._kind(device)
+        return kind if kind in _SILENT else None
+
+    def refused(self, device: int) -> Refused | None:
+        """Why the system does not watch what is on ``device``; null if it does."""
+        if remote := self.remote(device):
+            return Refused("remote", f"changes that other hosts make on {remote} are not told here")
+        if silent := self.silent(device):
+            return Refused("remote", f"changes that the system makes on {silent} are not told")
+        return self.fleeting(device)
+
+    def fleeting(self, device: int) -> Refused | None:
+        """Why what is on ``device`` is not even looked at by itself; null if it can be."""
+        kind = self._kind(device)
+        return Refused("fleeting", f"reading files of {kind} may change them") if kind in _FLEETING else None
+
+    def _kind(self, device: int) -> str:
         if device not in self._kinds:
             read = self._read()
             self._kinds = {device: "", **self._kinds, **read}
-        kind = self._kinds[device]
-        return kind if kind in _REMOTE else None
+        return self._kinds[device]
 
     def _read(self) -> dict[int, str]:
         kinds: dict[int, str] = {}

@@ -1,21 +1,24 @@
 """Watching by looking: for directories that the system cannot watch, at intervals.
 
-Looks at the names of interest only, one stat each. The interval grows with what a round costs, so that looking never
-takes more than a twentieth of a core.
+Looks at the names of interest only, one stat each; where that tells nothing, at the beginning of what they hold. The
+interval grows with what a round costs, so that looking never takes more than a twentieth of a core.
 """
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+import stat
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Final
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
+from ctxd.sources.threads import Threads
 from ctxd.trackers.events import Changed, Event, Lost, Refused
-from ctxd.trackers.places import Identity, identity_at, refusal
+from ctxd.trackers.looking import inside, looking
+from ctxd.trackers.places import Filesystems, Identity, identity_at, refusal, unanswered
 from ctxd.trackers.port import Deliver, NamesOf, WatcherKind
 
 INTERVAL_S: Final = 1.0
@@ -24,10 +27,11 @@ INTERVAL_S: Final = 1.0
 COST_SHARE: Final = 0.05
 """Share of one core that rounds may take; beyond that they are further apart."""
 
-T = TypeVar("T")
+HELD_BYTES: Final = 65_536
+"""Bytes that are compared of a file whose times tell nothing: no file of /proc that is followed is much longer."""
 
-Signature = tuple[int, ...]
-"""What a stat tells of a file; empty for none."""
+Signature = tuple[int | bytes, ...]
+"""What a stat tells of a file, and the hash of what it holds where that tells nothing; empty for none."""
 
 
 class _Seen:
@@ -45,13 +49,22 @@ class PollingWatcher:
 
     kind: WatcherKind = "polling"
 
-    def __init__(self, clock: Clock, names_of: NamesOf, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        names_of: NamesOf,
+        *,
+        interval_s: float = INTERVAL_S,
+        filesystems: Filesystems | None = None,
+        threads: Threads | None = None,
+    ) -> None:
         self._clock = clock
         self._names_of = names_of
         self._interval_s = interval_s
         self._seen: dict[str, _Seen] = {}
         self._some = anyio.Event()
-        self._limiter = anyio.CapacityLimiter(1)
+        self._filesystems = filesystems or Filesystems()
+        self._threads = threads or looking(clock)
 
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """See ``Watcher.run``."""
@@ -75,10 +88,8 @@ class PollingWatcher:
 
     async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
         """See ``Watcher.watch``."""
-        names = [(directory, tuple(self._names_of(directory))) for directory in directories]
-        found = await self._in_thread(lambda: [_first_look(directory, known) for directory, known in names])
         answers: list[Refused | None] = []
-        for (directory, _), seen in zip(names, found, strict=True):
+        for directory, seen in (await self._look(directories)).items():
             if isinstance(seen, _Seen):
                 self._seen[directory] = seen
                 answers.append(None)
@@ -93,9 +104,9 @@ class PollingWatcher:
         for directory in directories:
             self._seen.pop(directory, None)
 
-    async def verify(self) -> list[str]:
+    async def verify(self) -> dict[str, str]:
         """See ``Watcher.verify``. Nothing to do: each round tells of a directory that is another."""
-        return []
+        return {}
 
     @property
     def watches(self) -> int:
@@ -103,9 +114,8 @@ class PollingWatcher:
         return 0
 
     async def _round(self) -> list[Event]:
-        asked = {directory: tuple(self._names_of(directory)) for directory in self._seen}
         known = dict(self._seen)
-        looks = await self._in_thread(lambda: {each: _first_look(each, asked[each]) for each in known})
+        looks = await self._look(list(known))
         events: list[Event] = []
         for directory, now in looks.items():
             before = self._seen.get(directory)
@@ -119,27 +129,52 @@ class PollingWatcher:
             self._seen[directory] = now
         return events
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        # Looking changes nothing, so nobody need wait for a mount that hangs.
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+    async def _look(self, directories: Sequence[str]) -> dict[str, _Seen | Refused]:
+        names = {inside(directory): tuple(self._names_of(directory)) for directory in directories}
 
+        def look(path: str) -> _Seen | Refused:
+            return self._first_look(os.path.dirname(path), names[path])
 
-def _first_look(directory: str, names: Sequence[str]) -> _Seen | Refused:
-    identity = identity_at(directory)
-    if identity is None:
-        return refusal(FileNotFoundError(errno.ENOENT, "no directory", directory))
-    seen = _Seen(identity)
-    for name in names:
-        seen.signatures[name] = _signature(f"{directory}/{name}")
-    return seen
+        found = await self._threads.each(list(names), look, lambda path: unanswered())
+        return dict(zip(dict.fromkeys(directories), found, strict=True))
 
+    def _first_look(self, directory: str, names: Sequence[str]) -> _Seen | Refused:
+        identity = identity_at(directory)
+        if identity is None:
+            return refusal(FileNotFoundError(errno.ENOENT, "no directory", directory))
+        if refused := self._filesystems.fleeting(identity[0]):
+            return refused
+        seen = _Seen(identity)
+        for name in names:
+            seen.signatures[name] = self._signature(f"{directory}/{name}")
+        return seen
 
-def _signature(path: str) -> Signature:
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return ()
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    def _signature(self, path: str) -> Signature:
+        """What tells whether the entry at ``path`` is another; of what a symlink leads to, its own directory tells."""
+        try:
+            found = os.lstat(path)
+            held = self._held(path) if self._is_silent(found) else b""
+        except (OSError, ValueError):
+            return ()
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, held)
+
+    def _is_silent(self, found: os.stat_result) -> bool:
+        return stat.S_ISREG(found.st_mode) and self._filesystems.silent(found.st_dev) is not None
+
+    def _held(self, path: str) -> bytes:
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except PermissionError:
+            return b""
+        held = blake2b(digest_size=16)
+        try:
+            left = HELD_BYTES
+            while left > 0 and (chunk := os.read(file, left)):
+                held.update(chunk)
+                left -= len(chunk)
+        finally:
+            os.close(file)
+        return held.digest()
 
 
 def _differences(directory: str, before: Mapping[str, Signature], now: Mapping[str, Signature]) -> list[Event]:

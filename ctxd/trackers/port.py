@@ -36,14 +36,16 @@ class Watcher(Protocol):
     async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
         """Watch each of ``directories``; for each, null once every later change will be told, or why not.
 
-        One that is watched already is looked at anew. Cancel: some may be watched then.
+        One that is watched already is looked at anew. A file system that hangs is given up, see
+        ``ctxd.sources.threads``. Cancel: some may be watched then.
         """
 
     async def unwatch(self, directories: Sequence[str]) -> None:
         """Watch ``directories`` no more; one that is not watched is passed over. Events under way may still come."""
 
-    async def verify(self) -> list[str]:
-        """Those watched whose path leads to another directory than the one watched, or to none. One stat each.
+    async def verify(self) -> dict[str, str]:
+        """Those watched whose path leads to another directory than the one watched, or to none, or where nothing
+        answers; of each, which. One stat each.
 
         A directory above that is renamed takes the watched one along, and no event tells of it.
         """

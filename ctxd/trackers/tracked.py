@@ -20,16 +20,20 @@ Place = tuple[str, str]
 NOT_YET: Final = "not attached yet"
 DELETED: Final = "the file is deleted"
 OUT_OF_REACH: Final = "the file cannot be reached"
+UNANSWERED: Final = "its file system does not answer"
 
 
 class File:
     """One tracked file. ``since``: when its state began, in ms since 1970.
 
-    ``missing``: why it was not there when it was looked at last; empty if it was.
+    ``missing``: why it was not there when it was looked at last; empty if it was. ``answers``: whether looking at its
+    name, and at what that leads to, came to an end then.
     ``read_at``: when what is known of it was read, in ms since 1970.
     """
 
-    __slots__ = ("active", "known", "linked", "missing", "path", "places", "read_at", "reason", "sessions", "since")
+    __slots__ = (
+        "active", "answers", "known", "linked", "missing", "path", "places", "read_at", "reason", "sessions", "since"
+    )  # fmt: skip
 
     def __init__(self, path: str, *, known: bool, since: int, read_at: int = 0) -> None:
         self.path = path
@@ -37,6 +41,7 @@ class File:
         self.sessions: dict[str, None] = {}
         self.places: tuple[Place, ...] = ()
         self.missing = ""
+        self.answers = True
         self.linked = False
         self.active = False
         self.known = known
@@ -78,6 +83,8 @@ class Tracked:
         """Directories that are not watched by the system."""
         self.indirect: dict[str, None] = {}
         """Files whose name is a symlink."""
+        self.unanswered: dict[str, None] = {}
+        """Files whose file system did not answer when they were looked at last."""
         self._leases: dict[str, float] = {}
         self._held: dict[str, dict[str, None]] = {}
 
@@ -128,6 +135,7 @@ class Tracked:
         """Track ``key`` no more. Returns: the directories that no file needs any more."""
         emptied = self.place(key, ())[1]
         file = self.files.pop(key)
+        self.unanswered.pop(key, None)
         for session in file.sessions:
             self._held[session].pop(key, None)
         return emptied
@@ -216,12 +224,32 @@ class Tracked:
             file.missing = missing
             self._settle(file, now_ms)
 
+    def answered(self, key: str, answers: bool, now_ms: int) -> bool:
+        """Looking at the file's name came to an end, or did not. Returns: whether it does again."""
+        file = self.files[key]
+        if file.answers == answers:
+            return False
+        file.answers = answers
+        if answers:
+            self.unanswered.pop(key, None)
+        else:
+            self.unanswered[key] = None
+        self._settle(file, now_ms)
+        return answers
+
+    def is_unanswered(self, key: str) -> bool:
+        """Whether the file, or its directory, lies where nothing answers; once that does, it is looked at."""
+        file = self.files[key]
+        own = self.directories.get(file.places[0][0]) if file.places else None
+        return not file.answers or (own is not None and own.mode == "away" and own.reason == UNANSWERED)
+
     def _settle(self, file: File, now_ms: int) -> None:
         """Find the state of ``file`` out anew."""
         own = self.directories.get(file.places[0][0]) if file.places else None
         followed = own is not None and own.mode in ("watched", "polled")
-        active = followed and not file.missing
-        reason = NOT_YET if own is None else file.missing if followed and file.missing else own.reason
+        missing = file.missing if file.answers else UNANSWERED
+        active = followed and not missing
+        reason = NOT_YET if own is None else missing if followed and missing else own.reason
         if active != file.active:
             file.since = now_ms
             if not active:

@@ -15,10 +15,12 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
+from ctxd.sources.threads import Threads
 from ctxd.trackers.coalescing import Coalescer
 from ctxd.trackers.events import Changed, Event, Lost, Overflowed
 from ctxd.trackers.following import Following, Tell, silently
-from ctxd.trackers.places import Entry, entry_of, mount_points, never
+from ctxd.trackers.looking import Hanging, entries_at, looking
+from ctxd.trackers.places import Entry, mount_points, never
 from ctxd.trackers.port import Escapes, Watcher
 from ctxd.trackers.tracked import File, Tracked
 
@@ -30,6 +32,9 @@ SWEEP_S: Final = 2.0
 
 SWEEP_SHARE: Final = 0.05
 """Share of the time that such rounds may take."""
+
+SWEEP_GAP_MAX_S: Final = 10.0
+"""Seconds between two rounds at most while a file system hangs: waiting for it costs nothing but time."""
 
 BATCH: Final = 1_000
 """Files attached, or handed on, at a time."""
@@ -90,9 +95,10 @@ class FileTrackers:
         hold_s: float = HOLD_S,
         mounted: Callable[[], frozenset[str]] = mount_points,
         room: Room = lambda session: FILES_MAX,
+        threads: Threads | None = None,
     ) -> None:
         """``tracked`` is empty. ``polling`` looks at ``tracked.looked_at``. ``keeps``: whether a session's leases go on
-        though it has done nothing. ``room``: see ``Room``."""
+        though it has done nothing. ``room``: see ``Room``. ``threads`` look, best for both watchers too."""
         self.tracked = tracked
         self.watcher = watcher
         self.events = 0
@@ -109,6 +115,8 @@ class FileTrackers:
         self._mount_points = mounted
         self._mounted: frozenset[str] = frozenset()
         self._room = room
+        self._threads = threads or looking(clock)
+        self._hanging = Hanging(self._threads, tell)
         self._held: dict[str, float] = {}
         self._coalescer = Coalescer()
         self._fresh: dict[str, None] = {}
@@ -243,30 +251,41 @@ class FileTrackers:
         entries = await self._look([file.path for file in files.values()])
         added: list[str] = []
         linked: list[str] = []
-        moved: list[str] = []
+        again: list[str] = []
         for (key, file), entry in zip(files.items(), entries, strict=True):
-            if self.tracked.files.get(key) is file and (entry.places, entry.linked) != (file.places, file.linked):
-                new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
-                added += new
-                if key not in self._fresh:
-                    moved.append(key)
-                self._following.emptied |= dict.fromkeys(emptied)
+            if self.tracked.files.get(key) is not file:
+                continue
+            back = self.tracked.answered(key, entry.answers, self._clock.wall_ms())
+            moved = self._is_moved(file, entry)
+            if moved:
+                added += self._place(key, entry)
                 if entry.linked:
                     linked += [directory for directory, _ in entry.places]
+            if (moved or back) and key not in self._fresh:
+                again.append(key)
         if added:
             await self._following.watch(added)
         if linked:
             await self._following.poll(linked)
-        self._again(moved)
+        self._again(again)
         if self._following.emptied:
             self._asked.set()
+
+    def _is_moved(self, file: File, entry: Entry) -> bool:
+        """Whether changes of ``file`` show elsewhere now. One that does not answer keeps its places, if it has any."""
+        return (entry.places, entry.linked) != (file.places, file.linked) and (entry.answers or not file.places)
+
+    def _place(self, key: str, entry: Entry) -> list[str]:
+        """Take in where ``key`` shows now. Returns: the directories that are new."""
+        new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
+        self._following.emptied |= dict.fromkeys(emptied)
+        return new
 
     async def _look_again(self, files: Mapping[str, File]) -> None:
         """Have those of ``files`` looked at that may have changed before they were watched: nothing told of it."""
         entries = await self._look([file.path for file in files.values()])
-        self._again(
-            [key for (key, file), entry in zip(files.items(), entries, strict=True) if _may_differ(file, entry)]
-        )
+        looked = zip(files.items(), entries, strict=True)
+        self._again([key for (key, file), entry in looked if entry.answers and _may_differ(file, entry)])
 
     def _again(self, keys: Sequence[str]) -> None:
         if keys:
@@ -274,10 +293,9 @@ class FileTrackers:
             self._stirred.set()
 
     async def _look(self, paths: Sequence[str]) -> list[Entry]:
-        def look() -> list[Entry]:
-            return [entry_of(path, self._escapes, self._mounted) for path in paths]
-
-        return await anyio.to_thread.run_sync(look, limiter=self._looking, abandon_on_cancel=True)
+        entries = await entries_at(self._threads, paths, self._escapes, self._mounted)
+        self._hanging.note()
+        return entries
 
     # --- handing on ---
 
@@ -300,11 +318,11 @@ class FileTrackers:
                 await self._find_places([key for key in keys if key not in self._fresh])
 
     def _due(self, held: Held) -> list[str]:
-        """The keys to hand on now; those that are held are due again soon."""
+        """The keys to hand on now; those that are held are due again soon, those that do not answer, once they do."""
         now = self._clock.monotonic()
         keys: list[str] = []
         for key in self._coalescer.take(now, BATCH):
-            if key in self.tracked.files:
+            if key in self.tracked.files and not self.tracked.is_unanswered(key):
                 if held(key) and now - self._held.setdefault(key, now) < self._hold_s:
                     self._coalescer.again((key,), now)
                 else:
@@ -331,7 +349,8 @@ class FileTrackers:
             self._sweep_due = anyio.Event()
             began = self._clock.monotonic()
             await self._sweep_once()
-            await self._clock.sleep((self._clock.monotonic() - began) / SWEEP_SHARE)
+            pause_s = (self._clock.monotonic() - began) / SWEEP_SHARE
+            await self._clock.sleep(min(pause_s, SWEEP_GAP_MAX_S) if self._hanging.note() else pause_s)
 
     async def _sweep_once(self) -> None:
         now = self._clock.monotonic()
@@ -342,7 +361,7 @@ class FileTrackers:
                 self.release(session)
         async with self._watching:
             moved = await self._following.moved()
-            self._take([Lost(directory, "it was moved or replaced") for directory in moved])
+            self._take([Lost(directory, why) for directory, why in moved.items()])
             if astray := list(self.tracked.astray):
                 returned = await self._following.watch(astray)
                 now = self._clock.monotonic()
@@ -352,9 +371,18 @@ class FileTrackers:
                             self._coalescer.note(key, "written", now)
                 self._stirred.set()
             await self._find_mounted()
-            if self.tracked.indirect:
-                # A link on the way may lead elsewhere now.
-                await self._find_places(list(self.tracked.indirect))
+            # A link on the way may lead elsewhere now, and what hung may answer.
+            if due := self.tracked.indirect | self._hung_alone():
+                await self._find_places(due)
+
+    def _hung_alone(self) -> dict[str, None]:
+        """Files that did not answer, of directories that are followed; the others' come with their directory."""
+        tracked = self.tracked
+        return {
+            key: None
+            for key in tracked.unanswered
+            if (file := tracked.files[key]).places and tracked.directories[file.places[0][0]].mode != "away"
+        }
 
     async def _find_mounted(self) -> None:
         """Take note of files that were mounted since, or are no more: the system does not tell of changes of those."""

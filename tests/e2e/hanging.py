@@ -16,7 +16,7 @@ _DETACH = 2
 @contextmanager
 def hanging(place: Path) -> Iterator[Path]:
     """``place``, where every look waits until the end. Skips the test where nobody may mount one."""
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         device = os.open("/dev/fuse", os.O_RDWR)

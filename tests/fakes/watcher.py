@@ -52,11 +52,10 @@ class FakeWatcher:
         for directory in directories:
             self._watched.pop(directory, None)
 
-    async def verify(self) -> list[str]:
+    async def verify(self) -> dict[str, str]:
         await anyio.lowlevel.checkpoint()
-        return [
-            directory for directory, identity in self._watched.items() if self._identities.get(directory) != identity
-        ]
+        known = self._watched.items()
+        return {each: "it was moved" for each, identity in known if self._identities.get(each) != identity}
 
     @property
     def watches(self) -> int:

@@ -122,6 +122,8 @@ TRK-5 | A tracked file is attached, orphaned or resumed, and `tracker.list` tell
 TRK-6 | Files are followed for a session while it is in use: not while it is paused or closed, and after a restart from its next use on, when what changed meanwhile is found. | spec 5.9
 TRK-7 | Only what the daemon can look at itself is followed; nothing that a symlink leads to out of a sandbox's mounts is watched. | spec 5.8
 TRK-8 | A session that is at work when a file it follows changes is given a moment to report the change as its own; one that a tracker stores has no author until the first session that reports the edit, however much later: its readers are told again, with the author, who is not told of it in what it reads from then on. | ctxd
+TRK-9 | Where a file system does not answer, its trackers say so within seconds, once in the log, and it is left alone until it does; then they are attached again. All other files go on being followed meanwhile, and the daemon ends. | ctxd
+TRK-10 | What changes without a word - files of the kernel, of other hosts, of programs - is looked at, and says so. | ctxd
 RPC-1 | One JSON-RPC 2.0 message a line; `hello` is optional. | ctxd
 RPC-2 | Malformed input gets the standard's error and never harms another client. | ctxd
 RPC-3 | A method that a connection may not call does not exist for it. | ctxd

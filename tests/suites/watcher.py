@@ -167,7 +167,7 @@ class WatcherSuite:
             told.events.clear()
             yard.write("top/d/b")
             await told.of(yard.path("top/d/b"))
-            assert await yard.watcher.verify() == []
+            assert await yard.watcher.verify() == {}
 
     @pytest.mark.anyio
     async def test_a_directory_moved_away_and_back_can_be_watched_as_before(self, yard: Yard) -> None:
@@ -250,4 +250,4 @@ class WatcherSuite:
         async with running(yard.watcher):
             assert await yard.watcher.watch([]) == []
             await yard.watcher.unwatch([])
-            assert await yard.watcher.verify() == []
+            assert await yard.watcher.verify() == {}

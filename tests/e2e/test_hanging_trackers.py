@@ -1,0 +1,91 @@
+"""A file system that does not answer keeps no tracker of another one, and its own are attached once it does."""
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd_client import Client, connect
+from ctxd_protocol.sessions import Mount
+from ctxd_protocol.trackers import Tracker
+from tests.crash.daemon import daemon_process
+from tests.e2e.hanging import hanging
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(170)]
+
+HANGS_S = 5.0
+SOON_S = 2.0
+"""Seconds that what does not hang may take on a busy machine; less than what hangs takes."""
+
+WAIT_S_MAX = 60.0
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    with anyio.fail_after(WAIT_S_MAX):
+        while not await holds():
+            await anyio.sleep(0.1)
+
+
+async def trackers_of(client: Client) -> dict[str, Tracker]:
+    return {os.path.basename(tracker.path): tracker for tracker in (await client.tracker_list()).trackers}
+
+
+@pytest.mark.requirement("TRK-9")
+async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    for name in ("near", "far"):
+        (root / name).mkdir()
+    for name in ("near/n", "far/f", "far/target"):
+        (root / name).write_text("1")
+    (root / "near" / "link").symlink_to("../far/target")
+    with daemon_process(root) as daemon:
+        await daemon.start()
+        async with connect(daemon.socket, deadline_s=60) as client:
+            mounts = (Mount(agent_prefix="/w", canonical_prefix=str(root)),)
+            await client.session_create("a", session="s", filesystem_id="b" * 64, mounts=mounts)
+            for name in ("near/n", "near/link", "far/f"):
+                await client.file_index("s", f"/w/{name}")
+
+            async def all_attached() -> bool:
+                found = await trackers_of(client)
+                return len(found) == 3 and all(each.state != "orphaned" for each in found.values())
+
+            async def far_is_told() -> bool:
+                found = await trackers_of(client)
+                return {found[name].reason for name in ("f", "link")} == {"its file system does not answer"}
+
+            await until(all_attached)
+            # What is read while the mount goes away is the source's to give up, not the trackers'.
+            await anyio.sleep(SOON_S)
+            with hanging(root / "far"):
+                await until(far_is_told)
+                assert {found.state for found in (await trackers_of(client)).values()} == {"attached", "orphaned"}
+                for number in range(3):
+                    before = (await client.tracker_list()).watching.versions
+                    (root / "near" / "n").write_text(f"changed {number}")
+                    began = time.monotonic()
+
+                    async def stored(before: int = before) -> bool:
+                        return (await client.tracker_list()).watching.versions > before
+
+                    await until(stored)
+                    assert time.monotonic() - began < SOON_S
+            await until(all_attached)
+            stored_before = (await client.tracker_list()).watching.versions
+            (root / "far" / "f").write_text("after it came back")
+
+            async def f_is_stored() -> bool:
+                return (await client.tracker_list()).watching.versions > stored_before
+
+            await until(f_is_stored)
+            with hanging(root / "far"):
+                await until(far_is_told)
+                asked = time.monotonic()
+                assert await daemon.stop() == 0, daemon.said()
+                assert time.monotonic() - asked < HANGS_S + SOON_S
+        said = daemon.said()
+    assert said.count("tracker.unanswered") == 2, said
+    assert said.count("tracker.answers") == 1, said

@@ -1,0 +1,195 @@
+"""A mount that hangs keeps nobody else's files from being followed, on one that never answers and on looks that a
+test holds."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.sources.threads import Threads
+from ctxd.trackers import looking
+from ctxd.trackers.events import Refused
+from ctxd.trackers.looking import moved_among
+from ctxd.trackers.places import Entry, entry_of, identity_at, unanswered
+from ctxd.trackers.polling import PollingWatcher
+from ctxd.trackers.tracked import UNANSWERED, Tracked
+from ctxd.trackers.tracker import FileTrackers, Followed
+from tests.fakes.watcher import FakeWatcher
+from tests.unit.trackers.test_tracker import followed, following, running
+
+pytestmark = pytest.mark.anyio
+
+HANGS_S = 0.2
+TOLD_HANGING = "its file system does not answer; nothing below is followed"
+
+
+class Far:
+    """A directory of which nothing that is looked at answers while it ``hangs``."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        place.mkdir(parents=True)
+        self.looks = 0
+        self._answers = threading.Event()
+        self._answers.set()
+
+    def hangs(self, *, hangs: bool = True) -> None:
+        if hangs:
+            self._answers.clear()
+        else:
+            self._answers.set()
+
+    def wait(self, path: str) -> None:
+        if f"{os.path.realpath(path)}/".startswith(f"{self.place}/"):
+            self.looks += 1
+            self._answers.wait(30)
+
+
+class FarWatcher(FakeWatcher):
+    """One that looks where it watches, as those of the system do."""
+
+    def __init__(self, threads: Threads, far: Far) -> None:
+        super().__init__()
+        self._threads = threads
+        self._far = far
+
+    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+        def look(directory: str) -> Refused | None:
+            self._far.wait(directory)
+            return self._watch(directory)
+
+        return await self._threads.each(directories, look, lambda directory: unanswered())
+
+    async def verify(self) -> dict[str, str]:
+        far = str(self._far.place)
+        known = [(each, (0, 0)) for each in self._watched if each.startswith(far)]
+        moved = await moved_among(self._threads, known)
+        return {each: why for each, why in moved.items() if why == UNANSWERED} | await super().verify()
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+    made = Far(tmp_path.resolve() / "far")
+
+    def entry_at(path: str, *rest: object) -> Entry:
+        made.wait(path)
+        return entry_of(path)
+
+    def identity_of(directory: str) -> tuple[int, int] | None:
+        made.wait(directory)
+        return identity_at(directory)
+
+    monkeypatch.setattr(looking, "entry_of", entry_at)
+    monkeypatch.setattr(looking, "identity_at", identity_of)
+    yield made
+    made.hangs(hangs=False)
+
+
+Make = Callable[[], tuple[FileTrackers, FakeWatcher, list[tuple[str, str, str]]]]
+
+
+@pytest.fixture
+def make(far: Far, tmp_path: Path) -> Make:
+    def made() -> tuple[FileTrackers, FakeWatcher, list[tuple[str, str, str]]]:
+        mounts = tmp_path / "mountinfo"
+        mounts.write_text(f"1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / {far.place} rw - nfs x rw\n")
+        threads = Threads(SystemClock(), 2, long_s=0.02, hangs_s=HANGS_S, mounts=str(mounts))
+        tracked, told, fake = Tracked(), list[tuple[str, str, str]](), FarWatcher(threads, far)
+        fake.mkdir(str(tmp_path.resolve() / "near"))
+        fake.mkdir(str(far.place))
+        polling = PollingWatcher(SystemClock(), tracked.looked_at, threads=threads)
+        trackers = FileTrackers(
+            SystemClock(), tracked, fake, polling, sweep_s=0.05, threads=threads,
+            tell=lambda *said: told.append(said), mounted=frozenset,
+        )  # fmt: skip
+        return trackers, fake, told
+
+    return made
+
+
+def files_in(tmp_path: Path) -> dict[str, str]:
+    place = tmp_path.resolve()
+    (place / "near").mkdir()
+    for name in ("far/a", "far/b", "near/n", "far/target"):
+        (place / name).write_text("1")
+    os.symlink(place / "far" / "target", place / "near" / "link")
+    return {"a": f"{place}/far/a", "b": f"{place}/far/b", "n": f"{place}/near/n", "link": f"{place}/near/link"}
+
+
+@pytest.mark.requirement("TRK-9")
+async def test_files_of_a_mount_that_hangs_say_so_while_others_are_followed_and_come_back(
+    tmp_path: Path, far: Far, make: Make
+) -> None:
+    files = files_in(tmp_path)
+    trackers, fake, told = make()
+    tracked = trackers.tracked
+    async with running(trackers, files) as handed:
+        await following(trackers, handed)
+        assert [tracked.files[key].state for key in files] == ["attached"] * 4
+        far.hangs()
+        await handed.until(lambda: all(not tracked.files[key].active for key in ("a", "b", "link")))
+        assert {tracked.files[key].reason for key in ("a", "b", "link")} == {UNANSWERED}
+        assert tracked.files["n"].state == "attached"
+        for number in range(5):
+            Path(files["n"]).write_text(f"changed {number}")
+            fake.tell(files["n"], "written")
+            with anyio.fail_after(1):
+                await handed.last("n", f"changed {number}")
+        looks = far.looks
+        await anyio.sleep(0.3)
+        assert far.looks == looks, "it is left alone until it answers"
+        assert not any(key in ("a", "b", "link") for key, _ in handed.seen), "nothing of it is read"
+        Path(files["a"]).write_text("meanwhile")
+        (far.place / "target").write_text("meanwhile too")
+        far.hangs(hangs=False)
+        await handed.last("a", "meanwhile")
+        await handed.last("link", "meanwhile too")
+        await handed.until(lambda: all(tracked.files[key].active for key in files))
+    assert tracked.files["a"].state == tracked.files["link"].state == "resumed"
+    assert told == [
+        ("tracker.unanswered", str(far.place), TOLD_HANGING),
+        ("tracker.answers", str(far.place), "its file system answers again"),
+    ]
+
+
+@pytest.mark.requirement("TRK-9")
+async def test_what_hangs_from_the_start_is_attached_once_it_answers(tmp_path: Path, far: Far, make: Make) -> None:
+    files = files_in(tmp_path)
+    trackers, _, _ = make()
+    tracked = trackers.tracked
+    far.hangs()
+    async with running(trackers, files) as handed:
+        with anyio.fail_after(10 * HANGS_S):
+            trackers.lease("s", followed(files))
+            await trackers.settled()
+        assert tracked.files["n"].state == "attached"
+        assert [(tracked.files[key].state, tracked.files[key].reason) for key in ("a", "link")] == [
+            ("orphaned", UNANSWERED)
+        ] * 2
+        await handed.last("n", "1")
+        far.hangs(hangs=False)
+        for key in ("a", "b", "link"):
+            await handed.last(key, "1")
+        await handed.until(lambda: all(tracked.files[key].active for key in files))
+
+
+@pytest.mark.requirement("TRK-9")
+async def test_trackers_end_while_a_mount_hangs_and_forget_what_hung(tmp_path: Path, far: Far, make: Make) -> None:
+    files = files_in(tmp_path)
+    trackers, _, _ = make()
+    far.hangs()
+    async with running(trackers, files):
+        trackers.lease("s", {"link": Followed(files["link"])})
+        with anyio.fail_after(10 * HANGS_S):
+            await trackers.settled()
+        trackers.release("s")
+        assert not trackers.tracked.unanswered
+        trackers.lease("s", followed({"a": files["a"]}))
+        await anyio.sleep(0.02)
+        ended = time.monotonic()
+    assert time.monotonic() - ended < 5

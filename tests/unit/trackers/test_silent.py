@@ -1,0 +1,81 @@
+"""Files that change without a word: of the kernel, and of programs that make up a file system."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.trackers.opening import file_trackers
+from ctxd.trackers.places import Filesystems
+from ctxd.trackers.polling import PollingWatcher
+from tests.suites.watcher import running
+from tests.unit.trackers.test_tracker import following
+from tests.unit.trackers.test_tracker import running as tracking
+
+pytestmark = pytest.mark.anyio
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+
+NAME = "/proc/self/comm"
+MOUNTINFO = """\
+1 0 254:0 / / rw - ext4 /dev/vda rw
+2 1 0:60 / /a rw - fuse server rw
+3 1 0:61 / /b rw - fuse.unheard-of server rw
+4 1 0:62 / /c rw - fuse.gocryptfs server rw
+5 1 0:63 / /d rw - cgroup2 cgroup2 rw
+6 1 0:64 / /e rw - tracefs tracefs rw
+"""
+
+
+@pytest.mark.requirement("TRK-10")
+def test_what_tells_of_no_changes_is_told_from_what_does(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(MOUNTINFO)
+    filesystems = Filesystems(str(table))
+    causes = {number: filesystems.refused(os.makedev(0, number)) for number in range(60, 65)}
+    assert {number: refused and refused.cause for number, refused in causes.items()} == {
+        60: "remote", 61: "remote", 62: None, 63: "remote", 64: "fleeting"
+    }  # fmt: skip
+    assert filesystems.refused(os.makedev(254, 0)) is None
+    silent = [number for number in range(60, 65) if filesystems.silent(os.makedev(0, number))]
+    assert silent == [63]
+
+
+@on_linux
+@pytest.mark.requirement("TRK-10")
+async def test_a_file_of_the_kernel_is_looked_at_and_says_so_also_by_a_symlink(tmp_path: Path) -> None:
+    directory = os.path.realpath("/proc/self")
+    link = tmp_path.resolve() / "link"
+    link.symlink_to(f"{directory}/comm")
+    before = Path(NAME).read_text()
+    paths = {"direct": f"{directory}/comm", "link": str(link)}
+    trackers = file_trackers(SystemClock())
+    try:
+        async with tracking(trackers, paths) as handed:
+            await following(trackers, handed)
+            files = trackers.tracked.files
+            assert {files[key].state for key in files} == {"attached"}
+            assert trackers.tracked.directories[directory].mode == "polled"
+            assert files["direct"].reason == "changes that the system makes on proc are not told"
+            # The kernel's own name for this thread: it tells no watcher, and the file keeps its times.
+            Path(NAME).write_text("renamed")
+            await handed.last("direct", "renamed\n")
+            await handed.last("link", "renamed\n")
+    finally:
+        Path(NAME).write_text(before.strip())
+
+
+@on_linux
+@pytest.mark.requirement("TRK-10")
+async def test_a_file_that_keeps_its_times_is_told_only_when_it_holds_something_else() -> None:
+    directory, before = os.path.realpath("/proc/self"), Path(NAME).read_text()
+    watcher = PollingWatcher(SystemClock(), lambda directory: ["comm", "version_of_nothing"], interval_s=0.02)
+    try:
+        async with running(watcher) as told:
+            assert await watcher.watch([directory]) == [None]
+            Path(NAME).write_text("renamed")
+            await told.of(f"{directory}/comm")
+            assert len(told.events) == 1
+    finally:
+        Path(NAME).write_text(before.strip())
