@@ -118,7 +118,7 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
     for command, use in USES.items():
         done = ctx(daemon, *shlex.split(f"{command} {use.format(**names)}"), "--json")
         assert done.returncode in ((0, 7) if command == "doctor" else (0,)), (command, done.stderr)
-        documents = [json.loads(line) for line in done.stdout.splitlines()]
+        documents = [json.loads(line) for line in done.stdout.removesuffix("\n").split("\n")]
         assert all(isinstance(document, dict) for document in documents), command
         assert len(documents) == 1 or command in STREAMS, f"{command}: one document, one line"
         assert done.stderr == "", command
