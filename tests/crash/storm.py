@@ -43,11 +43,15 @@ class Storm:
         """Run clients while ``nemesis`` does its work; the daemon is up when it returns, and every client has ended."""
         await self.start()
         await self.new_sessions()
-        async with anyio.create_task_group() as tasks:
-            for number in range(CLIENTS):
-                tasks.start_soon(LoadClient(self.recorder, f"c{number}", large=large).run)
-            await nemesis()
-            self.recorder.stopping = True
+        try:
+            async with anyio.create_task_group() as tasks:
+                for number in range(CLIENTS):
+                    tasks.start_soon(LoadClient(self.recorder, f"c{number}", large=large).run)
+                await nemesis()
+                self.recorder.stopping = True
+        except BaseException as failure:
+            failure.add_note(self.daemon.said())
+            raise
 
     async def judge(self) -> None:
         """Assert that nothing that was promised is broken: the state as it lies on disk, and the history."""

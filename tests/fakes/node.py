@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 
@@ -48,9 +49,13 @@ class MemoryNode:
         self._versions, self._committed, self.log = other._versions, list(other._committed), list(other.log)
 
     @asynccontextmanager
-    async def connect(self, url: str) -> AsyncIterator["MemoryNode"]:
+    async def connect(self, url: str) -> AsyncIterator["Connection"]:
         """A connection, as ``Connect`` makes one."""
-        yield self
+        connection = Connection(self)
+        try:
+            yield connection
+        finally:
+            connection.closed = True
 
     def _require(self) -> None:
         if self.down:
@@ -162,3 +167,16 @@ class MemoryNode:
         tx = self._reads(tx_id)
         rows = self._versions.scan(prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx)
         return [row.id for row in rows]
+
+
+class Connection:
+    """A node until it is closed."""
+
+    def __init__(self, node: MemoryNode) -> None:
+        self._node = node
+        self.closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.closed:
+            raise Unreachable("the connection is closed")
+        return getattr(self._node, name)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from ctxd.backends.xtdb.errors import Behind, Refused
+from ctxd.backends.xtdb.errors import Behind, Refused, Unreachable
 from ctxd.backends.xtdb.form import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Delete, Match, Put
 
@@ -111,3 +111,11 @@ class NodeSuite:
     async def test_a_node_that_indexes_says_so(self, fresh_node):
         async with fresh_node() as node:
             assert not (await node.status()).ingester_failed
+
+    async def test_a_connection_that_was_closed_is_unreachable(self, fresh_node, name):
+        async with fresh_node() as node:
+            await node.status()
+        with pytest.raises(Unreachable):
+            await node.entity(name(), valid_time=FAR)
+        with pytest.raises(Unreachable):
+            await node.submit([Put(doc(name()), 1_000)])

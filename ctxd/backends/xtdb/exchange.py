@@ -88,7 +88,9 @@ class Exchange:
     async def _send(
         self, method: str, path: str, parameters: dict[str, Any], body: bytes | None, timeout_s: float
     ) -> Answer:
-        assert self._session is not None, "the client is used inside its context"
+        if self._session is None:
+            # A read of several requests may outlive the connection: it was given up when the node was lost.
+            raise Unreachable("the connection to the XTDB node is closed")
         given = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
         headers = {} if body is None else {"Content-Type": answers.TYPE}
