@@ -5,6 +5,7 @@ each mount's root *within its filesystem* (field 4) and its mount point (field 5
 the host mounts the filesystem at ``/``. What is not a mapping is named with its reason, never dropped in silence.
 """
 
+import os
 import re
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.filesystem_id import container_filesystem_id
+from ctxd.mounts.mountinfo import Mounted, mounts_in
 from ctxd_protocol.ids import FilesystemId
 from ctxd_protocol.sessions import Mount
 
@@ -24,7 +26,6 @@ _IN_MEMORY: Final = frozenset({
 _OWN_FILES: Final = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
 """Files that every runtime mounts over the image's; they are the sandbox's own, made for it alone."""
 
-_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _CONTAINER_IN_PATH: Final = re.compile(r"/([0-9a-f]{64})/")
 
 
@@ -95,21 +96,18 @@ def _is_absolute(path: object) -> bool:
     return isinstance(path, str) and path.startswith("/") and "\0" not in path
 
 
-class _Line(msgspec.Struct, frozen=True):
-    root: str
-    mount_point: str
-    writable: bool
-    filesystem: str
-
-
 def from_mountinfo(text: str) -> Detected:
     """The mappings that ``/proc/self/mountinfo`` of a sandbox shows: the binds of directories of one filesystem.
 
     Ignored: kernel filesystems, the sandbox's root, whole filesystems and Btrfs subvolumes (their path on the host is
-    not told), the runtime's own files, directories deleted since, and mounts that a later one hides.
-    Raises: CtxdError invalid_params for a line of another form.
+    not told), the runtime's own files, directories deleted since, paths that are no UTF-8, and mounts that a later one
+    hides. Raises: CtxdError invalid_params for a line of another form.
     """
-    lines = [_parse(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    try:
+        lines = mounts_in(text)
+    except ValueError as error:
+        hint = "Give the text of /proc/self/mountinfo, not of /proc/mounts."
+        raise CtxdError("invalid_params", str(error), hint=hint) from error
     if not lines:
         raise CtxdError("invalid_params", "the mountinfo text is empty")
     newest = {line.mount_point: line for line in lines}
@@ -118,30 +116,13 @@ def from_mountinfo(text: str) -> Detected:
     for line in lines:
         reason = "a later mount hides it" if newest[line.mount_point] is not line else _why_no_bind(line)
         if reason:
-            ignored.append(f"{line.mount_point}: {reason}")
+            ignored.append(f"{_shown(line.mount_point)}: {reason}")
         else:
             mounts.append(Mount(agent_prefix=line.mount_point, canonical_prefix=line.root, writable=line.writable))
     return Detected(mounts=tuple(mounts), filesystem_id=_own_filesystem(lines), ignored=tuple(ignored))
 
 
-def _parse(number: int, line: str) -> _Line:
-    fields = line.split(" ")
-    try:
-        end = fields.index("-", 6)
-        filesystem, super_options = fields[end + 1], fields[end + 3]
-    except (ValueError, IndexError) as error:
-        hint = "Give the text of /proc/self/mountinfo, not of /proc/mounts."
-        raise CtxdError("invalid_params", f"line {number} is not of mountinfo's form", hint=hint) from error
-    read_only = "ro" in fields[5].split(",") or "ro" in super_options.split(",")
-    return _Line(_unescape(fields[3]), _unescape(fields[4]), not read_only, filesystem)
-
-
-def _unescape(field: str) -> str:
-    """The kernel writes blanks, line feeds and backslashes of a path as three octal digits."""
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
-
-
-def _why_no_bind(line: _Line) -> str | None:
+def _why_no_bind(line: Mounted) -> str | None:
     reason: str | None = None
     if line.mount_point == "/":
         reason = "the sandbox's own root"
@@ -159,10 +140,25 @@ def _why_no_bind(line: _Line) -> str | None:
         reason = "the runtime's own file"
     elif not (_is_absolute(line.root) and _is_absolute(line.mount_point)):
         reason = "its paths are not absolute"
+    elif not (_is_text(line.root) and _is_text(line.mount_point)):
+        reason = "its paths are not UTF-8"
     return reason
 
 
-def _own_filesystem(lines: list[_Line]) -> FilesystemId | None:
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(path: str) -> str:
+    """``path`` for a person: each byte that is no UTF-8 as two hex digits."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _own_filesystem(lines: list[Mounted]) -> FilesystemId | None:
     """The container id, from where the runtime keeps the files it mounts over the image's; null if it shows nowhere."""
     for line in lines:
         match = _CONTAINER_IN_PATH.search(line.root) if line.mount_point in _OWN_FILES else None

@@ -6,7 +6,6 @@ Promise: a mount that hangs costs those who ask about others no more than the ti
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
@@ -15,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from ctxd.clock import Clock
+from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
 
 LONG_S: Final = 0.1
 """Seconds after which looking at one path, or at several in a row, gives its turn to others."""
@@ -24,11 +24,6 @@ HANGS_S: Final = 5.0
 
 LOOK_AGAIN_S: Final = 0.01
 """Seconds between two looks at whether what takes long has ended."""
-
-MOUNTS: Final = "/proc/self/mountinfo"
-"""Where the kernel tells the mounts of this process; it hangs for none of them."""
-
-_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 T = TypeVar("T")
 
@@ -87,7 +82,7 @@ class Threads:
     """At most ``count`` looks at once, and as many more on each mount that take long there."""
 
     def __init__(
-        self, clock: Clock, count: int, *, long_s: float = LONG_S, hangs_s: float = HANGS_S, mounts: str = MOUNTS
+        self, clock: Clock, count: int, *, long_s: float = LONG_S, hangs_s: float = HANGS_S, mounts: str = OWN_MOUNTS
     ) -> None:
         self._clock = clock
         self._count = count
@@ -168,9 +163,7 @@ class Threads:
 
     def _mount_points(self) -> list[str]:
         """Where something is mounted, the innermost first."""
-        with open(self._mounts, encoding="utf-8", errors="surrogateescape") as file:
-            fields = [line.split(" ", 5)[4] for line in file]
-        points = {_ESCAPE.sub(lambda match: chr(int(match[1], 8)), field) for field in fields}
+        points = {mounted.mount_point for mounted in mounts_now(self._mounts)}
         return sorted(points, key=len, reverse=True)
 
 

@@ -5,21 +5,19 @@ Everything here blocks and belongs in a thread. Nothing here changes anything.
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Container
 from typing import Final
 
 import msgspec
 
+from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
 from ctxd.trackers.events import Refused
 from ctxd.trackers.port import Escapes
 from ctxd.trackers.tracked import UNANSWERED
 
 Identity = tuple[int, int]
 """Device and inode of a directory."""
-
-_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 _REMOTE: Final = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph afs ncpfs glusterfs vboxsf prl_fs fuse.sshfs fuse.rclone fuse.s3fs "
@@ -59,14 +57,9 @@ def never(path: str, led_to: str) -> bool:
     return False
 
 
-def mount_points(mountinfo: str = "/proc/self/mountinfo") -> frozenset[str]:
+def mount_points(mountinfo: str = OWN_MOUNTS) -> frozenset[str]:
     """The paths that something is mounted on, single files among them; none where the system does not tell."""
-    try:
-        with open(mountinfo, "rb") as file:
-            places = [line.split(b" ")[4] for line in file]
-    except OSError:
-        return frozenset()
-    return frozenset(os.fsdecode(_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place)) for place in places)
+    return frozenset(mounted.mount_point for mounted in mounts_now(mountinfo))
 
 
 def entry_of(path: str, escapes: Escapes = never, mounted: Container[str] = frozenset()) -> Entry:
@@ -125,7 +118,7 @@ def unanswered() -> Refused:
 class Filesystems:
     """Tells filesystems by device number. Reads the mounts anew whenever it meets a device it does not know."""
 
-    def __init__(self, mountinfo: str = "/proc/self/mountinfo") -> None:
+    def __init__(self, mountinfo: str = OWN_MOUNTS) -> None:
         self._mountinfo = mountinfo
         self._kinds: dict[int, str] = {}
 
@@ -155,19 +148,8 @@ class Filesystems:
 
     def _kind(self, device: int) -> str:
         if device not in self._kinds:
-            read = self._read()
+            read = {mounted.device: mounted.filesystem for mounted in mounts_now(self._mountinfo)}
+            if not read:
+                return ""  # The mounts could not be read: the next look may know better.
             self._kinds = {device: "", **self._kinds, **read}
         return self._kinds[device]
-
-    def _read(self) -> dict[int, str]:
-        kinds: dict[int, str] = {}
-        try:
-            with open(self._mountinfo, encoding="utf-8", errors="surrogateescape") as file:
-                lines = file.readlines()
-        except OSError:
-            return {}
-        for line in lines:
-            mount, _, filesystem = line.partition(" - ")
-            major, _, minor = mount.split(" ")[2].partition(":")
-            kinds[os.makedev(int(major), int(minor))] = filesystem.split(" ")[0]
-        return kinds

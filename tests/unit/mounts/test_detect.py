@@ -132,6 +132,14 @@ def test_every_other_line_of_mountinfo_is_named_with_its_reason() -> None:
     }
 
 
+@pytest.mark.requirement("FS-5")
+def test_a_path_that_is_no_utf_8_is_no_mapping_and_is_named_by_its_bytes() -> None:
+    places = (r"/caf\351 /w", r"/a /caf\351", r"/caf\303\251 /c")
+    found = from_mountinfo("".join(f"1 0 8:1 {each} rw - ext4 x rw\n" for each in places))
+    assert found.ignored == ("/w: its paths are not UTF-8", "/caf\\xe9: its paths are not UTF-8")
+    assert found.mounts == (Mount(agent_prefix="/c", canonical_prefix="/café"),)
+
+
 def test_this_kernels_own_mountinfo_is_understood() -> None:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         text = lines.read()

@@ -48,7 +48,15 @@ def test_filesystems_that_change_on_other_hosts_are_told_from_those_that_do_not(
         assert filesystems.remote(near) is None
     table.write_text(MOUNTINFO + "40 22 0:50 / /mnt/new rw - cifs //host/share rw\n")
     assert filesystems.remote(os.makedev(0, 50)) == "cifs", "a mount that came later is found"
-    assert Filesystems(str(tmp_path / "none")).remote(os.makedev(0, 44)) is None
+
+
+@pytest.mark.requirement("TRK-4")
+def test_a_filesystem_that_nobody_could_tell_of_is_asked_for_again(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    filesystems = Filesystems(str(table))
+    assert filesystems.remote(os.makedev(0, 44)) is None
+    table.write_text(MOUNTINFO)
+    assert filesystems.remote(os.makedev(0, 44)) == "nfs4"
 
 
 def test_a_name_shows_changes_at_its_own_place_and_at_that_of_what_it_leads_to(tmp_path: Path) -> None:

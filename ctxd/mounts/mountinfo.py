@@ -1,0 +1,68 @@
+"""What is mounted where, as the kernel tells it in ``/proc/PID/mountinfo``.
+
+Owns that form. Names are text as ``os.fsdecode`` gives it, so that bytes that are no UTF-8 survive.
+"""
+
+import os
+import re
+from typing import Final
+
+import msgspec
+
+OWN_MOUNTS: Final = "/proc/self/mountinfo"
+"""Where the kernel tells the mounts of this process; reading it hangs for none of them."""
+
+_ESCAPE: Final = re.compile(rb"\\([0-3][0-7]{2})")
+
+
+class Mounted(msgspec.Struct, frozen=True):
+    """One line: ``root`` of the filesystem on ``device``, an ``st_dev``, is at ``mount_point``.
+
+    ``filesystem`` is its kind, with that of a program after a dot: ``fuse.sshfs``.
+    """
+
+    device: int
+    root: str
+    mount_point: str
+    writable: bool
+    filesystem: str
+
+
+def mounts_in(text: str) -> list[Mounted]:
+    """What each line of ``text`` says, in their order: a later one hides an earlier one at the same place.
+
+    Raises: ValueError naming the first line of another form.
+    """
+    # A name may hold any other character at which splitlines would split.
+    return [_mounted(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def mounts_now(mountinfo: str = OWN_MOUNTS) -> list[Mounted]:
+    """The same of the file ``mountinfo``, as it is now; nothing where it cannot be read. Raises: ValueError."""
+    try:
+        with open(mountinfo, "rb") as file:
+            text = file.read()
+    except OSError:
+        return []
+    return mounts_in(os.fsdecode(text))
+
+
+def _mounted(number: int, line: str) -> Mounted:
+    fields = line.split(" ")
+    try:
+        end = fields.index("-", 6)
+        major, minor = fields[2].split(":")
+        device = os.makedev(int(major), int(minor))
+        filesystem, super_options = fields[end + 1], fields[end + 3]
+        root, mount_point = _unescaped(fields[3]), _unescaped(fields[4])
+    except (ValueError, IndexError, OverflowError) as error:
+        raise ValueError(f"line {number} is not of mountinfo's form") from error
+    read_only = "ro" in fields[5].split(",") or "ro" in super_options.split(",")
+    return Mounted(device, root, mount_point, not read_only, filesystem)
+
+
+def _unescaped(field: str) -> str:
+    """The kernel writes blanks, line feeds and backslashes of a name as three octal digits: each is one byte."""
+    if "\\" not in field:
+        return field
+    return os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), os.fsencode(field)))
