@@ -14,7 +14,16 @@ import pytest
 from tests.xtdb.running import Node
 
 SPEC = Path(__file__).parents[1] / "spec"
-OF_THE_STORE = ("test_versions.py", "test_objects.py", "test_sessions.py", "test_context.py", "test_notices.py")
+OF_THE_STORE = (
+    "test_versions.py",
+    "test_objects.py",
+    "test_sessions.py",
+    "test_session_sets.py",
+    "test_chat.py",
+    "test_resuming.py",
+    "test_context.py",
+    "test_notices.py",
+)
 RUN_S_MAX = 600.0
 
 
