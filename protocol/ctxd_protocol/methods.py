@@ -251,7 +251,7 @@ class SessionExportResult(Result, frozen=True, kw_only=True):
 
     ``record`` of each tells what it is: ``session`` first, then ``system_prompt``, ``message`` by turn with the
     ``toolcall`` it stands for behind it, and then what else the session knows: ``toolcall``, and ``file`` without its
-    content. An ``object`` of state ``unknown`` has no version any more.
+    content. An ``object`` of state ``unknown`` has no version any more. What comes in after the first page is left out.
     """
 
     records: tuple[dict[str, Any], ...]

@@ -410,8 +410,11 @@ def test_a_page_of_an_export_ends_where_it_would_be_long(start: Start) -> None:
     s = start()
     for number in range(4):
         s.client.session_append(s.id, [Message(role="user", content=f"{number} " * 400_000)])
-    first = s.client.session_export(s.id, limit=100, cursor="1")
-    assert len(first.records) == 3 and first.next_cursor == "4", "the prompt, and two messages of 800,000 characters"
+    begun = s.client.session_export(s.id, limit=100)
+    first = s.client.session_export(s.id, limit=100, cursor=begun.next_cursor)
+    assert len(first.records) == 3, "the prompt, and two messages of 800,000 characters"
+    rest = s.client.session_export(s.id, limit=100, cursor=first.next_cursor)
+    assert [record["content"][0] for record in rest.records] == ["2", "3"] and rest.next_cursor is None
     with pytest.raises(CallFailed) as refused:
         s.client.session_export(s.id, cursor="x")
     assert refused.value.code == "invalid_params"

@@ -16,7 +16,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.calls import Call, call_of
-from ctxd.sessions.exporting import exported, number
+from ctxd.sessions.exporting import Exports
 from ctxd.sessions.objects import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
 from ctxd.sessions.registry import Sessions
@@ -42,6 +42,7 @@ class _SecretCalls:
         self._sessions = sessions
         self._store = sessions.store
         self._objects = Objects(sessions)
+        self._exports = Exports(sessions.store, sessions.guard)
         self._scanning = anyio.CapacityLimiter(1)
 
     async def purge(self, caller: Caller, params: wire.ObjectPurgeParams) -> wire.ObjectPurgeResult:
@@ -89,14 +90,13 @@ class _SecretCalls:
         return wire.ObjectScanResult(objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None)
 
     async def export(self, _: Caller, params: wire.SessionExportParams) -> wire.SessionExportResult:
-        after = number(params.cursor)
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
         # What was said may yet be lost; an export is kept by others.
         await self._store.settled()
-        records, end = await exported(self._store, self._sessions.guard, live, after=after, limit=params.limit)
-        return wire.SessionExportResult(records=tuple(records), next_cursor=None if end is None else str(end))
+        records, cursor = await self._exports.page(live, params.cursor, params.limit)
+        return wire.SessionExportResult(records=tuple(records), next_cursor=cursor)
 
     async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:
         """At most ``limit`` ids of objects from beyond ``after`` on: those of ``session``, else all, in which chats
