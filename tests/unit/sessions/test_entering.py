@@ -12,8 +12,7 @@ from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.sessions.entering import OwnJournal, enter, here_of, past_of
 from ctxd.store.verify import verify
-from tests.unit.sessions.test_sessions import code_of, filled, record, say
-from tests.unit.sessions.world import World, world
+from tests.unit.sessions.world import World, code_of, filled, record, say, world
 from tests.unit.store.running import SteppingClock
 
 pytestmark = pytest.mark.anyio

@@ -1,12 +1,16 @@
-"""Who may see which object: a session its own, the host every one, and one that is confined to nothing, nothing."""
+"""Objects as sessions give them: as of any time, in lists, and to whom. A session sees its own, the host every one, and
+one that is confined to nothing, nothing.
+"""
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.objects import At, Objects
-from tests.unit.sessions.world import world
+from ctxd_protocol.ids import chat_id, session_object_id
+from tests.unit.sessions.world import CALLER, code_of, filled, record, say, world
 
 pytestmark = pytest.mark.anyio
 
@@ -43,3 +47,98 @@ async def test_a_confined_look_of_no_session_sees_nothing(tmp_path: Path) -> Non
             await objects.version(nobody, id, At(), content=False)
         anybody = await objects.sight(None, confined=False)
         assert (await objects.version(anybody, id, At(), content=True)).document.content == "a"
+
+
+@pytest.mark.requirement("OBJ-11")
+@pytest.mark.requirement("VER-2")
+async def test_chat_and_session_read_as_objects_of_any_time(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        made = await w.call("session.create", agent="a", session="s1")
+        first = await say(w, "s1", ("user", "one"))
+        await record(w, "s1", "call-1")
+        await w.call("session.append", session="s1", messages=[{"role": "toolcall", "toolcall": "call-1"}])
+        chat, session = chat_id("s1"), session_object_id("s1")
+        now = (await w.call("object.get", object=chat)).object
+        assert now.payload["turn_count"] == 1
+        assert now.payload["toolcall_refs"] == ["call-1"]
+        assert [m["role"] for m in now.payload["turns"][0]["messages"]] == ["user", "toolcall"]
+        then = (await w.call("object.get", object=chat, tx=first.receipt.seq)).object
+        assert then.payload["toolcall_refs"] == []
+        assert (then.tx, then.valid_time) == (first.receipt.seq, first.receipt.vt)
+        empty = (await w.call("object.get", object=chat, tx=made.receipt.seq)).object
+        assert empty.payload["turns"] == []
+        assert (await w.call("object.get", object=session)).object.payload["active_set"] == ["call-1"]
+        assert await code_of(w.call("object.get", object=chat, tx=0)) == "object_not_found"
+        assert await code_of(w.call("object.get", object="segment:s1#0000000000")) == "object_not_found"
+        versions = (await w.call("object.history", object=session)).versions
+        assert [version.tx for version in versions] == [1, 2, 3, 4]
+        page = await w.call("object.history", object=chat, limit=2, order="desc")
+        rest = await w.call("object.history", object=chat, limit=2, order="desc", cursor=page.next_cursor)
+        assert [v.tx for v in (*page.versions, *rest.versions)] == [4, 2, 1]
+
+
+async def test_a_time_before_an_objects_first_version_is_told_apart_from_an_object_that_is_not_there(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path / "state") as w:
+        made = await w.call("session.create", agent="a", session="s1")
+        await record(w, "s1", "call-1")
+        for session in (None, "s1"):
+            with pytest.raises(CtxdError, match="had no version then") as caught:
+                await w.call("object.get", object="call-1", session=session, tx=made.receipt.seq)
+            assert caught.value.code == "object_not_found"
+        with pytest.raises(CtxdError, match="no object id=call-2"):
+            await w.call("object.get", object="call-2", tx=made.receipt.seq)
+
+
+@pytest.mark.requirement("NOT-4")
+async def test_objects_are_listed_by_session_and_over_all(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await filled(w, "s1", tmp_path)
+        await filled(w, "s2", tmp_path)
+        index = (await w.call("session.get", session="s1")).session.session_index
+        listed, cursor = [], None
+        while True:
+            page = await w.call("object.list", session="s1", limit=3, cursor=cursor)
+            listed += [item.object for item in page.objects]
+            if (cursor := page.next_cursor) is None:
+                break
+        assert tuple(listed) == index
+        pinned = [item for item in (await w.call("object.list", session="s1")).objects if item.pinned]
+        assert [(item.object, item.label) for item in pinned] == [("s1-call-1-1", "bash")]
+        files = (await w.call("object.list", type="file", limit=2)).objects
+        assert len(files) == 2
+        everything, cursor = [], None
+        while True:
+            page = await w.call("object.list", limit=7, cursor=cursor)
+            everything += [item.object for item in page.objects]
+            if (cursor := page.next_cursor) is None:
+                break
+        assert len(everything) == len(set(everything)) == 15 * 2 + 5 + 2 * 2
+        assert not [id for id in everything if id.startswith(("segment:", "assembly:"))]
+        shared = (await w.call("object.sessions", object=files[0].object)).sessions
+        assert shared == ("s1", "s2")
+        for id in ("chat:s1", "session:s1", "system_prompt:s1"):
+            assert (await w.call("object.get", object=id)).object.id == id
+            assert (await w.call("object.sessions", object=id)).sessions == ()
+        for id in ("segment:s1#0000000000", "assembly:s1#0000000001", "chat:none", "none"):
+            for method in ("object.get", "object.sessions"):
+                assert await code_of(w.call(method, object=id)) == "object_not_found"
+
+
+@pytest.mark.requirement("SES-13")
+async def test_a_connection_bound_to_a_session_sees_only_what_that_session_knows(tmp_path: Path) -> None:
+    bound = msgspec.structs.replace(CALLER, capability="session", session="s1")
+    async with world(tmp_path / "state") as w:
+        for name in ("s1", "s2"):
+            await w.call("session.create", agent="a", session=name)
+            await record(w, name, f"call-of-{name}")
+        mine = await w.call("object.get", caller=bound, session="s1", object="call-of-s1")
+        assert mine.object.payload["content"] == "out"
+        for foreign in ("call-of-s2", "chat:s2", "session:s2", "system_prompt:s2", "call-of-nobody"):
+            get = w.call("object.get", caller=bound, session="s1", object=foreign)
+            assert await code_of(get) == "object_not_found"
+        wanted = ["call-of-s1", "call-of-s2", "chat:s1", "chat:s2"]
+        bulk = await w.call("object.bulk", caller=bound, session="s1", objects=wanted)
+        assert [version.id for version in bulk.objects] == ["call-of-s1", "chat:s1"]
+        assert bulk.missing == ("call-of-s2", "chat:s2")

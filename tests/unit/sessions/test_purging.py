@@ -9,8 +9,7 @@ from ctxd.sessions.barred import Barred
 from ctxd.sessions.calls import Call
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.store.verify import verify
-from tests.unit.sessions.test_sessions import code_of, record, say
-from tests.unit.sessions.world import world
+from tests.unit.sessions.world import code_of, record, say, world
 
 pytestmark = pytest.mark.anyio
 CALL = Call("object.purge", "host")

@@ -9,7 +9,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.store.writes import Accepted
 from ctxd_protocol.methods import ToolcallRecordParams
-from tests.unit.sessions.world import CALLER, World, settled, world
+from tests.unit.sessions.world import CALLER, World, code_of, say, settled, world
 
 pytestmark = pytest.mark.anyio
 
@@ -84,3 +84,45 @@ async def until_whole(here: World) -> None:
     with anyio.fail_after(10):
         while not here.store.unheard("host", "never"):
             await anyio.sleep(0.01)
+
+
+@pytest.mark.requirement("RPC-4")
+async def test_a_resend_gets_the_first_answer_and_changes_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        first = [await w.call("session.create", agent="a", op_id="op-1")]
+        session = first[0].session.session
+        calls = [
+            ("session.append", {"messages": [{"role": "user", "content": "hi"}]}),
+            ("toolcall.record", {"id": "call-1", "tool": "bash", "content": "x"}),
+            ("session.pin", {"object": "call-1"}),
+            ("session.deactivate", {"object": "call-1"}),
+            ("session.configure", {"labels": {"a": "b"}}),
+            ("session.pause", {}),
+            ("session.resume", {}),
+            ("session.set_system_prompt", {"content": "new"}),
+            ("session.close", {}),
+        ]
+        for n, (method, params) in enumerate(calls):
+            first.append(await w.call(method, session=session, op_id=f"op-{n + 2}", **params))
+        assert await w.call("session.create", agent="a", op_id="op-1") == first[0]
+        for n, (method, params) in enumerate(calls):
+            assert await w.call(method, session=session, op_id=f"op-{n + 2}", **params) == first[n + 1], method
+        assert await code_of(w.call("session.create", agent="b", op_id="op-1")) == "idempotency_mismatch"
+        assert len(await w.sessions.store.scan("session:")) == 1
+
+
+@pytest.mark.requirement("RPC-4")
+async def test_a_call_and_its_resend_at_once_are_made_once(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        answers = []
+
+        async def send() -> None:
+            answers.append(await say(w, "s1", ("user", "hi"), op_id="op-1"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(send)
+        assert len(answers) == 5
+        assert len(set(map(repr, answers))) == 1
+        assert (await w.call("session.chat", session="s1")).turn_count == 1

@@ -1,4 +1,4 @@
-"""Sessions over a real store in a folder: what the tests of this part work in."""
+"""Sessions over a real store in a folder: what the tests of this part work in, and what is often done there."""
 
 import inspect
 from collections.abc import AsyncIterator
@@ -8,8 +8,10 @@ from typing import Any
 
 import anyio
 import msgspec
+import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.errors import CtxdError
 from ctxd.indexing.index import Indexer
 from ctxd.mounts.devices import host_devices
 from ctxd.rpc.caller import Caller
@@ -98,3 +100,33 @@ async def world(root: Path, **rest: Any) -> AsyncIterator[World]:
             yield made
         await store.drain()
         group.cancel_scope.cancel()
+
+
+async def code_of(call) -> str:
+    with pytest.raises(CtxdError) as caught:
+        await call
+    return caught.value.code
+
+
+async def record(w: World, session: str, id: str, content: str = "out", **rest):
+    return await w.call("toolcall.record", session=session, id=id, tool="bash", content=content, **rest)
+
+
+async def say(w: World, session: str, *messages: tuple[str, str], **rest):
+    said = [{"role": role, "content": text} for role, text in messages]
+    return await w.call("session.append", session=session, messages=said, **rest)
+
+
+async def filled(w: World, session: str, folder: Path) -> None:
+    """A session with some of everything."""
+    await w.call("session.create", agent="a", session=session, system_prompt="be good", labels={"k": "v"})
+    for turn in range(5):
+        await say(w, session, ("user", f"turn {turn}"), ("assistant", "well"))
+        for n in range(3):
+            await record(w, session, f"{session}-call-{turn}-{n}", f"output {n}")
+        path = folder / f"{turn}.txt"
+        path.write_text(f"text {turn}")
+        await w.read(session, path)
+    await w.call("session.pin", session=session, object=f"{session}-call-1-1")
+    await w.call("session.activate", session=session, object=f"{session}-call-0-0")
+    await w.call("session.pool_remove", session=session, object=f"{session}-call-0-1")

@@ -1,0 +1,101 @@
+"""A session that is loaded again is the one that was in memory."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ctxd.errors import CtxdError
+from ctxd.sessions.state import check
+from tests.unit.sessions.world import filled, record, world
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("SES-11")
+async def test_a_session_loaded_again_is_the_very_same(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await filled(w, "s1", tmp_path)
+        before = await w.call("session.get", session="s1")
+        chat = await w.call("session.chat", session="s1")
+        state = (await w.sessions.live("s1")).state
+        listed = await w.call("session.list")
+    async with world(tmp_path / "state") as w:
+        assert w.sessions.live_count == 0
+        after = await w.call("session.get", session="s1")
+        assert after.session == before.session
+        assert await w.call("session.chat", session="s1") == chat
+        assert (await w.sessions.live("s1")).state == state
+        assert await w.call("session.list") == listed
+
+
+async def test_a_long_session_is_the_same_out_of_its_bundles_and_out_of_its_segments(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        last = None
+        for n in range(600):
+            if n % 7 == 0:
+                text = "long " * (2000 if n % 70 == 0 else 1)
+                last = await w.begin("session.append", session="s1", messages=[{"role": "user", "content": text}])
+            else:
+                last = await w.begin("toolcall.record", session="s1", id=f"call-{n}", tool="t", content=str(n))
+        receipt = await last.pending.wait()
+        live = await w.sessions.live("s1")
+        view = live.view()
+    async with world(tmp_path / "state") as w:
+        again = await w.sessions.live("s1")
+        assert (again.state, again.seqs, again.view()) == (live.state, live.seqs, view)
+        past = await w.sessions.as_of("s1", tx=receipt.seq)
+        assert (past.state, past.seqs, past.view()) == (live.state, live.seqs, view)
+        for n in range(600, 1300):
+            last = await w.begin("toolcall.record", session="s1", id=f"call-{n}", tool="t", content=str(n))
+        await last.pending.wait()
+    async with world(tmp_path / "state") as w:
+        assert (await w.sessions.live("s1")).state == again.state
+
+
+async def test_idle_sessions_are_unloaded_and_come_back_equal(tmp_path: Path) -> None:
+    async with world(tmp_path / "state", live_max=2) as w:
+        for n in range(6):
+            await w.call("session.create", agent="a", session=f"s{n}")
+            await record(w, f"s{n}", f"call-{n}")
+        assert w.sessions.live_count == 2
+        for n in range(6):
+            view = (await w.call("session.get", session=f"s{n}")).session
+            assert view.active_set == (f"call-{n}",)
+        assert w.sessions.live_count == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.requirement("SES-11")
+async def test_whatever_was_asked_a_session_loaded_again_is_the_live_one(tmp_path: Path, seed: int) -> None:
+    """Requests at random, refused ones among them; what is in memory is held against what is stored."""
+    rng = random.Random(seed)
+    methods = ["activate", "deactivate", "pin", "unpin", "pool_add", "pool_remove"]
+    async with world(tmp_path / "state", live_max=2) as w:
+        names = ["s0", "s1", "s2"]
+        for name in names:
+            await w.call("session.create", agent="a", session=name, collapse={"per_turn": 2, "turns": 2})
+        refused = 0
+        for n in range(400):
+            name = rng.choice(names)
+            try:
+                if rng.random() < 0.3:
+                    await w.begin(
+                        "toolcall.record", session=name, id=f"call-{rng.randrange(40)}", tool="t", content="x"
+                    )
+                elif rng.random() < 0.1:
+                    await w.begin("session.append", session=name, messages=[{"role": "user", "content": str(n)}])
+                else:
+                    target = f"call-{rng.randrange(40)}"
+                    await w.begin(f"session.{rng.choice(methods)}", session=name, object=target)
+            except CtxdError:
+                refused += 1
+            if n % 20 == 0:
+                live = await w.sessions.live(name)
+                if live.barrier is not None:
+                    await live.barrier.wait()
+                stored = await w.sessions.as_of(name)
+                check(stored.state)
+                assert (stored.state, stored.view(), stored.seqs) == (live.state, live.view(), live.seqs)
+        assert 0 < refused < 350

@@ -1,0 +1,91 @@
+"""Calls of one session: in the order they arrive, at once where nothing is waited for, and none half done."""
+
+import inspect
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd.sessions.capture import INLINE_CHARS_MAX
+from ctxd.store.writes import Accepted
+from tests.unit.sessions.world import record, say, settled, world
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_short_messages_and_views_of_a_session_in_memory_take_no_wait(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        said = w.now("session.append", session="s1", messages=[{"role": "user", "content": "short"}])
+        shown = w.now("session.get", session="s1")
+        assert isinstance(said, Accepted) and isinstance(shown, Accepted)
+        assert shown.pending is said.pending
+        assert (await settled(shown)).session.turn_count == (await settled(said)).turn == 1
+
+
+async def test_who_comes_while_another_holds_the_session_waits_for_its_turn(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        turns: list[tuple[str, int]] = []
+
+        async def say_once() -> None:
+            turns.append(("said", (await say(w, "s1", ("user", "x"))).turn))
+
+        async def get_once() -> None:
+            turns.append(("got", (await w.call("session.get", session="s1")).session.turn_count))
+
+        async with anyio.create_task_group() as group:
+            async with (await w.sessions.live("s1")).lock:
+                group.start_soon(say_once)
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(get_once)
+                await anyio.wait_all_tasks_blocked()
+                assert turns == []
+        assert sorted(turns) == [("got", 1), ("said", 1)]
+
+
+async def test_a_long_message_is_searched_for_secrets_beside_the_loop(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        long = [{"role": "user", "content": "x" * (INLINE_CHARS_MAX + 1)}]
+        said = w.now("session.append", session="s1", messages=long)
+        assert inspect.iscoroutine(said)
+        assert (await settled(await said)).turn == 1
+
+
+@pytest.mark.requirement("RPC-7")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio starts tasks in an order of its own
+async def test_calls_of_a_session_take_effect_in_the_order_they_arrive(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        async with anyio.create_task_group() as group:
+            for n in range(40):
+                if n % 4:
+                    op = {"op_id": f"op-{n}"} if n % 2 else {}
+                    group.start_soon(lambda n=n, op=op: record(w, "s1", f"call-{n}", **op))
+                else:
+                    group.start_soon(lambda n=n: say(w, "s1", ("user", str(n)), op_id=f"op-{n}"))
+        live = await w.sessions.live("s1")
+        assert list(live.state.index) == [f"call-{n}" for n in range(40) if n % 4]
+        assert live.state.calls == dict.fromkeys(range(1, 11), 3)
+
+
+async def test_a_cancelled_call_leaves_the_queue_and_the_session_as_they_were(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        live = await w.sessions.live("s1")
+        holding = live.lock.ticket()
+        scope = anyio.CancelScope()
+
+        async def send() -> None:
+            with scope:
+                await say(w, "s1", ("user", "never"), op_id="op-1")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+        holding.leave()
+        assert live.lock.free
+        assert live.state.turn == 0
+        assert (await say(w, "s1", ("user", "now"), op_id="op-1")).turn == 1
