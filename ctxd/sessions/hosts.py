@@ -7,7 +7,7 @@ lost.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.abc import TaskStatus
@@ -23,6 +23,7 @@ from ctxd.sessions.losses import Losses
 from ctxd.sessions.registry import Sessions
 from ctxd.store.projection.ownership import Ownership
 from ctxd.store.sharing import fences, owners
+from ctxd.store.sharing.beats import Tell
 from ctxd.store.sharing.log import SharedLog, shared_log
 from ctxd.store.sharing.owners import Owner
 from ctxd_protocol.ids import session_object_id
@@ -38,14 +39,12 @@ UNKNOWN_S: Final = 1.0
 TIDY_S: Final = 1.0
 """Seconds between two looks for sessions that have no owner, or are to be given up."""
 
-Tell = Callable[[str, dict[str, Any]], None]
-
 
 class Hosts:
     """The several hosts, as one of them sees them. ``start``, then ``run`` while anything else is called."""
 
     def __init__(
-        self, sessions: Sessions, log: SharedLog, ownership: Ownership, clock: Clock, *,
+        self, sessions: Sessions, log: SharedLog, ownership: Ownership, losses: Losses, clock: Clock, *,
         projected: Callable[[], int], tell: Tell,
     ) -> None:  # fmt: skip
         """``projected``: the newest journal row that the node is known to have."""
@@ -53,10 +52,10 @@ class Hosts:
         self._store = sessions.store
         self._log = log
         self._ownership = ownership
+        self._losses = losses
         self._clock = clock
         self._projected = projected
         self._tell = tell
-        self._losses = Losses(sessions, log, ownership, clock, projected=projected, tell=tell)
         self._bringing: dict[str, SessionLock] = {}
 
     @property
@@ -312,7 +311,8 @@ def hosts_at(
         url, clock, writer=store.writer, host=host, filesystem=filesystem, incarnation=store.incarnation,
         lease_s=lease_s, tell=tell,
     )  # fmt: skip
-    return Hosts(sessions, log, ownership, clock, projected=projected, tell=tell)
+    losses = Losses(sessions, log, ownership, clock, projected=projected, tell=tell)
+    return Hosts(sessions, log, ownership, losses, clock, projected=projected, tell=tell)
 
 
 def _summary(session: str, head: Head, valid_time: int, host: str) -> SessionSummary:

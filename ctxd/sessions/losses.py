@@ -6,7 +6,7 @@ of a lost session is lost with it, also if the session comes back before that wa
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
@@ -18,6 +18,7 @@ from ctxd.sessions.entering import OwnJournal, enter, here_of, past_of
 from ctxd.sessions.registry import Sessions
 from ctxd.store.projection.ownership import Lost, Ownership
 from ctxd.store.sharing import fences
+from ctxd.store.sharing.beats import Tell
 from ctxd.store.sharing.fences import Fence
 from ctxd.store.sharing.log import SharedLog
 from ctxd.store.sharing.owners import Owner
@@ -33,8 +34,6 @@ TOLD_APART_S: Final = 5.0
 _LOOK_S: Final = 0.05
 _SESSION_CHARS: Final = 96
 """Characters of a session's id that its branch's id begins with: what is added must fit an id."""
-
-Tell = Callable[[str, dict[str, Any]], None]
 
 
 class Losses:
