@@ -20,7 +20,7 @@ from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.tracked import UNANSWERED, Tracked
 from ctxd.trackers.tracker import FileTrackers, Followed
 from tests.fakes.watcher import FakeWatcher
-from tests.unit.trackers.test_tracker import followed, following, running
+from tests.unit.trackers.following import followed, following, running
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from ctxd.trackers.opening import file_trackers
 from ctxd.trackers.places import Filesystems
 from ctxd.trackers.polling import PollingWatcher
 from tests.suites.watcher import running
-from tests.unit.trackers.test_tracker import following
-from tests.unit.trackers.test_tracker import running as tracking
+from tests.unit.trackers.following import following
+from tests.unit.trackers.following import running as tracking
 
 pytestmark = pytest.mark.anyio
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

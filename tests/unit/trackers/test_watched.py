@@ -1,0 +1,106 @@
+"""What is watched, and for how long: a directory once, nothing outside, nothing that nobody follows any more."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.trackers.opening import file_trackers
+from ctxd.trackers.polling import PollingWatcher
+from ctxd.trackers.tracked import Tracked
+from ctxd.trackers.tracker import FileTrackers, Followed
+from tests.fakes.watcher import FakeWatcher
+from tests.unit.trackers.following import followed, meddled, on_linux, running
+
+
+@pytest.mark.anyio
+@on_linux
+@pytest.mark.requirement("TRK-2")
+async def test_a_directory_takes_one_watch_for_all_its_files_and_sessions_and_none_after_the_last(
+    tmp_path: Path,
+) -> None:
+    files: dict[str, str] = {}
+    for directory in range(20):
+        (tmp_path / f"d{directory}").mkdir()
+        for name in "abc":
+            files[f"{directory}{name}"] = str(tmp_path / f"d{directory}" / name)
+    for path in files.values():
+        Path(path).write_text("1")
+    trackers = file_trackers(SystemClock(), choice="inotify")
+    async with running(trackers, files):
+        for session in range(10):
+            trackers.lease(f"s{session}", followed(files))
+        await trackers.settled()
+        assert trackers.watches == 20
+        for session in range(9):
+            trackers.release(f"s{session}")
+        await trackers.settled()
+        assert trackers.watches == 20
+        trackers.release("s9")
+        await trackers.settled()
+        assert trackers.watches == 0
+        assert trackers.tracked.files == {}
+
+
+@pytest.mark.anyio
+@on_linux
+@pytest.mark.requirement("TRK-7")
+async def test_nothing_is_watched_where_a_symlink_leads_out(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    (inside / "d").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").write_text("1")
+    os.symlink(outside, inside / "door")
+    os.symlink(outside / "secret", inside / "d" / "link")
+
+    def escapes(path: str, led_to: str) -> bool:
+        return path.startswith(f"{inside}/") and not f"{led_to}/".startswith(f"{inside}/")
+
+    trackers = file_trackers(SystemClock(), choice="inotify", escapes=escapes)
+    files = {"door": str(inside / "door" / "secret"), "link": str(inside / "d" / "link")}
+    async with running(trackers, files) as handed:
+        trackers.lease("s", followed(handed.paths))
+        await trackers.settled()
+        assert trackers.watches == 1
+        assert list(trackers.tracked.directories) == [str(inside / "door"), str(inside / "d")]
+        assert trackers.tracked.files["door"].state == "orphaned"
+        assert "symlink" in trackers.tracked.files["door"].reason
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-6")
+async def test_leases_that_nobody_renews_end_and_those_that_are_kept_do_not(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1")
+    fake, tracked = FakeWatcher(), Tracked()
+    fake.mkdir(str(tmp_path))
+    trackers = FileTrackers(
+        SystemClock(),
+        tracked,
+        fake,
+        PollingWatcher(SystemClock(), tracked.looked_at),
+        lease_s=0.05,
+        sweep_s=0.02,
+        keeps=lambda session: session == "kept",
+    )
+    async with running(trackers, {name: str(tmp_path / name) for name in ("a", "b")}) as handed:
+        trackers.lease("idle", {"a": Followed(handed.paths["a"])})
+        trackers.lease("kept", {"b": Followed(handed.paths["b"])})
+        await handed.until(lambda: list(tracked.files) == ["b"])
+        assert tracked.files["b"].state == "attached"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-6")
+async def test_a_file_given_up_and_taken_up_again_while_it_is_attached_is_attached(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+
+    def meanwhile() -> None:
+        trackers.release("s")
+        trackers.lease("s", {"a": Followed(str(file))})
+
+    async with running(trackers := meddled(tmp_path, meanwhile), {"a": str(file)}) as handed:
+        trackers.lease("s", {"a": Followed(str(file))})
+        await handed.until(lambda: trackers.tracked.files["a"].state == "attached")
