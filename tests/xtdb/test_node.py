@@ -1,24 +1,13 @@
-"""The node program answers XTDB's protocol, ends every wait, says why it fails, and lets nobody else in."""
+"""The node program answers XTDB's protocol, ends every wait and query, says why it fails, and runs nothing as code."""
 
-import json
-import os
-import socket
-import stat
-import subprocess
-from pathlib import Path
-
-import aiohttp
 import anyio
 import pytest
 
-from ctxd.backends.xtdb import transit
 from ctxd.backends.xtdb.answers import named
 from ctxd.backends.xtdb.node.ask import ask
-from ctxd.backends.xtdb.node.failures import NodeFailure
-from ctxd.backends.xtdb.node.launch import Launch, command, environment, find_config
-from tests.xtdb.running import QUICK, START_S_MAX, installation, node, postgres
+from tests.xtdb.asking import Http, explained
+from tests.xtdb.running import node
 
-TYPE = "application/transit+json"
 LIMITS = "{:query-ms 700 :max-await-ms 1500 :max-awaits 4 :max-body-bytes 200000 :max-rows 1000}"
 FOR_EVER = "{:find [(count a)] :in [[a ...] [b ...] [c ...] [d ...]]}"
 MANY = [list(range(400))] * 4
@@ -41,62 +30,6 @@ def shared():
 async def http(shared):
     async with Http(shared.socket) as http:
         yield http
-
-
-class Http:
-    """Requests to a node by its socket, and what is answered: status, and value by names, or text if not transit."""
-
-    def __init__(self, path):
-        self._path = path
-
-    async def __aenter__(self):
-        self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(self._path, limit=100))
-        return self
-
-    async def __aexit__(self, *error):
-        await self._session.close()
-
-    async def send(self, method, operation, params=None, *, body=None, type=TYPE):
-        headers = {"Content-Type": type} if body is not None else {}
-        async with self._session.request(
-            method, f"http://node/_xtdb/{operation}", params=params, data=body, headers=headers
-        ) as answer:
-            content = await answer.read()
-            if answer.content_type != TYPE:
-                return answer.status, content.decode()
-            value = transit.decode(content)
-            return answer.status, named(value) if isinstance(value, dict) else value
-
-    async def get(self, operation, **params):
-        return await self.send("GET", operation, {name.replace("_", "-"): value for name, value in params.items()})
-
-    async def submit(self, *ops):
-        body = json.dumps({"~:tx-ops": [[f"~:xtdb.api/{op[0]}", *op[1:]] for op in ops]}).encode()
-        return await self.send("POST", "submit-tx", body=body)
-
-    async def put(self, id, at="~m1000", **fields):
-        status, told = await self.submit(["put", {"~:xt/id": id, **{f"~:{key}": fields[key] for key in fields}}, at])
-        assert status == 202, told
-        return told["tx-id"]
-
-    async def committed(self, *ops):
-        status, told = await self.submit(*ops)
-        assert status == 202, told
-        tx_id = told["tx-id"]
-        status, told = await self.get("tx-committed", tx_id=tx_id, await_tx_id=tx_id)
-        assert status == 200, told
-        return told["tx-committed?"]
-
-    async def query(self, query, *args):
-        return await self.send("POST", "query", body=json.dumps({"~:query": query, "~:in-args": args}).encode())
-
-
-def explained(told, operation, kind=None):
-    """Whether a failure says its class, its message and its operation."""
-    assert told["class"] and told["message"], told
-    assert told["operation"] == operation
-    assert kind is None or kind in told["class"], told
-    return True
 
 
 async def test_status_tells_version_ingester_and_how_the_stores_are_kept(http):
@@ -411,138 +344,3 @@ async def test_what_is_no_operation_is_not_taken_for_an_entity_that_is_absent(ht
 async def test_a_request_line_beyond_the_limit_is_refused_with_a_reason(http):
     status, told = await http.get("entity", eid="x" * 70_000)
     assert (status, told["message"]) == (414, "URI Too Long")
-
-
-@pytest.mark.requirement("XDB-4")
-async def test_the_socket_is_for_its_owner_only(shared):
-    assert stat.S_IMODE(os.stat(shared.socket).st_mode) == 0o600
-
-
-@pytest.mark.requirement("XDB-4")
-async def test_a_live_socket_is_refused_and_goes_on_answering(shared, tmp_path):
-    ended = run(Launch(find_config("memory"), tmp_path / "data", Path(shared.socket)))
-    assert ended.returncode == 69
-    assert f"another node holds {shared.socket}" in ended.stderr
-    assert ask(shared.url, "status")[0] == 200
-
-
-@pytest.mark.requirement("XDB-4")
-async def test_a_socket_on_which_another_program_answers_is_refused(tmp_path):
-    path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(path))
-        other.listen()
-        ended = run(Launch(find_config("memory"), tmp_path / "data", path))
-    assert ended.returncode == 69
-    assert path.is_socket()
-
-
-@pytest.mark.requirement("XDB-4")
-async def test_a_file_in_the_sockets_place_is_left_alone(tmp_path):
-    (tmp_path / "s").write_text("precious")
-    ended = run(Launch(find_config("memory"), tmp_path / "data", tmp_path / "s"))
-    assert ended.returncode == 73
-    assert (tmp_path / "s").read_text() == "precious"
-
-
-@pytest.mark.requirement("XDB-4")
-@pytest.mark.requirement("XDB-5")
-async def test_killed_it_starts_again_in_the_place_of_its_stale_socket_with_all_it_answered(tmp_path):
-    with node("rocksdb", tmp_path) as running:
-        async with Http(running.socket) as http:
-            assert (await http.get("status"))[1]["synced?"] is True
-            for n in range(20):
-                tx_id = await http.put(f"d{n}", n=n)
-            assert stat.S_IMODE(running.data.stat().st_mode) == 0o700
-        running.kill()
-        assert Path(running.socket).is_socket()
-        running.start()
-        async with Http(running.socket) as http:
-            assert (await http.get("latest-submitted-tx"))[1]["tx-id"] == tx_id
-            assert (await http.get("entity", eid="d19", await_tx_id=tx_id))[1]["n"] == 19
-        running.stop()
-        assert not Path(running.socket).exists()
-
-
-@pytest.mark.requirement("XDB-5")
-async def test_an_index_that_is_gone_is_made_again_from_log_and_documents(tmp_path):
-    with node("rocksdb", tmp_path) as running:
-        async with Http(running.socket) as http:
-            tx_id = await http.put("kept", n=1)
-            assert (await http.get("entity", eid="kept", await_tx_id=tx_id))[1]["n"] == 1
-        running.stop()
-        for file in sorted((running.data / "index").iterdir()):
-            file.unlink()
-        running.start()
-        async with Http(running.socket) as http:
-            assert (await http.get("entity", eid="kept", await_tx_id=tx_id))[1]["n"] == 1
-
-
-async def test_paused_it_answers_nothing_and_then_everything(tmp_path):
-    with node("memory", tmp_path) as running:
-        running.pause()
-        with pytest.raises(NodeFailure):
-            ask(running.url, "status", timeout_s=0.3)
-        running.cont()
-        assert ask(running.url, "status")[0] == 200
-
-
-@pytest.mark.requirement("XDB-6")
-async def test_two_nodes_on_one_postgresql_see_each_others_writes(tmp_path):
-    with (
-        postgres() as database,
-        node("postgres", tmp_path / "a", environ=database.environ) as one,
-        node("postgres", tmp_path / "b", environ=database.environ) as other,
-    ):
-        async with Http(one.socket) as writer, Http(other.socket) as reader:
-            assert (await writer.get("status"))[1]["synced?"] is True
-            tx_id = await writer.put("both", n=1)
-            assert (await reader.get("entity", eid="both", await_tx_id=tx_id))[1]["n"] == 1
-
-
-@pytest.mark.requirement("XDB-2")
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("{:a", "EOF while reading"),
-        ('{:a #ctxd/env "CTXD_NOT_SET"}', "the environment variable CTXD_NOT_SET is not set"),
-    ],
-)
-async def test_a_configuration_that_cannot_be_read_ends_it_with_the_reason(tmp_path, text, reason):
-    (tmp_path / "node.edn").write_text(text)
-    ended = run(Launch(tmp_path / "node.edn", tmp_path / "data", tmp_path / "s"))
-    assert ended.returncode == os.EX_CONFIG
-    assert f"{tmp_path}/node.edn cannot be read: {reason}" in ended.stderr
-
-
-async def test_without_its_database_it_ends_in_a_way_that_may_be_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("CTXD_XTDB_PG_PORT", "1")
-    ended = run(Launch(find_config("postgres"), tmp_path / "data", tmp_path / "s"))
-    assert ended.returncode == 1
-    assert "Connection to 127.0.0.1:1 refused" in ended.stderr
-
-
-async def test_on_a_port_it_listens_only_where_it_was_told_to(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with node("memory", tmp_path, tcp=f"127.0.0.1:{port}") as running:
-        assert running.url == f"http://127.0.0.1:{port}"
-        assert ask(running.url, "status")[0] == 200
-        assert not Path(running._launch.socket).exists()
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.2", port), timeout=2)
-
-
-def run(launch):
-    """A node that is expected to refuse to start."""
-    arguments = command(
-        installation(), Launch(**{**vars_of(launch), "heap": "256m", "java_options": QUICK}), os.environ
-    )
-    return subprocess.run(
-        arguments, env=environment(os.environ), capture_output=True, text=True, timeout=START_S_MAX, check=False
-    )
-
-
-def vars_of(launch):
-    return {name: getattr(launch, name) for name in launch.__slots__}
