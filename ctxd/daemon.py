@@ -311,16 +311,12 @@ class Daemon:
         # What it takes to write them is loaded only by those who do.
         from ctxd.metrics import Figures, exposition
 
-        listeners, boxes, tracking = self._listeners, self._sandboxes, self._tracking
-        assert listeners is not None and boxes is not None, "made with the handlers"
+        tracking = self._tracking
         figures = Figures(
             status=self.status(),
             tally=floor.tally,
             commits=self._store.commit_durations,
             tracked=[] if tracking is None else [file.state for file in tracking.trackers.tracked.files.values()],
-            sandboxes=len(boxes),
-            sandbox_connections=listeners.connections(),
-            refused=listeners.refused(),
         )
         return await run_sync(exposition, figures)
 

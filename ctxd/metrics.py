@@ -22,16 +22,12 @@ from ctxd_protocol.status import DaemonStatus
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon at one moment. ``tracked`` are the states of the files that are followed; ``sandbox_connections`` and
-    ``refused`` are of all sandboxes together."""
+    """The daemon at one moment. ``tracked`` are the states of the files that are followed."""
 
     status: DaemonStatus
     tally: Tally
     commits: Durations
     tracked: Sequence[str]
-    sandboxes: int
-    sandbox_connections: int
-    refused: int
 
 
 def exposition(figures: Figures) -> bytes:
@@ -73,7 +69,7 @@ def families(figures: Figures) -> Iterator[Metric]:
     yield from _calls(figures)
     yield GaugeMetricFamily("ctxd_sessions_live", "Sessions in memory.", value=status.sessions_live)
     yield GaugeMetricFamily("ctxd_objects_cached", "Objects in memory.", value=status.objects_cached)
-    yield GaugeMetricFamily("ctxd_sandboxes", "Registered sandboxes.", value=figures.sandboxes)
+    yield GaugeMetricFamily("ctxd_sandboxes", "Registered sandboxes.", value=status.sandboxes.registered)
     yield from _trackers(figures)
 
 
@@ -105,7 +101,7 @@ def _store(figures: Figures) -> Iterator[Metric]:
 
 def _calls(figures: Figures) -> Iterator[Metric]:
     status, tally = figures.status, figures.tally
-    counts = [("host", status.connections), ("sandbox", figures.sandbox_connections)]
+    counts = [("host", status.connections), ("sandbox", status.sandboxes.connections)]
     yield _by("ctxd_connections", "Open connections.", "listener", counts)
     yield GaugeMetricFamily("ctxd_calls_in_flight", "Calls that the host's clients wait for.", value=status.in_flight)
     calls = CounterMetricFamily("ctxd_calls", "Calls that were answered.", labels=["method", "outcome"])
@@ -114,7 +110,7 @@ def _calls(figures: Figures) -> Iterator[Metric]:
     for (method, code), count in sorted(tally.failed.copy().items()):
         calls.add_metric([method, code], count)
     yield calls
-    yield CounterMetricFamily("ctxd_quota_refusals", "Calls beyond a sandbox's quota.", value=figures.refused)
+    yield CounterMetricFamily("ctxd_quota_refusals", "Calls beyond a sandbox's quota.", value=status.sandboxes.refused)
 
 
 def _trackers(figures: Figures) -> Iterator[Metric]:

@@ -20,7 +20,6 @@ from ctxd_client.paths import find_socket
 from ctxd_client.sync import connect_sync
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.status import DaemonStatus
-from ctxd_protocol.trackers import Watching
 
 ANSWER_S_MAX: Final = 5.0
 """Seconds that the daemon has to answer: longer is itself a finding."""
@@ -73,7 +72,7 @@ def _all(run: Invocation) -> list[Check]:
     if status is not None:
         found += [
             service_checks.daemon_descriptors(status.pid),
-            service_checks.watching(asked.watching),
+            service_checks.watching(status.tracking),
             service_checks.sandboxes(asked.sandboxes),
             service_checks.mounts(asked.sandboxes, status.pid),
             *service_checks.reachable(asked.sandboxes),
@@ -106,15 +105,12 @@ class _Asked(msgspec.Struct, frozen=True):
     silence: str
     remedy: str
     sandboxes: tuple[SandboxView, ...] = ()
-    watching: Watching = Watching(watcher=None)
 
 
 def _ask(path: str) -> _Asked:
     try:
         with connect_sync(path, deadline_s=ANSWER_S_MAX, client="ctx doctor", version=__version__) as client:
-            status = client.daemon_status()
-            boxes = client.sandbox_list().sandboxes
-            return _Asked(status, "", "", boxes, client.tracker_list(limit=1).watching)
+            return _Asked(client.daemon_status(), "", "", client.sandbox_list().sandboxes)
     except TimedOut as error:
         return _Asked(
             None, error.message, "it is stuck: its log may say why; systemctl restart ctxd, or end it and start it"

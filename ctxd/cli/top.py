@@ -28,7 +28,6 @@ class Sample(msgspec.Struct, frozen=True):
 
     status: DaemonStatus
     sandboxes: tuple[SandboxView, ...]
-    watching: Watching
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +51,6 @@ class Top(msgspec.Struct, frozen=True, kw_only=True):
     writes_per_s: float
     commits_per_s: float
     status: DaemonStatus
-    watching: Watching
     sandboxes: tuple[Busy, ...]
 
 
@@ -80,8 +78,7 @@ def top(run: Invocation, interval: float, once: bool) -> None:
 
 def sample(client: "SyncClient") -> Sample:
     """The daemon now."""
-    watching = client.tracker_list(limit=1).watching
-    return Sample(client.daemon_status(), client.sandbox_list().sandboxes, watching)
+    return Sample(client.daemon_status(), client.sandbox_list().sandboxes)
 
 
 def between(before: Sample, now: Sample) -> Top:
@@ -110,7 +107,6 @@ def between(before: Sample, now: Sample) -> Top:
         writes_per_s=round((now.status.store.rows - rows) / seconds, 1),
         commits_per_s=rate(before.status.store.commits, now.status.store.commits),
         status=now.status,
-        watching=now.watching,
         sandboxes=tuple(sorted(busy, key=lambda each: (-each.calls_per_s, each.sandbox))),
     )
 
@@ -127,7 +123,7 @@ def _show(screen: Screen, found: Top, *, once: bool) -> None:
         f"writes {found.writes_per_s:,.1f}/s in {found.commits_per_s:,.1f} commits/s  "
         f"{count(store.pending_writes)} pending  {flush}",
         f"sessions {count(status.sessions_live)} live  {count(status.objects_cached)} objects in memory",
-        _followed(found.watching),
+        _followed(status.tracking),
     ]
     if store.projection is not None:
         node = store.projection

@@ -163,14 +163,6 @@ class Listeners:
             return Figures()
         return Figures(made.server.connections, made.server.requests, made.meter.refused)
 
-    def connections(self) -> int:
-        """Open connections of all sandboxes."""
-        return sum(made.server.connections for made in self._open.values())
-
-    def refused(self) -> int:
-        """Calls beyond their quotas, of the sandboxes that are there."""
-        return sum(made.meter.refused for made in self._open.values())
-
     async def drain(self) -> None:
         """Have each finish what is in flight, all at once. Cancel: safe."""
         async with anyio.create_task_group() as group:

@@ -113,9 +113,6 @@ class Sandboxes:
         self._wake = anyio.Event()
         store.on_durable(self._note)
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     async def start(self) -> None:
         """Open the sockets of all that are registered, at the paths they had.
 

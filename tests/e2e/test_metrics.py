@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ctxd_client import CallFailed, connect_sync
+from ctxd_protocol.sandboxes import Quota
 from tests.fakes.service_manager import ServiceManager, service_manager
 
 pytestmark = pytest.mark.timeout(60)
@@ -82,6 +83,26 @@ def test_writes_calls_and_what_there_is_are_counted(manager: ServiceManager, tmp
     assert after["process_open_fds", ()] > 0
     buckets = [value for (name, _), value in after.items() if name == "ctxd_commit_duration_seconds_bucket"]
     assert buckets == sorted(buckets)
+
+
+@pytest.mark.requirement("SVC-8")
+def test_what_sandboxes_do_is_counted_as_the_status_counts_it(manager: ServiceManager, tmp_path: Path) -> None:
+    with connect_sync(manager.socket) as client:
+        for name in ("one", "two"):
+            client.session_create("a", session=name, filesystem_id="b" * 64)
+        strict = client.sandbox_register(["one"], ttl_s=600, quota=Quota(requests_per_s=1)).sandbox
+        client.sandbox_register(["two"], ttl_s=600)
+        with closing(socket.socket(socket.AF_UNIX)) as inside, inside.makefile("rb") as answers:
+            inside.settimeout(20)
+            inside.connect(strict.socket)
+            inside.sendall(b'{"jsonrpc": "2.0", "id": 1, "method": "context.current"}\n' * 9)
+            answered = [answers.readline() for _ in range(9)]
+            assert any(b"quota_exceeded" in answer for answer in answered)
+            told, after = client.daemon_status().sandboxes, scraped(tmp_path)
+    assert (told.registered, told.connections) == (2, 1) and told.refused > 0
+    assert after["ctxd_sandboxes", ()] == told.registered
+    assert after["ctxd_connections", (("listener", "sandbox"),)] == told.connections
+    assert after["ctxd_quota_refusals_total", ()] == told.refused
 
 
 @pytest.mark.requirement("SVC-8")

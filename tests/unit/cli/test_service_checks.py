@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from ctxd.cli import service_checks as checks
 from ctxd_client import connect_sync
 from ctxd_protocol.sessions import Mount
 from ctxd_protocol.trackers import Watching
+from tests.client.running import Running
 from tests.unit.cli.test_checks import verdict
 
 
@@ -51,6 +53,21 @@ def test_directories_that_are_looked_at_instead_of_watched_are_told():
     assert verdict(checks.watching(Watching(watcher=None))) == "ok"
     assert verdict(checks.watching(msgspec.structs.replace(followed, polled=1))) == "warn"
     assert verdict(checks.watching(msgspec.structs.replace(followed, refused=1))) == "warn"
+
+
+@pytest.mark.requirement("CLI-9")
+def test_what_is_followed_is_what_the_daemon_says_of_itself(ctx, tmp_path):
+    (tmp_path / "a.py").write_text("1\n")
+    with Running(tmp_path, watcher="polling") as following:
+        with connect_sync(following.socket) as client:
+            made = client.session_create("a").session.session
+            client.file_index(made, str(tmp_path / "a.py"))
+            # Bounded by the time that a test may take.
+            while client.daemon_status().tracking.files == 0:
+                time.sleep(0.02)
+        ran = ctx("--socket", following.socket, "doctor", "--json")
+    (found,) = (each["found"] for each in ran.json["items"] if each["name"] == "followed files")
+    assert found == "1 in 1 directories by polling"
 
 
 @pytest.mark.requirement("CLI-9")

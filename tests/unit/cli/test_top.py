@@ -46,6 +46,7 @@ def test_what_top_shows_fits_a_small_terminal_and_an_interrupt_ends_it(running, 
     lines = frame.split("\n")
     assert len(lines) == ROWS, "nothing is scrolled away"
     assert max(map(len, lines)) == COLUMNS
+    assert lines[4].startswith("files ")
     assert sum(line[:16] in boxes for line in lines) == ROWS - 8, (
         "beside five lines, one that is empty, header and cursor"
     )
