@@ -28,6 +28,8 @@ INSIDE_S_MAX: Final = 10
 DESCRIPTORS_SHARE_WARN: Final = 0.8
 """Share of its descriptors from which on a daemon is about to refuse connections."""
 
+_OWN_VIEW: Final = "PrivateTmp and ProtectHome of the unit hide it: add BindReadOnlyPaths= for it"
+
 _INSIDE: Final = """
 import socket, sys
 with socket.socket(socket.AF_UNIX) as s:
@@ -96,9 +98,6 @@ def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             return fail(name, f"{root}: the daemon sees another directory there", _OWN_VIEW)
     return ok(name, f"{len(roots):,} directories")
-
-
-_OWN_VIEW: Final = "PrivateTmp and ProtectHome of the unit hide it: add BindReadOnlyPaths= for it"
 
 
 def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Check]:
