@@ -14,7 +14,7 @@ import pytest
 from ctxd.assembly.parse import parse
 from ctxd.assembly.render import render
 from ctxd_client import SyncClient, connect_sync
-from ctxd_protocol.methods import AssembledContext
+from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message
 from tests.client.running import Running
 from tests.e2e.transcripts import Ran, Said, steps
