@@ -1,11 +1,14 @@
-"""One node in memory for the tests that can share it; asyncio, which is what speaks to nodes."""
+"""One node in memory for the tests that can share it, two with one log for pairs of hosts; asyncio, which is what
+speaks to nodes.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.xtdb.running import Node, node, prepare
+from tests.xtdb.hosts import Host, Pair, require_namespaces
+from tests.xtdb.running import Node, node, postgres, prepare
 
 
 @pytest.fixture(scope="session")
@@ -13,6 +16,28 @@ def memory_node() -> Iterator[Node]:
     """A node in memory. Others use it too: keep to a writer and to ids of your own."""
     with node("memory") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[tuple[Node, Node]]:
+    require_namespaces()
+    with (
+        postgres() as log,
+        node("postgres", environ=log.environ) as one,
+        node("postgres", environ=log.environ) as other,
+    ):
+        yield one, other
+
+
+@pytest.fixture
+def pair(nodes: tuple[Node, Node], tmp_path: Path) -> Pair:
+    def make(ahead_ms: tuple[int, int] = (0, 0)) -> tuple[Host, Host]:
+        return (
+            Host("alpha", nodes[0], tmp_path / "a", ahead_ms=ahead_ms[0]),
+            Host("beta", nodes[1], tmp_path / "b", ahead_ms=ahead_ms[1]),
+        )
+
+    return make
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from tests.xtdb.running import Node, missing
 
 LEASE_S = 2.0
 START_S_MAX = 30.0
+TEN_MINUTES_MS = 600_000
+PROMPT = "You are careful.\n"
 T = TypeVar("T")
 
 
@@ -133,3 +135,49 @@ def hosts(*all: Host) -> Iterator[tuple[Host, ...]]:
                 host.stop()
     for host in all:
         host.verified()
+
+
+Pair = Callable[..., tuple[Host, Host]]
+
+
+def lived(client: SyncClient, session: str, folder: Path, *, turns: int = 3, calls: int = 4) -> list[str]:
+    """A session with a file that changes, tool calls and several assemblies. The texts of the assemblies."""
+    folder.mkdir(exist_ok=True)
+    client.session_create("agent", session=session, system_prompt=PROMPT, workdir=str(folder), labels={"k": "v"})
+    s = client.session(session)
+    texts = []
+    for turn in range(turns):
+        s.user(f"turn {turn}")
+        (folder / "notes.txt").write_text(f"as of turn {turn}\n")
+        s.read("notes.txt")
+        for n in range(calls):
+            s.tool("bash", {"n": n}, output=f"{session} {turn} {n}", id=f"{session}-{turn}-{n}")
+        texts.append(s.assemble().text)
+    return texts
+
+
+def shown(client: SyncClient, session: str) -> list[str]:
+    """Every recorded assembly, rendered again."""
+    records = client.context_list(session).assemblies
+    return [client.context_show(session, number=record.number).text for record in records]
+
+
+def set_aside(host: Host, session: str) -> None:
+    """Pause the session, and wait until it is anybody's."""
+    host.client.session_pause(session)
+    until(lambda: host.client.session_owner(session).released)
+
+
+def taken_over(host: Host, session: str) -> None:
+    """Resume a session of a host that does not answer any more, as soon as its lease allows."""
+
+    def attempt() -> bool:
+        try:
+            host.client.session_resume(session)
+        except CallFailed as error:
+            assert error.code == "session_owned_elsewhere"
+            assert error.retry_after_ms
+            return False
+        return True
+
+    until(attempt, within_s=10 * LEASE_S)

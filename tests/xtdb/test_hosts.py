@@ -1,12 +1,9 @@
 """Two daemons with journals of their own on two nodes with one log: a session is one host's at a time, and whole."""
 
-import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -17,36 +14,8 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.form import content_id
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient
-from tests.xtdb.hosts import LEASE_S, Host, hosts, require_namespaces, until
-from tests.xtdb.running import Node, node, postgres
-
-TEN_MINUTES_MS = 600_000
-PROMPT = "You are careful.\n"
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[tuple[Node, Node]]:
-    require_namespaces()
-    with (
-        postgres() as log,
-        node("postgres", environ=log.environ) as one,
-        node("postgres", environ=log.environ) as other,
-    ):
-        yield one, other
-
-
-Pair = Callable[..., tuple[Host, Host]]
-
-
-@pytest.fixture
-def pair(nodes: tuple[Node, Node], tmp_path: Path) -> Pair:
-    def make(ahead_ms: tuple[int, int] = (0, 0)) -> tuple[Host, Host]:
-        return (
-            Host("alpha", nodes[0], tmp_path / "a", ahead_ms=ahead_ms[0]),
-            Host("beta", nodes[1], tmp_path / "b", ahead_ms=ahead_ms[1]),
-        )
-
-    return make
+from tests.xtdb.hosts import LEASE_S, TEN_MINUTES_MS, Host, Pair, hosts, lived, set_aside, shown, taken_over, until
+from tests.xtdb.running import Node
 
 
 def copies(node: Node, text: str) -> int:
@@ -74,34 +43,6 @@ def code_of(call: Callable[[], object]) -> str:
     return caught.value.code
 
 
-def lived(client: SyncClient, session: str, folder: Path, *, turns: int = 3, calls: int = 4) -> list[str]:
-    """A session with a file that changes, tool calls and several assemblies. The texts of the assemblies."""
-    folder.mkdir(exist_ok=True)
-    client.session_create("agent", session=session, system_prompt=PROMPT, workdir=str(folder), labels={"k": "v"})
-    s = client.session(session)
-    texts = []
-    for turn in range(turns):
-        s.user(f"turn {turn}")
-        (folder / "notes.txt").write_text(f"as of turn {turn}\n")
-        s.read("notes.txt")
-        for n in range(calls):
-            s.tool("bash", {"n": n}, output=f"{session} {turn} {n}", id=f"{session}-{turn}-{n}")
-        texts.append(s.assemble().text)
-    return texts
-
-
-def shown(client: SyncClient, session: str) -> list[str]:
-    """Every recorded assembly, rendered again."""
-    records = client.context_list(session).assemblies
-    return [client.context_show(session, number=record.number).text for record in records]
-
-
-def set_aside(host: Host, session: str) -> None:
-    """Pause the session, and wait until it is anybody's."""
-    host.client.session_pause(session)
-    until(lambda: host.client.session_owner(session).released)
-
-
 def same(one: SyncClient, other: SyncClient, session: str) -> None:
     """The session is the same on both, to the last byte."""
     views = [client.session_get(session).session for client in (one, other)]
@@ -109,21 +50,6 @@ def same(one: SyncClient, other: SyncClient, session: str) -> None:
         assert getattr(views[0], name) == getattr(views[1], name), name
     assert one.session_chat(session) == other.session_chat(session)
     assert shown(one, session) == shown(other, session)
-
-
-def taken_over(host: Host, session: str) -> None:
-    """Resume a session of a host that does not answer any more, as soon as its lease allows."""
-
-    def attempt() -> bool:
-        try:
-            host.client.session_resume(session)
-        except CallFailed as error:
-            assert error.code == "session_owned_elsewhere"
-            assert error.retry_after_ms
-            return False
-        return True
-
-    until(attempt, within_s=10 * LEASE_S)
 
 
 @pytest.mark.requirement("HST-1")
@@ -446,77 +372,3 @@ def test_sessions_of_before_there_were_several_hosts_can_be_taken_over(pair: Pai
         until(lambda: a.client.session_owner("old").released)
         b.client.session_resume("old")
         same(a.client, b.client, "old")
-
-
-class Chance:
-    """What a seed makes of two hosts; ``kept`` is what each has acknowledged."""
-
-    def __init__(self, seed: int, all: tuple[Host, Host]) -> None:
-        self.rng = random.Random(seed)
-        self.all = all
-        self.sessions = [f"r{seed}-{n}" for n in range(3)]
-        self.kept: dict[str, list[str]] = {host.name: [] for host in all}
-        self._calls = 0
-        for session in self.sessions:
-            self.rng.choice(all).client.session_create("agent", session=session)
-
-    def step(self) -> None:
-        host, session = self.rng.choice(self.all), self.rng.choice(self.sessions)
-        deeds = ("call",) * 6 + ("say", "assemble", "pause", "resume", "resume", "kill", "stall")
-        with suppress(CallFailed):
-            getattr(self, self.rng.choice(deeds))(host, session)
-
-    def call(self, host: Host, session: str) -> None:
-        self._calls += 1
-        id = f"{session}-{self._calls}"
-        self.kept[host.name].append(host.client.within(3).toolcall_record(session, id, "bash", f"out {id}").object)
-
-    def say(self, host: Host, session: str) -> None:
-        host.client.within(3).session(session).user("go on")
-
-    def assemble(self, host: Host, session: str) -> None:
-        host.client.within(3).context_assemble(session)
-
-    def pause(self, host: Host, session: str) -> None:
-        host.client.within(3).session_pause(session)
-
-    def resume(self, host: Host, session: str) -> None:
-        host.client.within(5).session_resume(session)
-
-    def kill(self, host: Host, _: str) -> None:
-        host.kill()
-        host.start()
-
-    def stall(self, host: Host, session: str) -> None:
-        """Have it stand still for longer than its lease, while the other one tries to take the session over."""
-        host.send(signal.SIGSTOP)
-        (other,) = (each for each in self.all if each is not host)
-        try:
-            for _ in range(6):
-                with suppress(CallFailed):
-                    other.client.within(5).session_resume(session)
-                time.sleep(LEASE_S / 4)
-        finally:
-            host.send(signal.SIGCONT)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-@pytest.mark.requirement("HST-4")
-@pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_to_two_hosts_nothing_acknowledged_is_lost(pair: Pair, seed: int) -> None:
-    ahead = random.Random(seed).choice((0, TEN_MINUTES_MS, -TEN_MINUTES_MS))
-    with hosts(*pair((ahead, 0))) as (a, b):
-        chance = Chance(seed, (a, b))
-        for _ in range(80):
-            chance.step()
-        known: set[str] = set()
-        for host in (a, b):
-            host.level()
-            for row in host.client.session_list(limit=1000).sessions:
-                known.update(host.client.session_get(row.session).session.session_index)
-                shown(host.client, row.session)
-        for host in (a, b):
-            assert set(chance.kept[host.name]) <= known
-            host.level()
-            host.agrees()
