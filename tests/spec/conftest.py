@@ -1,4 +1,5 @@
-"""One real daemon for every test of the specification, and what each test has for itself: a client, a session, a tree.
+"""One real daemon for every test of the specification, and what each test has for itself: a client, a session, a tree,
+a sandbox.
 
 Tests reach the product through ``ctxd_client`` only. Sessions and trees are fresh for each test, the daemon is shared:
 a test must hold beside whatever the others have left in it.
@@ -19,7 +20,10 @@ import pytest
 
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
+from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sessions import Mount
 from tests.client.running import Running
+from tests.spec.sandboxes import BOX, ROOMY
 
 _NUMBER = itertools.count(1)
 
@@ -104,3 +108,16 @@ def start(client: SyncClient, tree: Path) -> Callable[..., SyncSession]:
 def s(start: Callable[..., SyncSession]) -> SyncSession:
     """A fresh session that works in ``tree``."""
     return start()
+
+
+@pytest.fixture
+def boxed(client: SyncClient, start: Callable[..., SyncSession], tree: Path) -> Callable[..., SandboxView]:
+    """``boxed(...)`` registers a sandbox for a fresh session that has ``tree`` at /workspace."""
+
+    def boxed(session: SyncSession | None = None, **settings: Any) -> SandboxView:
+        mounts = (Mount(agent_prefix="/workspace", canonical_prefix=str(tree)),)
+        own = session or start(filesystem_id=BOX, mounts=mounts, workdir="/workspace")
+        settings = {"grace_s": 0, "quota": ROOMY, **settings}
+        return client.sandbox_register([own.id], **settings).sandbox
+
+    return boxed

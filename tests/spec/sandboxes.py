@@ -1,0 +1,61 @@
+"""Sandboxes of a session, and calls from inside."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from ctxd_client import connect_sync
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.methods import Method
+from ctxd_protocol.sandboxes import Quota, SandboxView
+
+BOX = "b" * 64
+ROOMY = Quota(requests_per_s=100_000, writes_per_s=100_000)
+
+
+@contextmanager
+def inside(box: SandboxView) -> Iterator[SyncClient]:
+    with connect_sync(box.socket) as connected:
+        yield connected
+
+
+@contextmanager
+def wire(box: SandboxView) -> Iterator[Callable[..., Any]]:
+    """Raw calls: the whole answer but its id."""
+    with socket.socket(socket.AF_UNIX) as raw, raw.makefile("rb") as lines:
+        raw.settimeout(20)
+        raw.connect(box.socket)
+
+        def call(method: str, params: Any) -> Any:
+            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            with suppress(BrokenPipeError):  # Whoever is refused may be so before asking.
+                raw.sendall(json.dumps(message).encode() + b"\n")
+            return json.loads(lines.readline())
+
+        yield call
+
+
+SAMPLES: dict[str, Any] = {
+    "object": "0" * 64,
+    "objects": ["0" * 64],
+    "messages": [{"role": "user", "content": "x"}],
+    "content": "x",
+    "tool": "bash",
+    "command": "ls",
+    "output": "a.py",
+    "path": "a.py",
+    "paths": ["a.py"],
+    "subscription": 1,
+    "id": "call-1",
+}
+
+
+def sample(method: Method, session: str) -> dict[str, Any]:
+    """Parameters that the method takes, with ``session`` in them. Fails for a field that has no sample yet."""
+    fields = msgspec.structs.fields(method.params)
+    given = {field.name: SAMPLES[field.name] for field in fields if field.required and field.name != "session"}
+    return {**given, "session": session} if any(field.name == "session" for field in fields) else given

@@ -1,0 +1,79 @@
+"""Sandboxes: what is refused beyond a quota, and what the daemon's status counts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ctxd_client.sync import SyncClient, SyncSession
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.sandboxes import Quota, SandboxView
+from tests.spec.sandboxes import sample, wire
+
+
+@pytest.mark.requirement("BOX-5")
+def test_the_daemons_status_tells_of_all_sandboxes_together(
+    client: SyncClient, boxed: Callable[..., SandboxView]
+) -> None:
+    before = client.daemon_status().sandboxes
+    box = boxed(ttl_s=600, quota=Quota(requests_per_s=1, connections=3))
+    with wire(box) as call:
+        for _ in range(5):
+            call("context.current", {})
+        found = client.daemon_status().sandboxes
+    assert (found.registered, found.connections) == (before.registered + 1, before.connections + 1)
+    assert (found.requests - before.requests, found.refused - before.refused) == (5, 3)
+    assert found.oldest is not None
+    assert found.oldest <= box.created_at
+    assert found.next_end is not None
+    assert box.expires_at is not None
+    assert found.next_end <= box.expires_at
+    client.sandbox_release(box.sandbox)
+    assert client.daemon_status().sandboxes.registered == before.registered
+
+
+def code_of(answer: Any) -> str | None:
+    return answer.get("error", {}).get("data", {}).get("code")
+
+
+@pytest.mark.requirement("BOX-5")
+def test_calls_beyond_the_rate_are_refused_with_the_time_to_wait(
+    boxed: Callable[..., SandboxView], s: SyncSession, client: SyncClient
+) -> None:
+    box = boxed(quota=Quota(requests_per_s=5, writes_per_s=1))
+    with wire(box) as call:
+        writes = [call("session.append", sample(METHODS["session.append"], box.sessions[0])) for _ in range(3)]
+        assert [code_of(answer) for answer in writes] == [None, None, "quota_exceeded"]
+        data = writes[2]["error"]["data"]
+        assert 0 < data["retry_after_ms"] <= 1000
+        assert (data["retryable"], data["outcome"]) == (True, "not_applied")
+        reads = [code_of(call("context.current", {})) for _ in range(20)]
+        assert "quota_exceeded" in reads
+    s.user("a neighbour is not refused")
+    (listed,) = [each for each in client.sandbox_list().sandboxes if each.sandbox == box.sandbox]
+    assert listed.refused >= 2
+
+
+@pytest.mark.requirement("BOX-5")
+def test_bytes_objects_and_connections_have_bounds(boxed: Callable[..., SandboxView]) -> None:
+    box = boxed(quota=Quota(write_bytes_per_day=1000, objects=1))
+    own = box.sessions[0]
+    with wire(box) as call:
+        first = {"session": own, "id": "c1", "tool": "bash", "content": "x" * 200}
+        assert code_of(call("toolcall.record", first)) is None
+        second = call("toolcall.record", {**first, "id": "c2"})
+        assert "1 objects" in second["error"]["message"]
+        assert code_of(call("session.append", {"session": own, "messages": [{"role": "user"}]})) is None
+        long = {"session": own, "messages": [{"role": "user", "content": "x" * 900}]}
+        assert "bytes" in call("session.append", long)["error"]["message"]
+    narrow = boxed(quota=Quota(connections=1))
+    with wire(narrow) as call:
+        call("context.current", {})
+        with wire(narrow) as refused:
+            assert code_of(refused("context.current", {})) == "quota_exceeded"
+
+
+@pytest.mark.requirement("BOX-5")
+def test_a_line_of_a_sandbox_has_at_most_a_mebibyte(boxed: Callable[..., SandboxView]) -> None:
+    with wire(boxed()) as call:
+        assert code_of(call("context.current", {"session": "x" * 1024 * 1024})) == "frame_too_large"
