@@ -176,7 +176,6 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table.
 
     ``idempotent``: safe to send again (a read, or a write under its ``op_id``). ``writes``: changes durable state.
-    ``ordered``: calls of one session take effect in the order they arrive on a connection.
     """
 
     name: str
