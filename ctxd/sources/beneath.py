@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Container, Iterator
 from typing import Final
 
 HOPS_MAX: Final = 40
@@ -70,7 +70,7 @@ _KERNEL: Final = _Kernel()
 def open_in_view(
     path: str,
     view: View,
-    roots: Collection[str],
+    roots: Container[str],
     *,
     by_kernel: bool = True,
     enter: Callable[[int], None] = lambda directory: None,
@@ -167,9 +167,17 @@ def _rule_of(path: str, view: View) -> tuple[str, str]:
     return max(fitting, key=lambda rule: len(rule[1]))
 
 
-def _outermost(path: str, roots: Collection[str]) -> str | None:
+def _outermost(path: str, roots: Container[str]) -> str | None:
     """The root that holds all others above ``path``: what lies between them may be rearranged too."""
-    return min((root for root in roots if f"{path}/".startswith(root + "/")), key=len, default=None)
+    return next((directory for directory in ancestors(f"{path}/") if directory in roots), None)
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """The directories that an absolute ``path`` is below by its name, from the root, an empty one, downwards."""
+    end = path.find("/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
 
 
 def _refused(number: int, path: str) -> OSError:

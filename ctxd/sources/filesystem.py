@@ -11,16 +11,16 @@ the process.
 import errno
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 import msgspec
 
 from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.beneath import View, open_in_view
+from ctxd.sources.beneath import View
+from ctxd.sources.confined import Confined
 from ctxd.sources.port import (
     Look,
     Missing,
@@ -34,7 +34,7 @@ from ctxd.sources.port import (
     Unreadable,
     signature,
 )
-from ctxd.sources.rights import User, require
+from ctxd.sources.rights import User
 from ctxd.sources.threads import Threads
 from ctxd_protocol.limits import FILE_BYTES_MAX
 
@@ -43,9 +43,6 @@ THREADS: Final = 4
 
 TORN_RETRIES: Final = 3
 """Readings of a file that changes meanwhile, before it is reported as busy."""
-
-VIEWS_MAX: Final = 16
-"""Sandboxes' views in which a symlink is followed, of a directory that so many different ones share."""
 
 RACY_NS: Final = 2_000_000_000
 """How long ago a change must be for a stamp to be trusted: the coarsest file time still in use (FAT) is two seconds."""
@@ -67,27 +64,24 @@ class HostFiles:
     def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
-        self._confined: Mapping[str, tuple[View, ...]] = {}
-        self._limits: Mapping[str, tuple[tuple[str, ...], User]] = {}
+        self._confined = Confined()
         self._threads = Threads(clock, THREADS)
 
     def confine(self, root: str, view: View = ()) -> None:
         """See ``Source.confine``."""
-        views = self._confined.get(root)
-        if root == "/" or (views is not None and (not view or view in views)):
-            return
-        # Readers are in threads: they see the mapping before or after, never half of it.
-        own = ((root, root),)
-        known = [each for each in views or () if each != own]
-        self._confined = {**self._confined, root: (*known, view or own)}
+        self._confined.confine(root, view)
 
     def limit(self, key: str, roots: Collection[str], user: User) -> None:
         """See ``Limited.limit``."""
-        self._limits = {**self._limits, key: (tuple(roots), user)}
+        self._confined.limit(key, roots, user)
 
     def lift(self, key: str) -> None:
         """See ``Limited.lift``."""
-        self._limits = {known: limit for known, limit in self._limits.items() if known != key}
+        self._confined.lift(key)
+
+    def leads_out(self, path: str, led_to: str) -> bool:
+        """See ``Confined.leads_out``. Blocks."""
+        return self._confined.leads_out(path, led_to)
 
     async def read(self, path: str | bytes) -> Reading:
         """See ``Source.read``."""
@@ -113,7 +107,7 @@ class HostFiles:
         devices = dict(zip(directories, found, strict=True))
         return [devices[directory] for directory in above]
 
-    def _read(self, path: str | bytes) -> Reading:
+    def _read(self, path: str) -> Reading:
         try:
             for _ in range(1 + TORN_RETRIES):
                 reading = self._read_once(path)
@@ -123,9 +117,9 @@ class HostFiles:
             return self._failed(path, error)
         return Unreadable(errno.EAGAIN)
 
-    def _read_once(self, path: str | bytes) -> Reading | None:
+    def _read_once(self, path: str) -> Reading | None:
         """The file, or null if it changed under the reading."""
-        place = self._opened(path)
+        place = self._confined.opened(path)
         try:
             found = os.fstat(place)
             special = _special(found)
@@ -151,98 +145,24 @@ class HostFiles:
             stamp = msgspec.structs.replace(stamp, settled=False)
         return Present(raw, source_hash(raw), _decoded(raw), stamp)
 
-    def leads_out(self, path: str | bytes, led_to: str) -> bool:
-        """Whether ``path`` is below a confined directory and ``led_to``, the place that it leads to, is not."""
-        roots = self._roots_above(path)
-        if not roots or led_to == os.fsdecode(path):
-            return False
-        return not all(f"{led_to}/".startswith(os.path.realpath(root) + "/") for root in roots)
-
-    def _directory(self, path: str | bytes) -> os.stat_result:
-        """The directory that ``path`` was found in. Raises: OSError."""
-        above = os.path.dirname(path)
-        if not self._roots_above(above):
-            return os.stat(above)
-        place = self._opened(above)
-        try:
-            return os.fstat(place)
-        finally:
-            os.close(place)
-
-    def _roots_above(self, path: str | bytes) -> list[str]:
-        named = os.fsdecode(path)
-        return [root for root in self._confined if named.startswith(root + "/")]
-
     def _look(self, path: str) -> Look:
         try:
-            found = self._looked_at(path) if self._roots_above(path) else os.stat(path)
+            found = self._stat(path)
         except (OSError, ValueError) as error:
             return self._failed(path, error)
         return _special(found) or Regular(self._stamp(found))
 
-    def _looked_at(self, path: str) -> os.stat_result:
-        place = self._opened(path)
+    def _stat(self, path: str) -> os.stat_result:
+        """Of what ``path`` leads to. Raises: as ``Confined.opened``."""
+        if not self._confined.holds(path):
+            return os.stat(path)
+        place = self._confined.opened(path)
         try:
             return os.fstat(place)
         finally:
             os.close(place)
 
-    def _opened(self, path: str | bytes) -> int:
-        """The place that ``path`` leads to; below a confined directory, no other than every sandbox would find there.
-
-        Raises: OSError, EXDEV if it leads out; ValueError.
-        """
-        named = os.fsdecode(path)
-        if "\0" in named or not self._roots_above(path):
-            return os.open(path, os.O_PATH | os.O_CLOEXEC)
-        refused: OSError | None = None
-        found: dict[tuple[int, int], int] = {}
-        for view in self._views(named):
-            try:
-                place = self._opened_in(named, view)
-            except OSError as error:
-                refused = refused or error
-                continue
-            stamped = os.fstat(place)
-            if (stamped.st_dev, stamped.st_ino) in found:
-                os.close(place)
-            else:
-                found[stamped.st_dev, stamped.st_ino] = place
-        if len(found) == 1:
-            return next(iter(found.values()))
-        for place in found.values():
-            os.close(place)
-        raise refused if refused is not None and not found else OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-
-    def _opened_in(self, path: str, view: View) -> int:
-        """As ``open_in_view``, if those may who are to read no more below there than they could themselves."""
-        place = open_in_view(path, view, self._confined)
-        try:
-            for user in self._users_below(path):
-                # Once more, by way of directories that are held while they are judged; only the same file will do.
-                judged = open_in_view(path, view, self._confined, by_kernel=False, enter=partial(require, user))
-                try:
-                    require(user, judged)
-                    if not os.path.sameopenfile(judged, place):
-                        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-                finally:
-                    os.close(judged)
-        except BaseException:
-            os.close(place)
-            raise
-        return place
-
-    def _users_below(self, path: str) -> set[User]:
-        return {
-            user for roots, user in self._limits.values() if any(f"{path}/".startswith(root + "/") for root in roots)
-        }
-
-    def _views(self, path: str) -> dict[View, None]:
-        """What sandboxes see whose directory ``path`` is below, newest first."""
-        views = [view for root in self._roots_above(path) for view in self._confined[root]]
-        return dict.fromkeys(views[::-1][:VIEWS_MAX])
-
-    def _failed(self, path: str | bytes, error: OSError | ValueError) -> Missing | Unreadable:
+    def _failed(self, path: str, error: OSError | ValueError) -> Missing | Unreadable:
         """What an error on the way to ``path`` says. Only a name that is missing from a directory that is there is
         gone."""
         if not isinstance(error, OSError):
@@ -258,11 +178,10 @@ class HostFiles:
         except OSError as blocked:
             return Unreadable(blocked.errno or errno.EIO)
 
-    def _missing(self, path: str | bytes) -> Missing:
+    def _missing(self, path: str) -> Missing:
         """What is missing at ``path``. Raises: OSError if the directory above it cannot be looked at."""
         above, name = os.path.split(path)
-        is_confined = bool(self._roots_above(above))
-        directory = self._opened(above) if is_confined else os.open(above, os.O_PATH | os.O_CLOEXEC)
+        directory = self._confined.opened(above)
         try:
             found = os.fstat(directory)
             if not stat.S_ISDIR(found.st_mode):
@@ -274,11 +193,11 @@ class HostFiles:
         finally:
             os.close(directory)
 
-    def _stamp(self, found: os.stat_result, read_from: str | bytes | None = None) -> Stamp:
+    def _stamp(self, found: os.stat_result, read_from: str | None = None) -> Stamp:
         # ctime cannot be set by hand, so it also tells of a change whose mtime was put back.
         changed = max(found.st_mtime_ns, found.st_ctime_ns)
         settled = changed + RACY_NS <= self._clock.wall_ms() * 1_000_000
-        device = self._directory(read_from).st_dev if read_from is not None else None
+        device = self._stat(os.path.dirname(read_from)).st_dev if read_from is not None else None
         return Stamp(_signature(found), settled, device)
 
 

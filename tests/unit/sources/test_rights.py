@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -80,6 +81,51 @@ async def test_what_a_sandboxs_user_may_not_read_is_neither_read_nor_told(projec
     assert isinstance(read[5], Missing)
     files.lift("box")
     assert all(isinstance(one, Present) for one in await files.read_many([paths[1], paths[2], paths[4]]))
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-11")
+async def test_a_limit_holds_where_another_one_was_and_until_the_last_is_lifted(project: Path) -> None:
+    files = files_of(project)
+    secret, closed = f"{project}/secret", f"{project}/closed/open"
+    files.limit("one", [str(project)], ANOTHER)
+    files.limit("two", [str(project), f"{project}/closed"], ANOTHER)
+    files.limit("one", [f"{project}/closed"], ANOTHER)
+    assert await files.look_many([secret, closed]) == [REFUSED, REFUSED]
+    files.lift("two")
+    files.lift("unheard of")
+    secret_seen, closed_seen = await files.look_many([secret, closed])
+    assert isinstance(secret_seen, Regular)
+    assert closed_seen == REFUSED
+    files.lift("one")
+    assert all(isinstance(look, Regular) for look in await files.look_many([secret, closed]))
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-11")
+async def test_no_limit_is_lost_while_those_of_other_sandboxes_come_and_go(project: Path) -> None:
+    files, ended = files_of(project), threading.Event()
+    for number in range(2000):
+        files.limit(f"old{number}", [f"{project}/none{number}"], ANOTHER)
+
+    def others() -> None:
+        while not ended.is_set():
+            files.limit("other", [f"{project}/none"], ANOTHER)
+            files.lift("other")
+
+    other = threading.Thread(target=others)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    other.start()
+    try:
+        for _ in range(300):
+            files.limit("box", [str(project)], ANOTHER)
+            assert await files.look_many([f"{project}/secret"]) == [REFUSED]
+            files.lift("box")
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+        other.join()
 
 
 @pytest.mark.anyio

@@ -1,0 +1,127 @@
+"""Which directories of the host sandboxes write to, and what is opened below them, for whom.
+
+Owns what is confined and limited, by directory: what a path may lead to is told by the directories above it, and costs
+the same for one sandbox as for a thousand. It is changed on any thread; readers, in threads of their own, see each
+directory as it was before a change or as it is after it.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Collection, Mapping
+from functools import partial
+from itertools import chain, islice
+from typing import Final
+
+from ctxd.sources.beneath import View, ancestors, open_in_view
+from ctxd.sources.rights import User, require
+
+VIEWS_MAX: Final = 16
+"""Sandboxes' views in which a symlink is followed, of a directory that so many different ones share."""
+
+
+class Confined:
+    """The directories that are confined, and the users who are limited below them."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._views: dict[str, dict[View, None]] = {}
+        self._limits: dict[str, dict[str, User]] = {}
+        self._users: dict[str, frozenset[User]] = {}
+
+    def confine(self, root: str, view: View = ()) -> None:
+        """See ``Source.confine``."""
+        with self._changing:
+            views = self._views.get(root)
+            if root == "/" or (views is not None and (not view or view in views)):
+                return
+            own = ((root, root),)
+            known = {each: None for each in views or () if each != own}
+            self._views[root] = {**known, view or own: None}
+
+    def limit(self, key: str, roots: Collection[str], user: User) -> None:
+        """See ``Limited.limit``."""
+        self._limit(key, dict.fromkeys(roots, user))
+
+    def lift(self, key: str) -> None:
+        """See ``Limited.lift``."""
+        self._limit(key, {})
+
+    def _limit(self, key: str, wanted: Mapping[str, User]) -> None:
+        """Have ``key`` limit, of each directory, the user who is ``wanted`` there, and nobody elsewhere."""
+        with self._changing:
+            before = [root for root, limits in self._limits.items() if key in limits]
+            for root in {*before, *wanted}:
+                limits = self._limits.setdefault(root, {})
+                limits.pop(key, None)
+                if root in wanted:
+                    limits[key] = wanted[root]
+                if limits:
+                    self._users[root] = frozenset(limits.values())
+                else:
+                    del self._limits[root], self._users[root]
+
+    def holds(self, path: str) -> bool:
+        """Whether ``path`` is below a confined directory."""
+        return any(directory in self._views for directory in ancestors(path))
+
+    def leads_out(self, path: str, led_to: str) -> bool:
+        """Whether ``path`` is below a confined directory and ``led_to``, the place that it leads to, is not."""
+        if led_to == path:
+            return False
+        roots = [directory for directory in ancestors(path) if directory in self._views]
+        return not all(f"{led_to}/".startswith(os.path.realpath(root) + "/") for root in roots)
+
+    def opened(self, path: str) -> int:
+        """An ``O_PATH`` descriptor of what ``path`` leads to; below a confined directory, of no other place than every
+        sandbox would find there.
+
+        Raises: OSError, EXDEV if it leads out; ValueError.
+        """
+        if "\0" in path or not self.holds(path):
+            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+        refused: OSError | None = None
+        found: dict[tuple[int, int], int] = {}
+        for view in self._views_of(path):
+            try:
+                place = self._opened_in(path, view)
+            except OSError as error:
+                refused = refused or error
+                continue
+            stamped = os.fstat(place)
+            if (stamped.st_dev, stamped.st_ino) in found:
+                os.close(place)
+            else:
+                found[stamped.st_dev, stamped.st_ino] = place
+        if len(found) == 1:
+            return next(iter(found.values()))
+        for place in found.values():
+            os.close(place)
+        raise refused if refused is not None and not found else OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+
+    def _opened_in(self, path: str, view: View) -> int:
+        """As ``open_in_view``, if those may who are to read no more below there than they could themselves."""
+        place = open_in_view(path, view, self._views)
+        try:
+            for user in self._users_of(path):
+                # Once more, by way of directories that are held while they are judged; only the same file will do.
+                judged = open_in_view(path, view, self._views, by_kernel=False, enter=partial(require, user))
+                try:
+                    require(user, judged)
+                    if not os.path.sameopenfile(judged, place):
+                        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+                finally:
+                    os.close(judged)
+        except BaseException:
+            os.close(place)
+            raise
+        return place
+
+    def _users_of(self, path: str) -> set[User]:
+        return {user for directory in ancestors(f"{path}/") for user in self._users.get(directory, ())}
+
+    def _views_of(self, path: str) -> dict[View, None]:
+        """What sandboxes see whose directory ``path`` is below: of the innermost first, the newest first."""
+        above = [views for directory in ancestors(path) if (views := self._views.get(directory)) is not None]
+        newest = chain.from_iterable(reversed(views) for views in reversed(above))
+        return dict.fromkeys(islice(newest, VIEWS_MAX))

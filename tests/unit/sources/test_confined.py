@@ -1,0 +1,84 @@
+"""What is opened below directories of sandboxes: which of them count for a path, and in whose view."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from ctxd.sources.beneath import ancestors
+from ctxd.sources.confined import VIEWS_MAX, Confined
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    root = tmp_path.resolve()
+    for name in ("box/inner/deep", "box2", "data0", "data1"):
+        (root / name).mkdir(parents=True)
+        (root / name / "file").write_text(name)
+    (root / "box/inner/link").symlink_to("/data/file")
+    return root
+
+
+def led_to(confined: Confined, path: Path) -> str:
+    place = confined.opened(str(path))
+    try:
+        return os.readlink(f"/proc/self/fd/{place}")
+    finally:
+        os.close(place)
+
+
+def view_of(top: Path, data: str) -> tuple[tuple[str, str], ...]:
+    return (("/inner", f"{top}/box/inner"), ("/data", f"{top}/{data}"))
+
+
+def refusal_of(confined: Confined, path: Path) -> int | None:
+    with pytest.raises(OSError) as caught:
+        led_to(confined, path)
+    return caught.value.errno
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [("/", [""]), ("/a", [""]), ("/a/b/c", ["", "/a", "/a/b"]), ("/a/b/", ["", "/a", "/a/b"]), ("a", []), ("", [])],
+)
+def test_a_path_is_below_each_directory_that_its_name_begins_with(path: str, above: list[str]) -> None:
+    assert list(ancestors(path)) == above
+
+
+@pytest.mark.requirement("BOX-7")
+def test_only_what_is_below_a_confined_directory_is_confined(top: Path) -> None:
+    confined = Confined()
+    confined.confine(f"{top}/box")
+    assert confined.holds(f"{top}/box/file")
+    assert confined.holds(f"{top}/box/inner/deep/file")
+    for name in ("box", "box2", "box2/file", "bo", ""):
+        assert not confined.holds(f"{top}/{name}")
+    confined.confine("/")
+    assert not confined.holds(f"{top}/box2/file"), "the root is no directory of a project"
+
+
+@pytest.mark.requirement("BOX-7")
+def test_of_directories_within_each_other_every_one_counts(top: Path) -> None:
+    confined = Confined()
+    confined.confine(f"{top}/box/inner", view_of(top, "data0"))
+    confined.confine(f"{top}/data0", view_of(top, "data0"))
+    assert led_to(confined, top / "box/inner/link") == f"{top}/data0/file"
+    assert not confined.leads_out(f"{top}/box/inner/a", f"{top}/box/inner/b")
+    assert confined.leads_out(f"{top}/box/inner/a", f"{top}/box/b")
+    confined.confine(f"{top}/box", (("/inner", f"{top}/box/inner"), ("/data", f"{top}/data1")))
+    confined.confine(f"{top}/data1", view_of(top, "data1"))
+    assert refusal_of(confined, top / "box/inner/link") == errno.EXDEV, "the link means two files"
+    assert led_to(confined, top / "box/inner/deep/file") == f"{top}/box/inner/deep/file"
+
+
+@pytest.mark.requirement("BOX-7")
+def test_where_very_many_share_a_directory_the_newest_say_what_a_link_means(top: Path) -> None:
+    confined = Confined()
+    for data in ("data0", "data1"):
+        confined.confine(f"{top}/{data}", view_of(top, data))
+    confined.confine(f"{top}/box/inner", view_of(top, "data0"))
+    for number in range(VIEWS_MAX):
+        assert refusal_of(confined, top / "box/inner/link") == errno.EXDEV if number else True
+        confined.confine(f"{top}/box/inner", (*view_of(top, "data1"), (f"/{number}", None)))
+    assert led_to(confined, top / "box/inner/link") == f"{top}/data1/file"
