@@ -18,6 +18,24 @@ def no_session(session: str) -> CtxdError:
     return CtxdError("session_not_found", f"there is no session {session}", hint="session.list names them.")
 
 
+def summary_of(session: str, head: Head, valid_time: int, *, host: str | None = None) -> SessionSummary:
+    """A row of a listing of ``session``, whose head was written at ``valid_time``; ``host``: by that other host."""
+    settings = head.settings
+    return SessionSummary(
+        session=session,
+        agent=settings.agent,
+        state=settings.state,
+        created_at=settings.created_at,
+        updated_at=valid_time,
+        turn_count=head.turn_count,
+        index_count=head.index_count,
+        active_count=head.active_count,
+        preview=head.preview,
+        labels=settings.labels,
+        host=host,
+    )
+
+
 class Catalog:
     """Session id to head. About 1 KiB a session."""
 
@@ -75,19 +93,7 @@ class Catalog:
     def summary(self, session: str) -> SessionSummary:
         """One row of a listing."""
         head, valid_time = self._heads[session]
-        settings = head.settings
-        return SessionSummary(
-            session=session,
-            agent=settings.agent,
-            state=settings.state,
-            created_at=settings.created_at,
-            updated_at=valid_time,
-            turn_count=head.turn_count,
-            index_count=head.index_count,
-            active_count=head.active_count,
-            preview=head.preview,
-            labels=settings.labels,
-        )
+        return summary_of(session, head, valid_time)
 
     def current(self, session: str | None) -> CurrentContext:
         """Where ``session`` stands; null means the only one that is not closed, or nowhere if there is not just one.

@@ -15,9 +15,9 @@ from anyio.abc import TaskStatus
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.sessions.barred import owned_elsewhere
-from ctxd.sessions.catalog import no_session
+from ctxd.sessions.catalog import no_session, summary_of
 from ctxd.sessions.entering import Origin, enter, here_of, past_of
-from ctxd.sessions.head import Head, read_head
+from ctxd.sessions.head import read_head
 from ctxd.sessions.lock import SessionLock
 from ctxd.sessions.losses import Losses
 from ctxd.sessions.registry import Sessions
@@ -294,7 +294,7 @@ class Hosts:
             await self._log.meet(writer)
         heads = await self._log.heads(others)
         return [
-            _summary(session, read_head(heads[session]), heads[session].valid_time, self._log.host(owner.writer))
+            summary_of(session, read_head(heads[session]), heads[session].valid_time, host=self._log.host(owner.writer))
             for session, owner in others.items()
             if session in heads
         ]
@@ -313,20 +313,3 @@ def hosts_at(
     )  # fmt: skip
     losses = Losses(sessions, log, ownership, clock, projected=projected, tell=tell)
     return Hosts(sessions, log, ownership, losses, clock, projected=projected, tell=tell)
-
-
-def _summary(session: str, head: Head, valid_time: int, host: str) -> SessionSummary:
-    settings = head.settings
-    return SessionSummary(
-        session=session,
-        agent=settings.agent,
-        state=settings.state,
-        created_at=settings.created_at,
-        updated_at=valid_time,
-        turn_count=head.turn_count,
-        index_count=head.index_count,
-        active_count=head.active_count,
-        preview=head.preview,
-        labels=settings.labels,
-        host=host,
-    )

@@ -18,7 +18,7 @@ from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.sessions.barred import Barred
 from ctxd.sessions.calls import Call
-from ctxd.sessions.catalog import Catalog, no_session
+from ctxd.sessions.catalog import Catalog, no_session, summary_of
 from ctxd.sessions.head import Head, Settings, head_document, read_head
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.loading import load
@@ -237,23 +237,17 @@ class Sessions:
 
     def summary(self, session: str) -> tuple[SessionSummary, Pending | None]:
         """A row of a listing, and the write it has to wait for. Figures of a live session are those of this moment."""
-        row = self.catalog.summary(session)
         live = self._live.get(session)
         if live is None:
-            return row, None
-        current = SessionSummary(
-            session=session,
-            agent=row.agent,
-            state=live.settings.state,
-            created_at=row.created_at,
-            updated_at=live.updated_at,
+            return self.catalog.summary(session), None
+        head = Head(
+            settings=live.settings,
             turn_count=live.state.turn,
             index_count=len(live.state.index),
             active_count=len(live.state.active),
             preview=live.preview,
-            labels=live.settings.labels,
         )
-        return current, live.barrier
+        return summary_of(session, head, live.updated_at), live.barrier
 
     def current(self, session: str | None) -> CurrentContext:
         """The durable context of ``session``; null: of the only session that is not closed.
