@@ -5,6 +5,7 @@ nothing. Promise: whatever is answered is on the disk, or is once the session's 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -162,8 +163,8 @@ class Objects:
         state = live.state
         wanted: list[str] = []
         end: int | None = None
-        for place, id in enumerate(state.index):
-            if place < start or (level is not None and state.level(id) != level):
+        for place, id in enumerate(islice(state.index, start, None), start):
+            if level is not None and state.level(id) != level:
                 continue
             if type is not None and type != ("file" if is_file_id(id) else "toolcall"):
                 continue

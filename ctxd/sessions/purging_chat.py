@@ -2,7 +2,7 @@
 
 What a message said is in its segment, perhaps in the bundle of its run, and at the start of a session's listing; it
 goes from all versions of these. What the session says elsewhere in the very same words goes too, so that an earlier
-life of a segment keeps nothing. Pure but for ``restate_live``.
+life of a segment keeps nothing. Pure.
 """
 
 from collections.abc import Callable, Iterable, Sequence

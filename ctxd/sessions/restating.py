@@ -30,6 +30,9 @@ _MEMBERS: Final = (
 DELETES_MAX: Final = 1_000
 """Entities that one write deletes, so that it does not hold up its neighbours' commit."""
 
+ALIASES_TRIED: Final = 4
+"""Aliases of one tool call that are looked at: the second is only needed where two sessions of one id met before."""
+
 Place = tuple[int, int]
 """Valid time and sequence of a version."""
 
@@ -285,10 +288,6 @@ class Restating:
                 continue
             renamed[id] = free_alias(self._here.session, versions[-1], self._here.aliases)
         return renamed
-
-
-ALIASES_TRIED: Final = 4
-"""Aliases of one tool call that are looked at: the second is only needed where two sessions of one id met before."""
 
 
 def aliases_of(session: str, id: str) -> list[str]:
