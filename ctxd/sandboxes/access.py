@@ -5,15 +5,11 @@ access control list.
 """
 
 import os
-import struct
 from typing import Final
 
-_NAME: Final = "system.posix_acl_access"
-_VERSION: Final = struct.pack("<I", 2)
-_ENTRY: Final = struct.Struct("<HHI")
-_OWNER, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
+from ctxd.sources import acl
+
 _READ_WRITE: Final = 6
-_NOBODY_IN_PARTICULAR: Final = 0xFFFFFFFF
 
 
 def let_in(file: int | os.PathLike[str], uid: int | None) -> None:
@@ -27,15 +23,15 @@ def let_in(file: int | os.PathLike[str], uid: int | None) -> None:
     if os.geteuid() == 0:
         os.chown(file, uid, -1)
     else:
-        os.setxattr(file, _NAME, _list_of(uid))
+        os.setxattr(file, acl.ATTRIBUTE, _list_of(uid))
 
 
 def _list_of(uid: int) -> bytes:
     entries = (
-        (_OWNER, _READ_WRITE, _NOBODY_IN_PARTICULAR),
-        (_USER, _READ_WRITE, uid),
-        (_GROUP, 0, _NOBODY_IN_PARTICULAR),
-        (_MASK, _READ_WRITE, _NOBODY_IN_PARTICULAR),
-        (_OTHERS, 0, _NOBODY_IN_PARTICULAR),
+        (acl.OWNER, _READ_WRITE, acl.NO_ID),
+        (acl.USER, _READ_WRITE, uid),
+        (acl.GROUP, 0, acl.NO_ID),
+        (acl.MASK, _READ_WRITE, acl.NO_ID),
+        (acl.OTHERS, 0, acl.NO_ID),
     )
-    return _VERSION + b"".join(_ENTRY.pack(*entry) for entry in entries)
+    return acl.packed(entries)

@@ -8,17 +8,15 @@ import grp
 import os
 import pwd
 import stat
-import struct
 from typing import Final
 
 import msgspec
 
+from ctxd.sources import acl
+
 READ: Final = 4
 SEARCH: Final = 1
 
-_ACL: Final = "system.posix_acl_access"
-_ENTRY: Final = struct.Struct("<HHI")
-_USER, _GROUP, _NAMED_GROUP, _MASK = 0x02, 0x04, 0x08, 0x10
 _NONE: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP})
 
 
@@ -42,7 +40,7 @@ class User(msgspec.Struct, frozen=True):
 def require(user: User, place: int) -> None:
     """Refuse ``place``, an open descriptor, unless ``user`` may read the file or search the directory that it is.
 
-    Raises: PermissionError, OSError.
+    Raises: PermissionError, OSError; ValueError for an access control list of an unknown form.
     """
     found = os.fstat(place)
     if stat.S_ISDIR(found.st_mode):
@@ -55,31 +53,30 @@ def require(user: User, place: int) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def allows(user: User, found: os.stat_result, entries: list[tuple[int, int, int]], wanted: int) -> bool:
-    """Whether what is ``found``, with the ``entries`` (tag, rights, id) of its list if it has one, lets ``user`` do
-    what is ``wanted``."""
+def allows(user: User, found: os.stat_result, entries: list[acl.Entry], wanted: int) -> bool:
+    """Whether what is ``found``, with the ``entries`` of its list if it has one, lets ``user`` do what is ``wanted``."""
     mode = stat.S_IMODE(found.st_mode)
     if user.uid == 0:
         return True
     if user.uid == found.st_uid:
         return bool(mode >> 6 & wanted)
-    mask = next((rights for tag, rights, _ in entries if tag == _MASK), 7)
+    mask = next((rights for tag, rights, _ in entries if tag == acl.MASK), 7)
     for tag, rights, id in entries:
-        if tag == _USER and id == user.uid:
+        if tag == acl.USER and id == user.uid:
             return bool(rights & mask & wanted)
-    own = next((rights for tag, rights, _ in entries if tag == _GROUP), mode >> 3)
-    groups = [(found.st_gid, own), *((id, rights) for tag, rights, id in entries if tag == _NAMED_GROUP)]
+    own = next((rights for tag, rights, _ in entries if tag == acl.GROUP), mode >> 3)
+    groups = [(found.st_gid, own), *((id, rights) for tag, rights, id in entries if tag == acl.NAMED_GROUP)]
     mine = [rights & mask for id, rights in groups if id in user.groups]
     if mine:
         return any(rights & wanted for rights in mine)
     return bool(mode & wanted)
 
 
-def _list_of(place: int) -> list[tuple[int, int, int]]:
+def _list_of(place: int) -> list[acl.Entry]:
     try:
-        raw = os.getxattr(f"/proc/self/fd/{place}", _ACL)
+        raw = os.getxattr(f"/proc/self/fd/{place}", acl.ATTRIBUTE)
     except OSError as error:
         if error.errno in _NONE:
             return []
         raise
-    return list(_ENTRY.iter_unpack(raw[4:]))
+    return acl.unpacked(raw)
