@@ -1,7 +1,5 @@
 """The one door to versions: what is accepted is seen at once, what is acknowledged is durable, what failed is gone."""
 
-from collections import Counter
-
 import anyio
 import anyio.lowlevel
 import pytest
@@ -10,17 +8,11 @@ from ctxd import dbfile, failpoints, limits
 from ctxd.errors import CtxdError
 from ctxd.store.answers import MISSING
 from ctxd.store.verify import verify
-from ctxd.store.writes import SUBMITTING, Submitting
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import SteppingClock, running
 
 pytestmark = pytest.mark.anyio
 SESSION = "0192f0c1-2345-7abc-8def-0123456789ab"
-
-
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "state"
 
 
 async def test_an_acknowledged_write_is_there_after_a_restart(root):
@@ -205,172 +197,6 @@ async def test_an_ephemeral_store_leaves_nothing_behind():
         folder = store.root
         assert folder.is_dir()
     assert not folder.exists()
-
-
-# --- operation ids ---
-
-
-async def test_a_resend_gets_the_first_answer_and_its_receipt(root):
-    async with running(root) as store:
-        assert await store.replay("host", "op", b"q") is None
-        receipt = await store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r")).wait()
-        replay = await store.replay("host", "op", b"q")
-        assert (replay.result, replay.pending, replay.receipt) == (b"r", None, receipt)
-    async with running(root) as store:
-        replay = await store.replay("host", "op", b"q")
-        assert (replay.result, replay.pending, replay.receipt) == (b"r", None, receipt)
-
-
-async def test_a_resend_joins_the_first_while_it_waits(root):
-    async with running(root) as store:
-        pending = store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r"))
-        replay = await store.replay("host", "op", b"q")
-        assert replay.pending is pending and replay.result == b"r"
-
-
-async def test_it_is_noted_for_who_asks_whether_a_write_was_perhaps_submitted(root):
-    async with running(root) as store:
-        SUBMITTING.set(first := Submitting())
-        assert await store.replay("host", "op", b"q") is None
-        assert not first.perhaps
-        await store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r")).wait()
-        assert first.perhaps
-        SUBMITTING.set(resend := Submitting())
-        assert await store.replay("host", "op", b"q") is not None
-        assert resend.perhaps
-
-
-@pytest.mark.parametrize("wait", [True, False])
-async def test_an_operation_id_with_other_parameters_is_refused(root, wait):
-    async with running(root) as store:
-        pending = store.submit(write(document("t1"), op_id="op", request=b"q"))
-        if wait:
-            await pending.wait()
-        with pytest.raises(CtxdError) as caught:
-            await store.replay("host", "op", b"other")
-        assert caught.value.code == "idempotency_mismatch"
-
-
-async def test_operation_ids_of_two_principals_do_not_meet(root):
-    async with running(root) as store:
-        await store.submit(write(document("t1"), op_id="op", request=b"q", principal="a")).wait()
-        assert await store.replay("b", "op", b"other") is None
-        await store.submit(write(document("t2"), op_id="op", request=b"other", principal="b")).wait()
-
-
-@pytest.mark.parametrize("wait", [True, False])
-async def test_a_write_is_never_taken_twice_even_when_nobody_asked_for_a_replay(root, wait):
-    async with running(root) as store:
-        pending = store.submit(write(document("t1"), op_id="op"))
-        if wait:
-            await pending.wait()
-        with pytest.raises(CtxdError) as caught:
-            store.submit(write(document("t1"), op_id="op"))
-        assert caught.value.outcome == "unknown"
-        await store.drain()
-        assert len(await store.changes(after=0, limit=10)) == 1
-
-
-async def test_a_replay_loads_heads_on_the_same_trip(root):
-    async with running(root) as store:
-        await store.replay("host", "op", b"q", heads=["t1", "t2"])
-        assert store.peek("t1") is None and store.peek("t2") is None
-
-
-# --- order, bounds, ends ---
-
-
-async def test_callbacks_tell_of_every_durable_write_in_order(root):
-    told = []
-    async with running(root) as store:
-        store.on_durable(lambda landed: told.extend(pending.seq for _, pending in landed))
-        for n in range(100):
-            store.submit(write(document(f"t{n}")))
-        await store.drain()
-    assert told == list(range(1, 101))
-
-
-async def test_a_full_queue_refuses_and_takes_again(root, monkeypatch):
-    monkeypatch.setattr(limits, "QUEUE_WRITES_MAX", 10)
-    async with running(root) as store:
-        accepted = [store.submit(write(document(f"t{n}"))) for n in range(10)]
-        with pytest.raises(CtxdError) as caught:
-            store.submit(write(document("more")))
-        assert (caught.value.code, caught.value.outcome) == ("store_backlog_full", "not_applied")
-        assert store.peek("more") in (MISSING, None)
-        await accepted[-1].wait()
-        await store.submit(write(document("more"))).wait()
-
-
-async def test_a_transaction_is_bounded_and_a_large_write_goes_alone(root, monkeypatch):
-    monkeypatch.setattr(limits, "COMMIT_WRITES_MAX", 3)
-    monkeypatch.setattr(limits, "COMMIT_BYTES_MAX", 10_000)
-    async with running(root) as store:
-        groups = []
-        store.on_durable(lambda landed: groups.append(len(landed)))
-        for n in range(6):
-            store.submit(write(document(f"t{n}")))
-        store.submit(write(document("large", "x" * 50_000)))
-        store.submit(write(document("after")))
-        await store.drain()
-        assert groups == [3, 3, 1, 1]
-
-
-async def test_those_who_share_a_transaction_are_told_in_portions_and_others_have_their_turn_between(root):
-    async with running(root) as store:
-        told, turns, over = [], [0], anyio.Event()
-
-        async def turn_by_turn():
-            while not over.is_set():
-                turns[0] += 1
-                await anyio.lowlevel.checkpoint()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(turn_by_turn)
-            pendings = [store.submit(write(document(f"t{n}"))) for n in range(300)]
-            for pending in pendings:
-                pending.on_done(lambda pending: told.append((pending.seq, turns[0])))
-            for pending in pendings:
-                await pending.wait()
-                assert store.head().seq >= pending.seq
-            over.set()
-        assert store.status().commits == 1
-        assert [seq for seq, _ in told] == [pending.seq for pending in pendings]
-        at_once = Counter(turn for _, turn in told)
-        assert max(at_once.values()) < 150
-
-
-async def test_a_draining_store_finishes_what_it_took_and_takes_no_more(root):
-    async with running(root) as store:
-        pendings = [store.submit(write(document(f"t{n}"))) for n in range(20)]
-        await store.drain()
-        assert all(pending.receipt is not None for pending in pendings)
-        with pytest.raises(CtxdError) as caught:
-            store.submit(write(document("late")))
-        assert caught.value.code == "draining"
-        assert (await store.get("t1")) is not None
-
-
-async def test_a_store_that_is_cancelled_fails_what_it_had_not_begun(root):
-    async with running(root) as store:
-        pending = store.submit(write(document("t1")))
-        lost = []
-        store.on_lost(lost.append)
-    with pytest.raises(CtxdError) as caught:
-        await pending.wait()
-    assert (caught.value.code, caught.value.outcome) == ("draining", "not_applied")
-    assert lost == [{"s1"}]
-    async with running(root) as store:
-        assert await store.get("t1") is None
-
-
-async def test_a_waiter_that_is_cancelled_leaves_the_write_alone(root):
-    async with running(root) as store:
-        pending = store.submit(write(document("t1")))
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await pending.wait()
-        assert (await pending.wait()).seq == 1
 
 
 async def test_heads_stay_bounded_but_never_drop_what_is_not_durable(root, monkeypatch):

@@ -1,0 +1,77 @@
+"""An operation id stands for one write: a resend gets the first answer, and nothing is taken twice."""
+
+import pytest
+
+from ctxd.errors import CtxdError
+from ctxd.store.writes import SUBMITTING, Submitting
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import running
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_resend_gets_the_first_answer_and_its_receipt(root):
+    async with running(root) as store:
+        assert await store.replay("host", "op", b"q") is None
+        receipt = await store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r")).wait()
+        replay = await store.replay("host", "op", b"q")
+        assert (replay.result, replay.pending, replay.receipt) == (b"r", None, receipt)
+    async with running(root) as store:
+        replay = await store.replay("host", "op", b"q")
+        assert (replay.result, replay.pending, replay.receipt) == (b"r", None, receipt)
+
+
+async def test_a_resend_joins_the_first_while_it_waits(root):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r"))
+        replay = await store.replay("host", "op", b"q")
+        assert replay.pending is pending and replay.result == b"r"
+
+
+async def test_it_is_noted_for_who_asks_whether_a_write_was_perhaps_submitted(root):
+    async with running(root) as store:
+        SUBMITTING.set(first := Submitting())
+        assert await store.replay("host", "op", b"q") is None
+        assert not first.perhaps
+        await store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r")).wait()
+        assert first.perhaps
+        SUBMITTING.set(resend := Submitting())
+        assert await store.replay("host", "op", b"q") is not None
+        assert resend.perhaps
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_an_operation_id_with_other_parameters_is_refused(root, wait):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1"), op_id="op", request=b"q"))
+        if wait:
+            await pending.wait()
+        with pytest.raises(CtxdError) as caught:
+            await store.replay("host", "op", b"other")
+        assert caught.value.code == "idempotency_mismatch"
+
+
+async def test_operation_ids_of_two_principals_do_not_meet(root):
+    async with running(root) as store:
+        await store.submit(write(document("t1"), op_id="op", request=b"q", principal="a")).wait()
+        assert await store.replay("b", "op", b"other") is None
+        await store.submit(write(document("t2"), op_id="op", request=b"other", principal="b")).wait()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_write_is_never_taken_twice_even_when_nobody_asked_for_a_replay(root, wait):
+    async with running(root) as store:
+        pending = store.submit(write(document("t1"), op_id="op"))
+        if wait:
+            await pending.wait()
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("t1"), op_id="op"))
+        assert caught.value.outcome == "unknown"
+        await store.drain()
+        assert len(await store.changes(after=0, limit=10)) == 1
+
+
+async def test_a_replay_loads_heads_on_the_same_trip(root):
+    async with running(root) as store:
+        await store.replay("host", "op", b"q", heads=["t1", "t2"])
+        assert store.peek("t1") is None and store.peek("t2") is None
