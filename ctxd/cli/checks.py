@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from ctxd.config import SETTINGS
 from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus
@@ -42,6 +43,12 @@ EPOCH_LEAST_MS: Final = 1_700_000_000_000
 
 NODE_S_MAX: Final = 30
 """Seconds that the check of an XTDB node may take: it starts two programs and waits for a node that is busy."""
+
+OTHER_VARIABLES: Final = frozenset(
+    {"CTXD_CONFIG", "CTXD_SESSION", "CTXD_CONTEXT_ID", "CTXD_CONTEXT_FILE", "CTXD_FAILPOINTS", "CTXD_XTDB_HOME"}
+    | {f"CTXD_XTDB_PG_{name}" for name in ("HOST", "PORT", "DATABASE", "USER", "PASSWORD")}
+)
+"""Variables that are read and are no settings."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -268,20 +275,11 @@ def newest_file_ms(folder: Path) -> int | None:
 
 def environment(environ: Mapping[str, str]) -> Check:
     """Whether a variable of ours is misspelt: a name that nothing reads."""
-    from ctxd.config import SETTINGS
-
     known = {setting.variable for setting in SETTINGS} | OTHER_VARIABLES
     strange = sorted(name for name in environ if name.startswith("CTXD_") and name not in known)
     if strange:
         return warn("environment", f"nothing reads {', '.join(strange)}", "unset it, or correct its name")
     return ok("environment", "every CTXD_ variable is one that is read")
-
-
-OTHER_VARIABLES: Final = frozenset(
-    {"CTXD_CONFIG", "CTXD_SESSION", "CTXD_FAILPOINTS", "CTXD_XTDB_HOME"}
-    | {f"CTXD_XTDB_PG_{name}" for name in ("HOST", "PORT", "DATABASE", "USER", "PASSWORD")}
-)
-"""Variables that are read and are no settings."""
 
 
 def node(url: str, program: Sequence[str] = (sys.executable, "-m", "ctxd")) -> Iterator[Check]:

@@ -1,6 +1,7 @@
 """Each check of ``ctx doctor``: what it takes for well, for a warning, and for a failure."""
 
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import ctxd
+import ctxd_client
 from ctxd.cli import checks
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, StoreStatus
 from tests.fakes.daemon import smallest
@@ -162,6 +165,13 @@ def test_the_clock_was_set_and_is_not_behind_what_was_written(tmp_path):
     (tmp_path / "a").touch()
     os.utime(tmp_path / "a", (5, 5))
     assert checks.newest_file_ms(tmp_path) == 5000
+
+
+def test_every_variable_that_is_read_is_known():
+    sources = [*Path(ctxd.__file__).parent.rglob("*.py"), *Path(ctxd_client.__file__).parent.rglob("*.py")]
+    read = {name for path in sources for name in re.findall(r"\bCTXD_[A-Z_]*[A-Z]\b", path.read_text())}
+    assert {"CTXD_SESSION", "CTXD_CONTEXT_ID"} <= read
+    assert checks.environment(dict.fromkeys(read, "x")).found == "every CTXD_ variable is one that is read"
 
 
 def test_a_variable_that_nothing_reads_is_named():
