@@ -16,6 +16,7 @@ from ctxd.store.projection.projection import Projection, Target
 from ctxd.store.projection.rows import Rows
 from ctxd.store.projection.spill import Room
 from ctxd.store.versions import VersionStore
+from tests.unit.store.documents import document, write
 
 WAIT_S = 30
 ROOM = Room()
@@ -82,3 +83,10 @@ async def compared(root: Path, connect: Connect, url: str = "") -> Comparison:
             return await compare(node, rows, lambda report: None)
     finally:
         await run_sync(rows.close)
+
+
+def fill(store, count, first=0, **rest):
+    return [
+        store.submit(write(document(f"t{n}", f"text {n % 7}", tool="bash", n=n), **rest))
+        for n in range(first, first + count)
+    ]

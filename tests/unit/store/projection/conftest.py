@@ -1,0 +1,18 @@
+"""A node in memory to project to, and no wait between attempts."""
+
+import pytest
+
+from ctxd.store.projection import projector
+from tests.fakes.node import MemoryNode
+
+
+@pytest.fixture
+def node():
+    return MemoryNode()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """What a node is given to recover is not waited for."""
+    monkeypatch.setattr(projector, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(projector, "RECHECK_S", 0.02)

@@ -1,0 +1,43 @@
+"""What a comparison of the state directory with the node finds."""
+
+import pytest
+
+from ctxd.backends.xtdb.operations import Put
+from tests.unit.store.projection.projecting import compared, fill, level, projecting
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
+
+
+class TestComparing:
+    @pytest.mark.parametrize("fields", [{"tool": "forged", "n": 4}, {"no": "form"}])
+    async def test_a_version_that_was_changed_at_the_node_is_found(self, root, node, fields):
+        async with projecting(root, node.connect) as store:
+            fill(store, 10)
+            await level(store)
+        ops = next(op for ops in node.log for op in ops if isinstance(op, Put) and op.doc["xt/id"] == "t4")
+        doc = {**ops.doc, "payload": {**ops.doc["payload"], "fields": fields}}
+        await node.submit([Put(doc, ops.valid_time)])
+        found = await compared(root, node.connect)
+        assert found.worst == "damage" and not found.equal
+        assert "t4" in found.problems[0].message
+
+    async def test_a_version_too_many_and_a_missing_text_are_found(self, root, node):
+        async with projecting(root, node.connect) as store:
+            fill(store, 2)
+            await level(store)
+        op = next(op for ops in node.log for op in ops if isinstance(op, Put) and op.doc["xt/id"] == "t1")
+        await node.submit([Put({**op.doc, "xt/id": "planted"}, op.valid_time)])
+        text = next(op for ops in node.log for op in ops if isinstance(op, Put) and op.doc["type"] == "content")
+        await node.submit([Put({**text.doc, "payload": {"text": "another"}}, text.valid_time)])
+        messages = [problem.message for problem in (await compared(root, node.connect)).problems]
+        assert len(messages) == 2 and "planted" in messages[0] and "text" in messages[1]
+
+    async def test_what_is_not_projected_yet_is_a_warning(self, root, node):
+        async with projecting(root, node.connect) as store:
+            fill(store, 5)
+            await level(store)
+            node.down = True
+            await fill(store, 1, first=5)[0].wait()
+        node.down = False
+        found = await compared(root, node.connect)
+        assert found.equal and [problem.severity for problem in found.problems] == ["warning"]

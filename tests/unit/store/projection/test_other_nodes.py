@@ -1,0 +1,79 @@
+"""A node that lost its data, went back, or holds what the journal does not."""
+
+import shutil
+
+import pytest
+
+from tests.unit.store.documents import document, write
+from tests.unit.store.projection.projecting import compared, fill, level, projecting, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
+
+
+class TestOtherNodes:
+    async def test_a_node_whose_data_is_gone_is_noticed_and_gets_everything_again(self, root, node):
+        async with projecting(root, node.connect) as store:
+            fill(store, 100)
+            await level(store)
+            node.wipe()
+            fill(store, 10, first=100)
+            await level(store)
+            assert store.heard("projection.lost") == [{"rows": 100, "from": 0}]
+        assert (await compared(root, node.connect)).equal
+
+    async def test_a_node_that_went_back_to_an_older_copy_gets_what_it_lacks(self, root, node):
+        async with projecting(root, node.connect) as store:
+            fill(store, 50)
+            await level(store)
+        older = node.copy()
+        async with projecting(root, node.connect) as store:
+            fill(store, 50, first=50)
+            await level(store)
+            node.become(older)
+            fill(store, 1, first=100)
+            await level(store)
+            assert store.heard("projection.lost") == [{"rows": 50, "from": 50}]
+        assert (await compared(root, node.connect)).equal
+
+    async def test_that_it_happened_while_nobody_ran_is_noticed_too(self, root, node):
+        async with projecting(root, node.connect) as store:
+            fill(store, 30)
+            await level(store)
+        node.wipe()
+        async with projecting(root, node.connect) as store:
+            await level(store)
+            assert store.heard("projection.lost") == [{"rows": 30, "from": 0}]
+
+    @pytest.mark.requirement("PRJ-3")
+    async def test_a_journal_that_is_behind_its_node_stops_and_says_what_helps(self, root, node, tmp_path):
+        async with projecting(root, node.connect) as store:
+            fill(store, 10)
+            await level(store)
+        shutil.copytree(root, tmp_path / "copy")
+        async with projecting(root, node.connect) as store:
+            fill(store, 10, first=10)
+            await level(store)
+        async with projecting(tmp_path / "copy", node.connect) as store:
+            await until(lambda: store.status().projection.state == "stopped")
+            assert "rebuild-xtdb" in store.status().projection.reason
+            await store.submit(write(document("other"))).wait()
+            assert (await store.get("t3", tx=5)).tx == 4
+        assert [problem.severity for problem in (await compared(tmp_path / "copy", node.connect)).problems] == [
+            "data_loss"
+        ]
+
+    async def test_of_two_daemons_on_copies_of_a_journal_the_later_one_projects(self, root, node, tmp_path):
+        async with projecting(root, node.connect) as store:
+            fill(store, 10)
+            await level(store)
+        shutil.copytree(root, tmp_path / "copy")
+        async with projecting(root, node.connect) as first:
+            await level(first)
+            async with projecting(tmp_path / "copy", node.connect) as second:
+                await level(second)
+                fill(first, 3, first=100)
+                await until(lambda: first.status().projection.state == "stopped")
+                assert "copy" in first.status().projection.reason
+                fill(second, 2, first=200)
+                await level(second)
+        assert (await compared(tmp_path / "copy", node.connect)).equal

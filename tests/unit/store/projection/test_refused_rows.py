@@ -1,0 +1,100 @@
+"""A row that the node refuses is found, left out alone, and told."""
+
+import pytest
+
+from ctxd.backends.xtdb.operations import Put
+from ctxd.store.projection import projector
+from tests.unit.store.documents import document, write
+from tests.unit.store.projection.projecting import compared, fill, level, projecting, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
+
+
+class TestPoison:
+    @pytest.mark.requirement("PRJ-4")
+    async def test_the_one_row_that_is_refused_is_left_out_and_said_and_the_rest_flows(self, root, node):
+        node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] in ("t137", "t200")
+        async with projecting(root, node.connect) as store:
+            fill(store, 300)
+            await level(store)
+            assert store.status().projection.quarantined == (138, 201)
+            assert "2 rows are left out: 138 (invalid tx-op)" in store.status().projection.reason
+            assert [said["seq"] for said in store.heard("projection.quarantined")] == [138, 201]
+            assert (await store.get("t137", tx=300)).tx == 138
+        found = await compared(root, node.connect)
+        assert found.equal and found.worst == "warning"
+        assert [problem.severity for problem in found.problems] == ["warning"] * 2
+
+    async def test_it_is_still_said_why_after_a_restart(self, root, node):
+        node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] == "t1"
+        async with projecting(root, node.connect) as store:
+            fill(store, 3)
+            await level(store)
+        async with projecting(root, node.connect) as store:
+            await level(store)
+            assert "2 (invalid tx-op)" in store.status().projection.reason
+
+    async def test_a_node_that_refuses_everything_makes_no_row_left_out(self, root, node):
+        async with projecting(root, node.connect) as store:
+            await level(store)
+            node.refuses = lambda op: True
+            fill(store, 5)
+            await until(lambda: store.status().projection.reason == "invalid tx-op")
+            node.refuses = lambda op: False
+            await level(store)
+            assert store.status().projection.quarantined == ()
+        assert (await compared(root, node.connect)).equal
+
+    async def test_a_refusal_by_accident_leaves_nothing_out(self, root, node):
+        chances = iter([True])
+        node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] == "t1" and next(chances, False)
+        async with projecting(root, node.connect) as store:
+            fill(store, 1)
+            await level(store)
+            fill(store, 1, first=1)
+            await level(store)
+            assert store.status().projection.quarantined == ()
+
+    async def test_an_abort_that_the_cursor_does_not_explain_is_narrowed_down_to_a_row(self, root, node):
+        async with projecting(root, node.connect) as store:
+            await level(store)
+            taken = node._take
+
+            def take(ops):
+                node.abort = int(any(isinstance(op, Put) and op.doc["xt/id"] == "t5" for op in ops))
+                return taken(ops)
+
+            node._take = take
+            fill(store, 20)
+            await level(store)
+            assert store.status().projection.quarantined == (6,)
+        assert (await compared(root, node.connect)).equal
+
+    async def test_a_row_alone_that_is_aborted_by_accident_is_not_left_out(self, root, node):
+        async with projecting(root, node.connect) as store:
+            await level(store)
+            taken, accidents = node._take, iter(range(projector.DOUBTS_MAX - 1))
+
+            def take(ops):
+                strikes = any(isinstance(op, Put) and op.doc["xt/id"] == "t0" for op in ops)
+                node.abort = int(strikes and next(accidents, None) is not None)
+                return taken(ops)
+
+            node._take = take
+            fill(store, 1)
+            await level(store)
+            assert store.status().projection.quarantined == ()
+        assert (await compared(root, node.connect)).equal
+
+    async def test_a_text_that_is_damaged_leaves_its_row_out(self, root, node):
+        node.down = True
+        async with projecting(root, node.connect) as store:
+            store.submit(write(document("good", "fine", tool="x")))
+            await store.submit(write(document("bad", "x" * 1_500_000, tool="x"))).wait()
+            for path in (root / "artifacts").rglob("*"):
+                if path.is_file():
+                    path.chmod(0o600)
+                    path.write_bytes(b"rot")
+            node.down = False
+            await level(store)
+            assert store.status().projection.quarantined == (2,)
