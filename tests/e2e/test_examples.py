@@ -5,23 +5,16 @@ behind.
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
-from tests.crash.daemon import DaemonProcess, daemon_process
+from tests.crash.daemon import DaemonProcess
 
 DEMO_S_MAX = 60.0
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with daemon_process(tmp_path) as process:
-        yield process
 
 
 async def run(module: str, tmp_path: Path, **env: str) -> tuple[int, str, str]:

@@ -1,7 +1,7 @@
 """The main story, through the client alone, on a real working tree and a real daemon that is killed in mid-story."""
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -10,18 +10,12 @@ import pytest
 from ctxd_client import Client, connect
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message
-from tests.crash.daemon import DaemonProcess, daemon_process
+from tests.crash.daemon import DaemonProcess
 
 WAIT_S_MAX = 10.0
 WORKSPACE = "/workspace"
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with daemon_process(tmp_path) as process:
-        yield process
 
 
 @pytest.fixture
