@@ -22,6 +22,7 @@ OF_THE_STORE = (
     "test_chat.py",
     "test_resuming.py",
     "test_context.py",
+    "test_assemblies.py",
     "test_notices.py",
 )
 RUN_S_MAX = 600.0
