@@ -17,6 +17,8 @@ SPEC = Path(__file__).parents[1] / "spec"
 OF_THE_STORE = (
     "test_versions.py",
     "test_objects.py",
+    "test_toolcalls.py",
+    "test_deleted_files.py",
     "test_sessions.py",
     "test_session_sets.py",
     "test_chat.py",

@@ -1,0 +1,59 @@
+"""OBJ: a tool call has one version, and an id that no other session's is mistaken for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd_client import SyncClient, SyncSession
+from ctxd_protocol.sessions import Message
+from tests.spec.refusal import refused
+
+
+@pytest.mark.requirement("OBJ-8")
+def test_an_equal_tool_call_changes_nothing_and_another_payload_is_refused(s: SyncSession, client: SyncClient) -> None:
+    id = f"call-{s.id}"
+    given: dict[str, Any] = {"tool": "bash", "content": "a\n", "args": {"x": 1, "y": 2}}
+    assert s.record(id, **given).outcome == "created"
+    before, first = s.view(), client.object_get(id)
+    again = s.record(id, **{**given, "args": {"y": 2, "x": 1}})
+    assert (again.object, again.outcome, again.receipt) == (id, "unchanged", None)
+    for change in ({"content": "b\n"}, {"tool": "sh"}, {"args": {}}, {"status": "fail"}, {"args_display": ""}):
+        with refused("toolcall_conflict"):
+            s.record(id, **{**given, **change})
+    assert client.object_get(id) == first
+    assert len(client.object_history(id, corrections=True).versions) == 1
+    assert s.view() == before
+
+
+@pytest.mark.requirement("OBJ-9")
+def test_a_tool_call_id_of_another_session_gets_an_id_of_its_own(start, client: SyncClient) -> None:
+    one, two = start(), start()
+    id = f"call_{one.id}|fc"
+    assert one.record(id, "bash", "one\n").object == id
+    theirs = two.record(id, "bash", "two\n")
+    assert (theirs.object, theirs.outcome) == (f"toolcall:{two.id}:{id}", "created")
+    assert two.record(id, "bash", "two\n").outcome == "unchanged"
+    assert one.view().session.session_index == (id,)
+    assert two.view().session.session_index == (theirs.object,)
+    assert client.object_get(id).object.payload["content"] == "one\n"
+    assert client.object_get(theirs.object).object.payload["content"] == "two\n"
+    two.append([Message(role="toolcall", toolcall=id)])
+    assert client.object_get(f"chat:{two.id}").object.payload["toolcall_refs"] == [theirs.object]
+    assert two.deactivate(id).object == theirs.object
+    assert one.view().session.active_set == (id,)
+
+
+@pytest.mark.requirement("OBJ-9")
+@pytest.mark.parametrize("form", ["chat:{}", "session:{}", "system_prompt:{}", "segment:{}#0000000000", "file id"])
+def test_a_tool_call_id_that_looks_like_another_kind_of_id_gets_one_of_its_own(
+    s: SyncSession, client: SyncClient, tree: Path, form: str
+) -> None:
+    (tree / "a.py").write_text("x")
+    id = s.read("a.py").object if form == "file id" else form.format(s.id)
+    before = None if form.startswith("segment") else client.object_get(id)
+    recorded = s.record(id, "bash", "mine\n")
+    assert recorded.object == f"toolcall:{s.id}:{id}"
+    assert client.object_get(recorded.object).object.payload["content"] == "mine\n"
+    if before is not None and not form.startswith("session"):
+        assert client.object_get(id) == before
