@@ -1,5 +1,5 @@
 """One real daemon for every test of the specification, and what each test has for itself: a client, a session, a tree,
-a sandbox.
+a sandbox, and a daemon whose state it looks into.
 
 Tests reach the product through ``ctxd_client`` only. Sessions and trees are fresh for each test, the daemon is shared:
 a test must hold beside whatever the others have left in it.
@@ -121,3 +121,10 @@ def boxed(client: SyncClient, start: Callable[..., SyncSession], tree: Path) -> 
         return client.sandbox_register([own.id], **settings).sandbox
 
     return boxed
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Running]:
+    """A daemon of the test's own, whose state directory can be looked into."""
+    with Running(tmp_path, keep_state=True) as running:
+        yield running

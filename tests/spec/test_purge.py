@@ -1,0 +1,155 @@
+"""Secrets: how what an object or a chat says is destroyed, with proof."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ctxd_client import CallFailed, InvalidState, connect_sync
+from ctxd_client.sync import SyncClient, SyncSession
+from ctxd_protocol.sessions import Message
+from tests.client.running import Running
+from tests.spec.secrecy import ENVIRON, OTHER, SCRIPTS, TOKEN, ctx, files_with
+
+
+@pytest.mark.requirement("SEC-8")
+def test_after_a_purge_no_file_of_the_state_holds_a_byte_of_it_and_reads_say_purged(
+    kept: Running, tree: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    (tree / "other.txt").write_text("other\n")
+    with connect_sync(kept.socket) as client:
+        s = client.session("s", agent="a", workdir=str(tree))
+        s.read("other.txt")
+        (tree / ".env").write_text(f"TOKEN={TOKEN}\n")
+        id = s.read(".env").object
+        (tree / ".env").write_text(f"TOKEN={TOKEN}\nKEY={OTHER}\n")
+        s.read(".env")
+        client.toolcall_record("s", "big", "bash", f"{OTHER} {'x' * 99}\n" * 12_000, args={"token": TOKEN})
+        recorded = s.assemble()
+        assert TOKEN in recorded.text and files_with(state, TOKEN, OTHER)
+
+        first = ctx(kept.socket, "purge", id, "--yes", "--json")
+        assert first.returncode == 1, "the tool call holds the same secrets, which is said"
+        assert "state.db" in json.loads(first.stdout)["residue"]
+        done = client.object_purge("big")
+        assert (done.residue, done.complete, done.versions, done.objects) == ((), True, 1, ("big",))
+        assert files_with(state, TOKEN, OTHER) == set()
+
+        shown = client.object_get(id).object
+        assert shown.state == "purged" and shown.payload["content"] is None
+        assert [row.state for row in client.object_history(id).versions] == ["purged", "purged"]
+        text = s.assemble().text
+        assert TOKEN not in text and OTHER not in text and "[purged]" in text and "other\n" in text
+        assert s.read(".env").outcome == "unchanged", "the same bytes do not come back"
+        with pytest.raises(InvalidState) as refused:
+            client.toolcall_record("s", "big", "bash", f"{OTHER} {'x' * 99}\n" * 12_000, args={"token": TOKEN})
+        assert refused.value.code == "purged"
+        with pytest.raises(InvalidState) as gone:
+            client.context_show("s", number=recorded.number)
+        assert gone.value.code == "purged"
+        again = client.object_purge(id)
+        assert (again.versions, again.receipt, again.complete) == (0, None, True)
+        assert files_with(state, TOKEN, OTHER) == set()
+    verified = subprocess.run(
+        [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json"], capture_output=True, text=True, env=ENVIRON
+    )
+    assert (verified.returncode, json.loads(verified.stdout)["problems"]) == (0, [])
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        assert client.object_get(id).object.state == "purged"
+    assert files_with(state, TOKEN, OTHER) == set()
+
+
+@pytest.mark.requirement("SEC-8")
+def test_what_is_not_one_objects_own_cannot_be_purged(s: SyncSession, client: SyncClient) -> None:
+    for id, code in ((f"session:{s.id}", "unsupported"), ("0" * 64, "object_not_found")):
+        with pytest.raises(CallFailed) as refused:
+            client.object_purge(id)
+        assert refused.value.code == code
+
+
+def chatter(client: SyncClient, s: SyncSession, count: int, secret_at: int) -> None:
+    """Small turns beyond the runs that are kept a second time, one of which says a secret."""
+    for number in range(1, count):
+        said = f'use "{TOKEN}"\nand\\or {OTHER}' if number == secret_at else f"question {number}"
+        client.session_append(
+            s.id, [Message(role="user", content=said), Message(role="assistant", content=f"answer {number}")]
+        )
+
+
+@pytest.mark.requirement("SEC-10")
+def test_what_was_said_in_a_turn_is_purged_with_proof_and_the_session_goes_on(
+    kept: Running, tree: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    with connect_sync(kept.socket) as client:
+        s = client.session("s", agent="a", workdir=str(tree))
+        other = client.session("s2", agent="a", workdir=str(tree))
+        other.user("of another session")
+        chatter(client, s, 300, secret_at=40)
+        s.user(f"again {TOKEN}")
+        recorded = s.assemble()
+        client.toolcall_record("s", "call", "bash", "out\n")
+        client.session_append("s", [Message(role="toolcall", toolcall="call", meta={"note": TOKEN})])
+        assert TOKEN in recorded.text and TOKEN in str(client.session_list().sessions)
+        before = client.session_get("s").session
+
+        first = ctx(kept.socket, "purge", "chat:s", "--turn", "40", "--yes", "--json")
+        assert first.returncode == 1, "the last turn holds the same secret, which is said"
+        assert "state.db" in json.loads(first.stdout)["residue"]
+        done = client.object_purge("chat:s", turns=(300,), op_id="purge-1")
+        assert (done.residue, done.complete, done.objects, done.texts) == ((), True, ("chat:s",), 2)
+        assert files_with(state, TOKEN, OTHER) == set()
+        assert client.session_list(text=TOKEN[:30]).sessions == (), "nor is a listing searched by it"
+        again = client.object_purge("chat:s", turns=(300,), op_id="purge-1")
+        assert (again.objects, again.texts, again.receipt) == (done.objects, done.texts, done.receipt)
+        assert client.object_purge("chat:s", turns=(40, 300)).receipt is None, "nothing of it is left"
+
+        after = client.session_get("s").session
+        assert (after.turn_count, after.session_index, after.active_set) == (
+            before.turn_count, before.session_index, before.active_set
+        )  # fmt: skip
+        turn = client.session_chat("s", first_turn=40, limit=1).turns[0]["messages"]
+        assert [message["content"] for message in turn] == ["[purged]", "[purged]"]
+        assert client.session_chat("s2").turns[0]["messages"][0]["content"] == "of another session"
+        text = s.assemble().text
+        assert TOKEN not in text and "[purged]" in text and "question 41" in text and "out\n" in text
+        assert TOKEN not in str(client.session_list().sessions)
+        with pytest.raises(InvalidState) as gone:
+            client.context_show("s", number=recorded.number)
+        assert gone.value.code == "purged"
+        # The run that is under way is kept a second time later on: without what is gone.
+        chatter(client, s, 260, secret_at=0)
+        assert files_with(state, TOKEN, OTHER) == set()
+        shown = s.assemble().text
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        assert client.session("s", agent="a").assemble().text == shown
+        assert ctx(kept.socket, "scan", "--all", "--history").returncode == 0
+    verified = subprocess.run(
+        [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json"], capture_output=True, text=True, env=ENVIRON
+    )
+    assert (verified.returncode, json.loads(verified.stdout)["problems"]) == (0, [])
+    assert files_with(state, TOKEN, OTHER) == set()
+
+
+@pytest.mark.requirement("SEC-10")
+def test_only_a_chat_has_turns_and_a_whole_chat_can_be_purged(s: SyncSession, client: SyncClient, tree: Path) -> None:
+    (tree / "a.txt").write_text("text\n")
+    id = s.read("a.txt").object
+    client.session_append(s.id, [Message(role="user", content="first"), Message(role="assistant", content="second")])
+    with pytest.raises(CallFailed) as refused:
+        client.object_purge(id, turns=(1,))
+    assert refused.value.code == "invalid_params"
+    with pytest.raises(CallFailed) as missing:
+        client.object_purge("chat:nobody")
+    assert missing.value.code == "session_not_found"
+    assert client.object_purge(f"chat:{s.id}", turns=(7,)).receipt is None
+    assert client.object_purge(f"chat:{s.id}").texts == 2
+    assert {message["content"] for turn in client.session_chat(s.id).turns for message in turn["messages"]} == {
+        "[purged]"
+    }

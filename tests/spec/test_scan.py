@@ -1,0 +1,71 @@
+"""Secrets: how `ctx scan` looks for them, and that it never shows one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ctxd_protocol.sessions import Message
+from tests.client.running import Running
+from tests.spec.secrecy import OTHER, PASSWORD, TOKEN, Start, ctx, say
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_finds_secrets_on_disk_and_never_shows_them(daemon: Running, tree: Path) -> None:
+    (tree / "a").mkdir()
+    (tree / "a" / "conf").write_text(f"x = 1\ntoken = {TOKEN}\n")
+    (tree / "clean.txt").write_text("nothing\n")
+    found = ctx(daemon.socket, "scan", str(tree), "--json")
+    assert found.returncode == 8
+    (hit,) = json.loads(found.stdout)["items"]
+    assert (hit["rule"], hit["line"]) == ("github-token", 2) and hit["place"].endswith("a/conf")
+    assert TOKEN not in found.stdout + found.stderr
+    assert ctx(daemon.socket, "scan", str(tree / "clean.txt")).returncode == 0
+    assert ctx(daemon.socket, "scan", "-", stdin=f"a {OTHER}").returncode == 8
+    assert ctx(daemon.socket, "scan", str(tree / "none")).returncode == 1
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_finds_what_a_session_holds_also_if_nobody_looked_then(
+    daemon: Running, start: Start, tree: Path
+) -> None:
+    s = start(secrets="off")
+    id = say(s, tree)
+    found = ctx(daemon.socket, "scan", "-s", s.id, "--json")
+    assert found.returncode == 8 and TOKEN not in found.stdout
+    rules = {(item["place"].split()[0], item["rule"]) for item in json.loads(found.stdout)["items"]}
+    assert (id, "github-token") in rules and (f"{s.id}-call", "private-key") in rules
+    assert (f"system_prompt:{s.id}", "github-token") in rules
+    assert ctx(daemon.socket, "scan", "--all").returncode == 8
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_finds_secrets_in_turns_metadata_paths_and_earlier_versions(
+    daemon: Running, start: Start, tree: Path
+) -> None:
+    s = start(labels={"deploy": f"with {OTHER}"})
+    s.user("hello")
+    s.user(f"use {TOKEN}")
+    s.client.session_append(s.id, [Message(role="assistant", content="done", meta={"env": {"DB_PASSWORD": PASSWORD}})])
+    (tree / f"{TOKEN}.txt").write_text("plain\n")
+    s.read(f"{TOKEN}.txt")
+    (tree / "was.txt").write_text(f"{OTHER}\n")
+    was = s.read("was.txt").object
+    (tree / "was.txt").write_text("clean\n")
+    s.read("was.txt")
+
+    def found(*words: str) -> tuple[str, set[tuple[str, str]]]:
+        done = ctx(daemon.socket, "scan", *words, "--json")
+        assert done.returncode == 8
+        return done.stdout, {(item["place"], item["rule"]) for item in json.loads(done.stdout)["items"]}
+
+    for which in (("-s", s.id), ("--all",)):
+        text, places = found(*which)
+        assert TOKEN not in text and OTHER not in text and PASSWORD not in text
+        assert (f"chat:{s.id} turn 2", "github-token") in places
+        assert (f"chat:{s.id} turn 2", "assigned-password") in places
+        assert not {place for place, _ in places if place == f"chat:{s.id} turn 1"}
+        assert (f"session:{s.id} session", "openai-key") in places
+        assert any(".txt" in place and rule == "github-token" for place, rule in places), "a path is looked at too"
+        assert not any(place.startswith(was) for place, _ in places)
+        assert any(place.startswith(was) for place, _ in found(*which, "--history")[1])
