@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from ctxd.cli.command import Command, Invocation, common, session_option
-from ctxd.cli.exits import FAILURE, FOUND, NOT_FOUND, Stop
+from ctxd.cli.exits import FAILURE, FOUND, OK, Stop
 from ctxd.cli.names import object_id, session_id, session_if_any
 from ctxd.cli.words import short
 from ctxd_client.sync import SyncClient
@@ -60,12 +60,12 @@ def scan(
         hits, count = _on_disk(run, paths or (Path(),), rules)
     if run.screen.as_json:
         run.screen.document({"items": hits, "scanned": count})
-    elif hits:
-        rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag) for hit in hits]
-        run.screen.table(("PLACE", "LINE", "RULE", "TAG"), rows, right=(1,))
-    if not run.screen.as_json:
+    else:
+        if hits:
+            rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag) for hit in hits]
+            run.screen.table(("PLACE", "LINE", "RULE", "TAG"), rows, right=(1,))
         run.screen.note(f"{len(hits)} secrets in {count} {'objects' if session or everything else 'files'}")
-    return FOUND if hits else 0
+    return FOUND if hits else OK
 
 
 def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[Hit], int]:
@@ -154,8 +154,8 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         raise click.UsageError("--turn is of a chat: give chat:SESSION")
     with run.client() as client:
         id, what = _target(client, session, object, turns)
-        if not yes and not click.confirm(f"Destroy {what}?"):
-            raise Stop(NOT_FOUND, "nothing was purged")
+        if not yes and not click.confirm(f"Destroy {what}?", err=True):
+            raise Stop(FAILURE, "nothing was purged", hint="answer y, or give --yes")
         done = client.object_purge(id, turns=turns or None)
     if run.screen.as_json:
         run.screen.document(done)
@@ -173,7 +173,7 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
             else "it goes on by itself"
         )
         raise Stop(FAILURE, "something of it is left", hint=hint, symbol="residue")
-    return 0
+    return OK
 
 
 def _target(client: SyncClient, session: str | None, object: str, turns: tuple[int, ...]) -> tuple[str, str]:

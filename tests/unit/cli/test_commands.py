@@ -1,5 +1,6 @@
 """The commands against the daemon as it is: what they print for people, and which JSON for programs."""
 
+import io
 import re
 
 import msgspec
@@ -159,6 +160,16 @@ def test_objects_are_listed_read_compared_and_read_as_of_a_time(real, session):
     assert real("object", "as-of", file, "1h").code == 3, "there was no such file then"
     assert real("object", "cat", file, "--json").json["payload"]["content"] == "one\ntwo\n"
     assert real("object", "as-of", file, str(rows[2]["valid_time"])).code == 3, "unread: there is no text"
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_purge_that_is_thought_better_of_destroys_nothing_and_asks_beside_the_data(real, session, monkeypatch, more):
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    id = f"call-of-{session.id}"
+    ran = real("purge", id, *more)
+    assert (ran.code, ran.out.strip()) == (1, "")
+    assert ran.err.startswith("Destroy every version of") and "nothing was purged" in ran.err
+    assert real("object", "cat", id).out == "a.py\n"
 
 
 def test_objects_are_moved_in_and_out_of_the_window(real, session):
