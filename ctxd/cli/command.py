@@ -140,6 +140,21 @@ def listing(run: Callable[P, R]) -> Callable[P, R]:
     return click.option("-q", "--quiet", is_flag=True, help="Ids only, one a line.")(run)
 
 
+def paged(run: Callable[P, R]) -> Callable[P, R]:
+    """Give a command ``limit`` and ``cursor``; ``tell_more`` says what to do with the next one."""
+    from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+    most = click.IntRange(1, PAGE_ITEMS_MAX)
+    limit = click.option("--limit", type=most, default=100, show_default=True, help="At most so many.")
+    return limit(click.option("--cursor", metavar="CURSOR", help="Go on where the last listing ended.")(run))
+
+
+def tell_more(run: Invocation, next_cursor: str | None) -> None:
+    """Tell a person how to go on behind a page, unless it was the last."""
+    if next_cursor is not None:
+        run.screen.note(f"there are more: --cursor {next_cursor}")
+
+
 def adopt(invocation: Invocation, options: dict[str, Any]) -> None:
     """Move the common options out of ``options`` into the invocation; what stood before the command's name stays."""
     screen = invocation.screen

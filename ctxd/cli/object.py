@@ -4,14 +4,13 @@ from typing import Any
 
 import click
 
-from ctxd.cli.command import Command, Group, Invocation, common, listing, session_option
+from ctxd.cli.command import Command, Group, Invocation, common, listing, paged, session_option, tell_more
 from ctxd.cli.context import print_diff
 from ctxd.cli.exits import NOT_FOUND, Stop
 from ctxd.cli.names import moment_ms, object_id, session_if_any
 from ctxd.cli.words import count, moment, short
 from ctxd.clock import SystemClock
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.objects import ObjectType, ObjectVersion
 from ctxd_protocol.sessions import ContextLevel
 
@@ -26,10 +25,7 @@ def object_group() -> None:
 @click.option("--all", "everything", is_flag=True, help="Objects of all sessions.")
 @click.option("--type", "type", type=click.Choice(["file", "toolcall"]), help="Only objects of this type.")
 @click.option("--level", type=click.Choice(["active", "inactive", "indexed"]), help="Only objects at this level.")
-@click.option(
-    "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
-)
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last listing ended.")
+@paged
 @listing
 @common
 def ls(
@@ -62,8 +58,7 @@ def ls(
         ],
         right=(4,),
     )
-    if page.next_cursor is not None:
-        run.screen.note(f"there are more: --cursor {page.next_cursor}")
+    tell_more(run, page.next_cursor)
 
 
 @object_group.command(cls=Command, examples="ctx object cat 3f9a01bc\nctx object cat /workspace/a.py -s s1 > a.py")
@@ -97,18 +92,20 @@ def as_of(run: Invocation, object: str, when: str | None, tx: int | None, sessio
 
 @object_group.command(cls=Command, examples="ctx object history 3f9a01bc\nctx object history 3f9a01bc --json")
 @click.argument("object")
-@click.option(
-    "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
-)
+@paged
 @click.option("--corrections", is_flag=True, help="Also versions that were corrected later.")
 @listing
 @session_option
 @common
-def history(run: Invocation, object: str, limit: int, corrections: bool, session: str | None) -> None:
+def history(
+    run: Invocation, object: str, limit: int, cursor: str | None, corrections: bool, session: str | None
+) -> None:
     """List the versions of OBJECT, newest first. With -q, their journal sequences."""
     with run.client() as client:
         id, name = _names(client, object, session)
-        page = client.object_history(name, session=id, order="desc", corrections=corrections, limit=limit)
+        page = client.object_history(
+            name, session=id, order="desc", corrections=corrections, limit=limit, cursor=cursor
+        )
     if run.screen.listing(page.versions, [str(row.tx) for row in page.versions], next_cursor=page.next_cursor):
         return
     run.screen.table(
@@ -119,6 +116,7 @@ def history(run: Invocation, object: str, limit: int, corrections: bool, session
         ],
         right=(1, 3),
     )
+    tell_more(run, page.next_cursor)
 
 
 @object_group.command(cls=Command, examples="ctx object diff 3f9a01bc\nctx object diff 3f9a01bc 41 57")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ctxd.cli.command import Command, Group, Invocation, common, listing, session_argument
+from ctxd.cli.command import Command, Group, Invocation, common, listing, paged, session_argument, tell_more
 from ctxd.cli.exits import NOT_FOUND, USAGE, Stop
 from ctxd.cli.names import session_id
 from ctxd.cli.screen import cell
@@ -30,13 +30,10 @@ def session() -> None:
 @session.command(cls=Command, examples="ctx session ls\nctx session ls --agent demo -q\nctx session ls --json")
 @click.option("--state", type=click.Choice(["active", "paused", "closed"]), help="Only sessions in this state.")
 @click.option("--agent", metavar="AGENT", help="Only sessions of this agent.")
-@click.option("--label", metavar="LABEL", help="Only sessions with this label: KEY, or KEY=VALUE.")
-@click.option("--text", metavar="TEXT", help="Only sessions whose preview has this text.")
+@click.option("--label", metavar="KEY=VALUE", help="Only sessions with this label.")
+@click.option("--text", metavar="TEXT", help="Only sessions whose id, agent or preview has this text.")
 @click.option("--elsewhere", is_flag=True, help="The sessions of other hosts that use the same log.")
-@click.option(
-    "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
-)
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last listing ended.")
+@paged
 @listing
 @common
 def ls(
@@ -75,8 +72,7 @@ def ls(
         ],
         right=(3, 4, 5),
     )
-    if page.next_cursor is not None:
-        run.screen.note(f"there are more: --cursor {page.next_cursor}")
+    tell_more(run, page.next_cursor)
 
 
 @session.command(cls=Command, examples="ctx session show\nctx session show s1 --json")

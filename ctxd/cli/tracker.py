@@ -2,11 +2,10 @@
 
 import click
 
-from ctxd.cli.command import Command, Group, Invocation, common, listing
+from ctxd.cli.command import Command, Group, Invocation, common, listing, paged, tell_more
 from ctxd.cli.names import session_id
 from ctxd.cli.words import age, count
 from ctxd.clock import SystemClock
-from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.trackers import TrackerState, Watching
 
 
@@ -18,10 +17,7 @@ def tracker() -> None:
 @tracker.command(cls=Command, examples="ctx tracker ls\nctx tracker ls -s s1 --state orphaned\nctx tracker ls --json")
 @click.option("-s", "--session", metavar="SESSION", help="All that this session has read, followed or not.")
 @click.option("--state", type=click.Choice(["attached", "orphaned", "resumed"]), help="Only files in this state.")
-@click.option(
-    "--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, show_default=True, help="At most so many."
-)
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last listing ended.")
+@paged
 @listing
 @common
 def ls(run: Invocation, session: str | None, state: TrackerState | None, limit: int, cursor: str | None) -> None:
@@ -42,8 +38,7 @@ def ls(run: Invocation, session: str | None, state: TrackerState | None, limit: 
         right=(3,),
     )
     run.screen.note(_summary(page.watching))
-    if page.next_cursor is not None:
-        run.screen.note(f"there are more: --cursor {page.next_cursor}")
+    tell_more(run, page.next_cursor)
 
 
 def _summary(found: Watching) -> str:

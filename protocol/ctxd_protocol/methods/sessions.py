@@ -78,7 +78,7 @@ class SessionResult(Result, frozen=True, kw_only=True):
 
 
 class SessionListParams(Params, frozen=True, kw_only=True):
-    """Filters, all of which must hold: ``label`` is ``name=value``, ``text`` occurs in id or preview.
+    """Filters, all of which must hold: ``label`` is ``name=value``, ``text`` occurs in id, agent or preview.
 
     ``elsewhere``: the sessions of other hosts instead of this one's, in the order of their ids.
     """

@@ -142,6 +142,11 @@ def test_objects_are_listed_read_compared_and_read_as_of_a_time(real, session):
         assert real("object", "cat", name).out == "one\ntwo\n"
     rows = real("object", "history", file, "--json").json["items"]
     assert [row["state"] for row in rows] == ["present", "present", "unread"]
+    first = real("object", "history", file, "--limit", "2")
+    cursor = re.fullmatch(r"there are more: --cursor (\S+)\n", first.err)[1]
+    assert len(first.out.splitlines()) == 3, "a header and two versions"
+    last = real("object", "history", file, "--limit", "2", "--cursor", cursor)
+    assert "unread" in last.out.splitlines()[1] and last.err == ""
     assert real("object", "history", file, "-q").out.split() == [str(row["tx"]) for row in rows]
     assert real("object", "history", file).out.splitlines()[0].split() == [
         "VALID",
