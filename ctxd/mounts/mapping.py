@@ -5,7 +5,7 @@ match whole components and the longest one wins, both ways. The promise: a displ
 file, or it is the canonical path because the agent has no name for the file.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ctxd.errors import CtxdError
@@ -132,6 +132,14 @@ def normalise(path: str, workdir: str = "/") -> str:
     normal = "/" + "/".join(parts)
     _check_length(normal)
     return normal
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """The directories that an absolute ``path`` is below by its name, from the root, an empty one, downwards."""
+    end = path.find("/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
 
 
 def _check_length(path: str) -> None:

@@ -10,8 +10,10 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from typing import Final
+
+from ctxd.mounts.mapping import ancestors
 
 HOPS_MAX: Final = 40
 """Symlinks of one path: as many as the kernel follows."""
@@ -170,14 +172,6 @@ def _rule_of(path: str, view: View) -> tuple[str, str]:
 def _outermost(path: str, roots: Container[str]) -> str | None:
     """The root that holds all others above ``path``: what lies between them may be rearranged too."""
     return next((directory for directory in ancestors(f"{path}/") if directory in roots), None)
-
-
-def ancestors(path: str) -> Iterator[str]:
-    """The directories that an absolute ``path`` is below by its name, from the root, an empty one, downwards."""
-    end = path.find("/")
-    while end >= 0:
-        yield path[:end]
-        end = path.find("/", end + 1)
 
 
 def _refused(number: int, path: str) -> OSError:

@@ -13,7 +13,8 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final
 
-from ctxd.sources.beneath import View, ancestors, open_in_view
+from ctxd.mounts.mapping import ancestors
+from ctxd.sources.beneath import View, open_in_view
 from ctxd.sources.rights import User, require
 
 VIEWS_MAX: Final = 16

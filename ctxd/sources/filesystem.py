@@ -35,7 +35,7 @@ from ctxd.sources.port import (
     signature,
 )
 from ctxd.sources.rights import User
-from ctxd.sources.threads import Threads
+from ctxd.sources.threads import Threads, inside
 from ctxd_protocol.limits import FILE_BYTES_MAX
 
 THREADS: Final = 4
@@ -61,11 +61,11 @@ _SPECIAL: Final[dict[int, SpecialKind]] = {
 class HostFiles:
     """See ``ctxd.sources.port.Source``. Reads with the daemon's own rights."""
 
-    def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX) -> None:
+    def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, threads: Threads | None = None) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
         self._confined = Confined()
-        self._threads = Threads(clock, THREADS)
+        self._threads = threads or Threads(clock, THREADS)
 
     def confine(self, root: str, view: View = ()) -> None:
         """See ``Source.confine``."""
@@ -101,7 +101,7 @@ class HostFiles:
 
     async def devices_of(self, paths: list[str]) -> list[int | None]:
         """See ``Source.devices_of``."""
-        above = [os.path.dirname(path) for path in paths]
+        above = [inside(os.path.dirname(path)) for path in paths]
         directories = list(dict.fromkeys(above))
         found = await self._threads.each(directories, _device_at, lambda path: None)
         devices = dict(zip(directories, found, strict=True))

@@ -54,7 +54,7 @@ def require(user: User, place: int) -> None:
 
 
 def allows(user: User, found: os.stat_result, entries: list[acl.Entry], wanted: int) -> bool:
-    """Whether what is ``found``, with the ``entries`` of its list if it has one, lets ``user`` do what is ``wanted``."""
+    """Whether ``found``, with the ``entries`` of its list if it has one, lets ``user`` do what is ``wanted``."""
     mode = stat.S_IMODE(found.st_mode)
     if user.uid == 0:
         return True

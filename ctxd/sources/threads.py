@@ -7,13 +7,14 @@ Promise: a mount that hangs costs those who ask about others no more than the ti
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from ctxd.clock import Clock
+from ctxd.mounts.mapping import ancestors
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
 
 LONG_S: Final = 0.1
@@ -23,7 +24,7 @@ HANGS_S: Final = 5.0
 """Seconds after which looking at one path is given up."""
 
 LOOK_AGAIN_S: Final = 0.01
-"""Seconds between two looks at whether what takes long has ended."""
+"""Seconds between two looks at whether what takes long has ended, and those for which the mounts are known."""
 
 T = TypeVar("T")
 
@@ -92,6 +93,8 @@ class Threads:
         self._turns = anyio.CapacityLimiter(count)
         self._threads = anyio.CapacityLimiter(float("inf"))
         self._going: list[_Going] = []
+        self._mount_points: frozenset[str] = frozenset()
+        self._known_until = 0.0
 
     async def each(self, paths: Sequence[str], look: Callable[[str], T], hung: Callable[[str], T]) -> list[T]:
         """What ``look`` answers for each of ``paths``, and ``hung`` where looking hangs.
@@ -101,6 +104,7 @@ class Threads:
         """
         answers: dict[int, T] = {}
         left = list(enumerate(paths))
+        pause_s = LOOK_AGAIN_S
         while left:
             looks: _Looks[T] | None = None
             async with self._turns:
@@ -113,7 +117,9 @@ class Threads:
                     looks = _Looks(look, [path for _, path in left], self._clock.monotonic)
                     await self._begin(looks)
             if looks is None:
-                await self._clock.sleep(LOOK_AGAIN_S)
+                # Very many may wait for one mount: together they may not keep the loop busy.
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONG_S)
                 continue
             await self._end(looks)
             if looks.bug is not None:
@@ -142,34 +148,50 @@ class Threads:
             await self._clock.sleep(LOOK_AGAIN_S)
 
     def hanging(self) -> tuple[str, ...]:
-        """The directories below which looking hangs now: mounts, or what is next to a path below the root's."""
+        """Where looking hangs now, with all that is below: mounts; on the root's, the directory of a path, or the path
+        itself if that is next to all others."""
         paths = [each.path for each in self._going if each.hangs(self._hangs_s)]
         if not paths:
             return ()
-        mounts = self._mount_points()
-        found = {path: _mount_of(path, mounts) for path in paths}
-        return tuple({mount if mount != "/" else os.path.dirname(path) for path, mount in found.items()})
+        mounts = self._mounted()
+        return tuple({_place_of(path, _mount_of(path, mounts)) for path in paths})
 
     def _is_crowded(self, asked: Sequence[tuple[int, str]]) -> bool:
         """Whether as many looks as there may be take long on a mount of those that are ``asked`` about."""
         long = [each for each in self._going if not (each.ended or each.has_turn or each.hangs(self._hangs_s))]
         if len(long) < self._count:
             return False
-        mounts = self._mount_points()
+        mounts = self._mounted()
         looks = Counter(_mount_of(each.path, mounts) for each in long)
         crowded = {mount for mount, count in looks.items() if count >= self._count}
         directories = {os.path.dirname(path) for _, path in asked} if crowded else ()
         return any(_mount_of(directory, mounts) in crowded for directory in directories)
 
-    def _mount_points(self) -> list[str]:
-        """Where something is mounted, the innermost first."""
-        points = {mounted.mount_point for mounted in mounts_now(self._mounts)}
-        return sorted(points, key=len, reverse=True)
+    def _mounted(self) -> frozenset[str]:
+        """Where something is mounted."""
+        now = self._clock.monotonic()
+        if now >= self._known_until:
+            self._mount_points = frozenset(mounted.mount_point for mounted in mounts_now(self._mounts))
+            self._known_until = now + LOOK_AGAIN_S
+        return self._mount_points
 
 
 def _is_at(path: str, places: Sequence[str]) -> bool:
     return any(path == place or path.startswith(place.rstrip("/") + "/") for place in places)
 
 
-def _mount_of(path: str, mounts: Sequence[str]) -> str:
-    return next((mount for mount in mounts if _is_at(path, (mount,))), "/")
+def _mount_of(path: str, mounts: Container[str]) -> str:
+    above = list(ancestors(f"{path}/"))
+    return next((directory for directory in reversed(above) if directory in mounts), "/")
+
+
+def _place_of(path: str, mount: str) -> str:
+    directory = os.path.dirname(path)
+    if mount != "/":
+        return mount
+    return directory if directory != "/" else path
+
+
+def inside(directory: str) -> str:
+    """A path that leads to ``directory``, and by which it is itself the place that hangs, not the one above."""
+    return os.path.join(directory, ".")

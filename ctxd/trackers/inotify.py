@@ -15,9 +15,9 @@ from anyio.abc import TaskStatus
 from asyncinotify import Inotify, Mask, Watch
 
 from ctxd.clock import SystemClock
-from ctxd.sources.threads import Threads
+from ctxd.sources.threads import Threads, inside
 from ctxd.trackers.events import Changed, Event, Hint, Lost, Overflowed, Refused
-from ctxd.trackers.looking import inside, looking, moved_among
+from ctxd.trackers.looking import looking, moved_among
 from ctxd.trackers.places import Filesystems, Identity, never, refusal, unanswered
 from ctxd.trackers.port import Deliver, Escapes, WatcherKind
 

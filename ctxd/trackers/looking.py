@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 
 from ctxd.clock import Clock
-from ctxd.sources.threads import Threads
+from ctxd.sources.threads import Threads, inside
 from ctxd.trackers.following import Tell
 from ctxd.trackers.places import Entry, Identity, entry_of, identity_at
 from ctxd.trackers.port import Escapes
@@ -74,11 +74,6 @@ async def entries_at(threads: Threads, paths: Sequence[str], escapes: Escapes, m
 
 def _hung(path: str) -> Entry:
     return Entry(((os.path.dirname(path), os.path.basename(path)),), answers=False)
-
-
-def inside(directory: str) -> str:
-    """A path that leads to ``directory``, and by which it is itself the place that hangs, not the one above."""
-    return os.path.join(directory, ".")
 
 
 async def moved_among(threads: Threads, known: Sequence[tuple[str, Identity]]) -> dict[str, str]:

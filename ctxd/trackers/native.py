@@ -16,9 +16,9 @@ from anyio.abc import TaskGroup, TaskStatus
 from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
 from ctxd.clock import Clock
-from ctxd.sources.threads import Threads
+from ctxd.sources.threads import Threads, inside
 from ctxd.trackers.events import Changed, Event, Lost, Overflowed, Refused
-from ctxd.trackers.looking import inside, looking, moved_among
+from ctxd.trackers.looking import looking, moved_among
 from ctxd.trackers.places import Identity, identity_at, never, refusal, unanswered
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import Deliver, Escapes, NamesOf, WatcherKind

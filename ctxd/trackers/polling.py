@@ -15,9 +15,9 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
-from ctxd.sources.threads import Threads
+from ctxd.sources.threads import Threads, inside
 from ctxd.trackers.events import Changed, Event, Lost, Refused
-from ctxd.trackers.looking import inside, looking
+from ctxd.trackers.looking import looking
 from ctxd.trackers.places import Filesystems, Identity, identity_at, refusal, unanswered
 from ctxd.trackers.port import Deliver, NamesOf, WatcherKind
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ctxd.errors import CtxdError
-from ctxd.mounts.mapping import MountTable, normalise
+from ctxd.mounts.mapping import MountTable, ancestors, normalise
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Mount
 
@@ -173,3 +173,11 @@ def test_normalising_twice_changes_nothing(path: str) -> None:
         return
     assert normalise(normal) == normal
     assert "//" not in normal and "/./" not in normal + "/" and "/../" not in normal + "/"
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [("/", [""]), ("/a", [""]), ("/a/b/c", ["", "/a", "/a/b"]), ("/a/b/", ["", "/a", "/a/b"]), ("a", []), ("", [])],
+)
+def test_a_path_is_below_each_directory_that_its_name_begins_with(path: str, above: list[str]) -> None:
+    assert list(ancestors(path)) == above

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.sources.beneath import ancestors
 from ctxd.sources.confined import VIEWS_MAX, Confined
 
 
@@ -36,14 +35,6 @@ def refusal_of(confined: Confined, path: Path) -> int | None:
     with pytest.raises(OSError) as caught:
         led_to(confined, path)
     return caught.value.errno
-
-
-@pytest.mark.parametrize(
-    ("path", "above"),
-    [("/", [""]), ("/a", [""]), ("/a/b/c", ["", "/a", "/a/b"]), ("/a/b/", ["", "/a", "/a/b"]), ("a", []), ("", [])],
-)
-def test_a_path_is_below_each_directory_that_its_name_begins_with(path: str, above: list[str]) -> None:
-    assert list(ancestors(path)) == above
 
 
 @pytest.mark.requirement("BOX-7")

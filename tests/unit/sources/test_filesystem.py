@@ -9,12 +9,15 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from ctxd.clock import SystemClock
 from ctxd.sources.filesystem import RACY_NS, HostFiles
 from ctxd.sources.port import Missing, Present, Reading, Source, Special, TooLarge, Unreadable
+from ctxd.sources.threads import Threads
 from tests.suites.source import SourceSuite
 
 NOBODY = 65534
@@ -303,5 +306,32 @@ async def test_a_cancelled_reader_does_not_wait_for_a_mount_that_hangs(tree: Rea
                 await entered.wait()
                 tasks.cancel_scope.cancel()
         assert not release.is_set()
+    finally:
+        release.set()
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("FS-9")
+async def test_a_directory_that_leads_to_a_mount_that_hangs_says_nothing_of_its_neighbours(
+    tree: RealTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.write("near/a", b"text")
+    release, stat_of = threading.Event(), os.stat
+
+    def hanging(path: Any, **how: Any) -> os.stat_result:
+        if str(path).startswith(tree.path("far")):
+            release.wait(30)
+        return stat_of(path, **how)
+
+    mounts = tree.root / "mountinfo"
+    mounts.write_text("1 0 8:1 / / rw - ext4 x rw\n")
+    clock = SystemClock()
+    source = HostFiles(clock, threads=Threads(clock, 2, long_s=0.02, hangs_s=0.3, mounts=str(mounts)))
+    tree.mkdir("far")
+    monkeypatch.setattr("ctxd.sources.filesystem.os.stat", hanging)
+    try:
+        assert await source.devices_of([tree.path("far/a")]) == [None]
+        assert await source.devices_of([tree.path("far/b"), tree.path("near/a")]) == [None, stat_of(tree.root).st_dev]
+        assert isinstance(await source.read(tree.path("near/a")), Present)
     finally:
         release.set()
