@@ -30,9 +30,9 @@ def size_of(signature: bytes) -> int:
 class Stamp(msgspec.Struct, frozen=True):
     """What ``stat`` tells of a file at one moment: equal stamps mean an unchanged file, if the first was ``settled``.
 
-    ``signature`` is of the function of that name. ``settled`` false: the file changed so
-    shortly before that a second change could leave the same times behind. ``directory_device`` is the ``st_dev`` of the
-    directory it was read from; null if the file was not read.
+    ``signature`` is of the function of that name. ``settled`` false: the file changed so shortly before that a second
+    change could leave the same times behind. ``directory_device`` is the ``st_dev`` of the directory it was read from;
+    null if the file was not read.
     """
 
     signature: bytes

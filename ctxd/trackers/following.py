@@ -100,7 +100,7 @@ class Following:
         reason = "" if refused is None else refused.why
         if not self._tracked.follow(directory, mode, reason, now_ms):
             return False
-        if UNANSWERED == reason or (was_hanging and mode == "watched"):
+        if reason == UNANSWERED or (was_hanging and mode == "watched"):
             return mode != "away"
         if mode != "watched":
             self._tell(f"tracker.{mode}", directory, reason)

@@ -73,7 +73,7 @@ async def entries_at(threads: Threads, paths: Sequence[str], escapes: Escapes, m
 
 
 def _hung(path: str) -> Entry:
-    return Entry(((os.path.dirname(path), os.path.basename(path)),), answers=False)
+    return Entry((os.path.split(path),), answers=False)
 
 
 async def moved_among(threads: Threads, known: Sequence[tuple[str, Identity]]) -> dict[str, str]:

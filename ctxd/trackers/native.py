@@ -5,6 +5,7 @@ costs the logarithm of their number. They lose events in silence and stop at a n
 directory is also looked at now and then, and a notifier that stopped is replaced and told as an overflow.
 """
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -143,8 +144,10 @@ class NativeWatcher:
         except UnicodeEncodeError:
             return Refused("unsupported", "its name is not UTF-8")
         found = identity_at(directory)
-        if found is None or not os.access(directory, os.R_OK):
-            return refusal(FileNotFoundError(2, "")) if found is None else refusal(PermissionError(13, ""))
+        if found is None:
+            return refusal(FileNotFoundError(errno.ENOENT, "no directory", directory))
+        if not os.access(directory, os.R_OK):
+            return refusal(PermissionError(errno.EACCES, "not readable", directory))
         if self._escapes(directory, os.path.realpath(directory)):
             return Refused("escapes", "a symlink leads out of the mount")
         return found

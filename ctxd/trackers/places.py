@@ -41,9 +41,8 @@ class Entry(msgspec.Struct, frozen=True):
     """A file's name: the places, as directory and name, at which changes of it show.
 
     ``linked``: the file has other names too, or is mounted there from elsewhere, and what is written through those
-    shows at none of its places.
-    ``changed_ms``: when it last changed, in ms since 1970; null if nothing is there. ``answers``: false if looking was
-    given up; what is told is not known then.
+    shows at none of its places. ``changed_ms``: when it last changed, in ms since 1970; null if nothing is there.
+    ``answers``: false if looking was given up; what is told is not known then.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -67,7 +66,7 @@ def entry_of(path: str, escapes: Escapes = never, mounted: Container[str] = froz
 
     ``mounted``: see ``mount_points``.
     """
-    own = (os.path.dirname(path), os.path.basename(path))
+    own = os.path.split(path)
     try:
         found = os.lstat(path)
         if not stat.S_ISLNK(found.st_mode):
@@ -79,8 +78,11 @@ def entry_of(path: str, escapes: Escapes = never, mounted: Container[str] = froz
         return Entry((own,))
     if escapes(path, target):
         return Entry((own,))
-    theirs = (os.path.dirname(target), os.path.basename(target))
-    return Entry((own, theirs), led_to.st_nlink > 1 or target in mounted, max(_changed_ms(found), _changed_ms(led_to)))
+    return Entry(
+        (own, os.path.split(target)),
+        led_to.st_nlink > 1 or target in mounted,
+        max(_changed_ms(found), _changed_ms(led_to)),
+    )
 
 
 def _changed_ms(found: os.stat_result) -> int:

@@ -48,16 +48,15 @@ UNSURE_MS: Final = 1_000
 FILES_MAX: Final = 200_000
 """Files tracked at most, about 1 KiB each. Further ones are not tracked, and still never shown stale."""
 
+HOLD_S: Final = 0.3
+"""Seconds that the handing on of a change is put off at most while ``held`` asks for it."""
+
 Handle = Callable[[Sequence[str]], Awaitable[Mapping[str, bool | None]]]
 """Deals with changes of the files with these keys. Answers for each whether it is there, null if that cannot be told; a
 key that is left out is handed on again. It does not raise."""
 
-HOLD_S: Final = 0.3
-"""Seconds that the handing on of a change is put off at most while ``held`` asks for it."""
-
 Held = Callable[[str], bool]
 """Whether a change of this file had better be handed on a little later: somebody may be about to report it."""
-
 
 Room = Callable[[str], int]
 """How many more files may be tracked for a session. Further ones are not, and still never shown stale."""
