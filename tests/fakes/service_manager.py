@@ -46,7 +46,7 @@ class ServiceManager:
         self._listener.listen(1024)
         self.stored: dict[str, int] = {}
         self.said: list[dict[str, str]] = []
-        self._alive_at = 0.0
+        self._alive_at: float | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -89,7 +89,8 @@ class ServiceManager:
             )
         for fd in high:
             os.close(fd)
-        self._alive_at = time.monotonic()
+        # As systemd's, the watchdog counts from readiness on; until then only the time to start does.
+        self._alive_at = None
 
     def until(self, name: str, value: str | None = None, seconds: float = WAIT_S) -> dict[str, str]:
         """The message that sets ``name``, to ``value`` if one is given; what comes before it is taken note of.
@@ -99,7 +100,7 @@ class ServiceManager:
         deadline = time.monotonic() + seconds
         while True:
             ends = deadline
-            if self._watchdog_s is not None:
+            if self._watchdog_s is not None and self._alive_at is not None:
                 ends = min(ends, self._alive_at + self._watchdog_s)
             message = self._hear(max(0.0, ends - time.monotonic()))
             if message is None:

@@ -2,7 +2,7 @@
 speaks to nodes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,10 +45,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Install the node before the first test of it: that takes longer than a test may."""
-    if (
-        any(item.path.parent == Path(__file__).parent for item in session.items)
-        and not session.config.option.collectonly
-    ):
-        prepare()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Install the node before the first test of it, and outside of the time that a test may take: it takes longer."""
+    prepare()
+    return (yield)

@@ -1,0 +1,21 @@
+"""The order of all tests."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+LONGEST_FIRST: Final = ("crash", "xtdb", "e2e", "spec", "client")
+"""Folders whose files take long, the longest first: what is left at the end is short, so that processes that share the
+files end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest; files stay whole."""
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(here).parts[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
