@@ -24,7 +24,7 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.objects.next_version import file_stub
-from ctxd.sources.port import Look, Missing, Regular, Source, Special, Unreadable
+from ctxd.sources.port import LEADS_OUT, Look, Missing, Regular, Source, Special, Unreadable
 from ctxd.store.answers import Missing as Unknown
 from ctxd_protocol.objects import FilesystemSource
 
@@ -203,7 +203,7 @@ def _why_not(look: Look | None, head: Stored | None) -> str | None:
         case Special():
             return look.kind.replace("_", " ")
         case Unreadable(errno=errno.EXDEV):
-            return "a symlink leads out of the mount"
+            return LEADS_OUT
         case Unreadable():
             return "cannot be looked at"
         case Missing():

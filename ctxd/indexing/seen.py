@@ -18,7 +18,7 @@ from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
 from ctxd.secrets.guard import Guard
 from ctxd.secrets.policy import captured_under
-from ctxd.sources.port import Missing, Present, Reading, Special, Stamp, TooLarge, Unreadable
+from ctxd.sources.port import LEADS_OUT, Missing, Present, Reading, Special, Stamp, TooLarge, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.methods import FileKind
 from ctxd_protocol.objects import FilesystemSource
@@ -50,7 +50,7 @@ def _seen_at(reading: Reading, device: int | None) -> Seen:
         case Special():
             return Seen(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))
         case Unreadable(errno=errno.EXDEV):
-            return Seen(OutOfReach("unreadable", "a symlink leads out of the mount", escapes=True))
+            return Seen(OutOfReach("unreadable", LEADS_OUT, escapes=True))
         case Unreadable():
             return Seen(OutOfReach("unreadable", os.strerror(reading.errno)))
         case Missing():

@@ -65,11 +65,15 @@ class TooLarge(msgspec.Struct, frozen=True, tag=True):
     stamp: Stamp
 
 
+LEADS_OUT: Final = "it leads out of the mount, by a symlink or onto another file system"
+"""What is said of a path that is ``Unreadable`` with EXDEV."""
+
+
 class Unreadable(msgspec.Struct, frozen=True, tag=True):
     """Something is there, or may be, and cannot be read.
 
     EAGAIN: the file changed during each of several readings. ETIMEDOUT: its file system does not answer. EXDEV: a
-    symlink leads out of the directory that the path is confined to.
+    symlink, or a file system mounted on the way, leads out of the directory that the path is confined to.
     """
 
     errno: int

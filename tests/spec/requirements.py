@@ -159,7 +159,7 @@ BOX-3 | A session that is not the sandbox's is answered by every method as one t
 BOX-4 | A sandbox lasts as long as its harness's connection and a grace, or for its time; then its socket, its connections and its directory are gone, and its sessions stay. | ctxd
 BOX-5 | Beyond its quota a sandbox is refused as `quota_exceeded`, with the time to wait; others are not. | ctxd
 BOX-6 | The current context is one answer: to a call, in the file, in CBOR and of `ctx current`. | spec 3
-BOX-7 | No path, symlink or rename leads the daemon out of a sandbox's mounts, and a link means what it means in the sandbox. | ctxd
+BOX-7 | No path, symlink or rename leads the daemon out of a sandbox's mounts, nor onto a file system mounted below one, and a link means what it means in the sandbox. | ctxd
 BOX-8 | What a sandbox says that a shared file holds is an object of its own session, unless the daemon reads the same. | ctxd
 BOX-9 | No answer to a sandbox names a path of the host, or tells whether another session knows an object. | ctxd
 BOX-10 | A sandbox's socket and file are for the daemon's user and for the one who registers it, or whom that one names, whether the daemon is root or not; for no other. | ctxd

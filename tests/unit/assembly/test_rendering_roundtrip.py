@@ -176,9 +176,9 @@ def test_what_the_renderer_would_not_write_is_refused(text: str) -> None:
 def test_ten_megabytes_are_rendered_and_parsed_in_linear_time(filler: str) -> None:
     content = filler * (10_000_000 // len(filler)) + "\nACTIVE_CONTENT id=x"
     context = Context(active=(ActiveContent(id="a", content=content),))
-    started = time.perf_counter()
+    started = time.process_time()
     assert parse(render(context)) == context
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_every_section_is_absent_when_empty() -> None:

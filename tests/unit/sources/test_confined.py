@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -73,3 +74,17 @@ def test_where_very_many_share_a_directory_the_newest_say_what_a_link_means(top:
         assert refusal_of(confined, top / "box/inner/link") == errno.EXDEV if number else True
         confined.confine(f"{top}/box/inner", (*view_of(top, "data1"), (f"/{number}", None)))
     assert led_to(confined, top / "box/inner/link") == f"{top}/data1/file"
+
+
+@pytest.mark.requirement("BOX-7")
+@pytest.mark.parametrize("by_kernel", [True, False], ids=["by the kernel", "step by step"])
+def test_a_file_system_that_is_mounted_below_is_not_entered(monkeypatch: pytest.MonkeyPatch, by_kernel: bool) -> None:
+    if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == os.stat("/dev").st_dev:
+        pytest.skip("this host has no second file system at hand")
+    monkeypatch.setattr("ctxd.sources.beneath._KERNEL.can", by_kernel)
+    confined = Confined()
+    confined.confine("/dev")
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        Path(folder, "file").write_text("there")
+        assert refusal_of(confined, Path(folder, "file")) == errno.EXDEV
+        assert led_to(confined, Path("/dev/null")) == "/dev/null"

@@ -16,7 +16,7 @@ from ctxd.sources.threads import Threads
 pytestmark = pytest.mark.anyio
 
 MOUNTS = "1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / /slow\\040disk rw - ext4 x rw\n3 1 8:3 / /far rw - nfs x rw\n"
-HANGS_S = 0.3
+HANGS_S = 1.0
 COUNT = 2
 
 

@@ -99,17 +99,17 @@ def test_no_output_makes_a_parser_slower_than_linear(command: str):
     size = 200_000
     for piece in PIECES:
         output = piece * (size // len(piece))
-        start = time.perf_counter()
+        start = time.process_time()
         check(command, output)
-        assert time.perf_counter() - start < 2, piece[:20]
+        assert time.process_time() - start < 2, piece[:20]
 
 
 @pytest.mark.parametrize("piece", SHELL_PIECES)
 def test_no_command_makes_the_shell_parser_slower_than_linear(piece: str):
-    start = time.perf_counter()
+    start = time.process_time()
     check(piece * (200_000 // len(piece)), "")
     check("x=a;" + piece * 300 + "cat $x", "a.py\n")
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 def test_variables_that_double_do_not_explode():
@@ -119,7 +119,7 @@ def test_variables_that_double_do_not_explode():
 def test_ten_megabytes_of_matches_take_about_a_second():
     output = "".join(f"src/pkg/module_{n // 20}.py:{n}:    value = compute(other, {n})\n" for n in range(190_000))
     assert len(output) > 10_000_000
-    start = time.perf_counter()
+    start = time.process_time()
     found = candidates("grep -rn value src", output, "/w")
     assert sum(candidate.certain for candidate in found.paths) == 9_500
-    assert time.perf_counter() - start < 3  # 0.2 s alone; CI shares its cores
+    assert time.process_time() - start < 3  # 0.2 s on a quiet host
