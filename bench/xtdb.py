@@ -45,6 +45,9 @@ CALLS_PER_BATCH = 50
 BATCHED = 500
 """Documents of one transaction of the bare loop."""
 
+WARM_SHARE = 40
+"""One in so many documents comes before those that are measured, on either side."""
+
 ALONE = 200
 """Documents of the loop that submits them one by one."""
 
@@ -155,6 +158,12 @@ def documents(state: Path) -> list[Op]:
     return ops
 
 
+def warm_calls(count: int) -> int:
+    """Calls before ``count`` that are measured: at the bare node the same share of the documents comes before."""
+    in_flight = CALLS_PER_BATCH // 2
+    return count // WARM_SHARE // in_flight * in_flight
+
+
 def through_the_daemon(place: Path, name: str, count: int) -> float:
     """Seconds in which a daemon brings a backlog of ``count`` tool calls to a new node."""
     with ExitStack() as stack:
@@ -162,7 +171,8 @@ def through_the_daemon(place: Path, name: str, count: int) -> float:
         path = stack.enter_context(daemon(place, name, socket))
         writer = stack.enter_context(Writer(path, "bench"))
         # What has just been compiled in the JVM, and loaded in the daemon, is not what is measured.
-        writer.record(CALLS_PER_BATCH // 2)
+        for _ in range(warm_calls(count) // (CALLS_PER_BATCH // 2)):
+            writer.record(CALLS_PER_BATCH // 2)
         until_level(writer)
         with standing_still(pid):
             for _ in range(count // (CALLS_PER_BATCH // 2)):
@@ -174,7 +184,7 @@ def through_the_daemon(place: Path, name: str, count: int) -> float:
 
 async def _bare(socket: str, ops: Sequence[Op]) -> tuple[float, float]:
     async with Bare(socket) as bare:
-        warm = max(1, len(ops) // 40)
+        warm = len(ops) // WARM_SHARE
         await bare.indexed(await bare.submit(ops[:warm]))
         began = time.perf_counter()
         for first in range(0, len(ops), BATCHED):
@@ -197,7 +207,7 @@ def batching(place: Path) -> Iterator[Figure]:
         with node(place, f"b{number}") as (socket, _):
             batched_s, alone_s = asyncio.run(_bare(socket, ops))
         # The calls before the node stood still are among the documents, but not in the time.
-        ours = len(ops) * count / (count + CALLS_PER_BATCH // 2) / seconds
+        ours = len(ops) * count / (count + warm_calls(count)) / seconds
         rates.append((ours, len(ops) / batched_s, ALONE / alone_s))
         told = ", ".join(f"{rate:,.0f}" for rate in rates[-1])
         print(f"  documents/s: daemon, bare {BATCHED} a transaction, bare one: {told}", file=sys.stderr, flush=True)

@@ -18,8 +18,8 @@ ROWS_MAX: Final = 1_000
 BYTES_MAX: Final = 2 * 1024 * 1024
 """Rows and bytes of one transaction, whatever it is like: what is in memory, several times over, at both ends."""
 
-LATENCY_S: Final = 0.4
-"""Seconds, from submitting to being committed, above which transactions shrink; below half of it they grow."""
+BUSY_S: Final = 0.3
+"""Seconds that a transaction may keep a node busy: above it they shrink; below half of it they grow."""
 
 LINGER_MIN_S: Final = 0.005
 LINGER_MAX_S: Final = 0.05
@@ -27,10 +27,10 @@ LINGER_MAX_S: Final = 0.05
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """``versions`` of one transaction at most; ``latency_s``: what one takes, smoothed."""
+    """``versions`` of one transaction at most; ``busy_s``: how long one keeps the node busy, smoothed."""
 
     versions: int = 250
-    latency_s: float = 0.02
+    busy_s: float = 0.02
 
 
 def bounds(pace: Pace, *, rows: int = ROWS_MAX) -> Bounds:
@@ -40,15 +40,17 @@ def bounds(pace: Pace, *, rows: int = ROWS_MAX) -> Bounds:
 
 def linger_s(pace: Pace) -> float:
     """How long rows may wait for company: as long as a transaction takes, within bounds."""
-    return min(LINGER_MAX_S, max(LINGER_MIN_S, pace.latency_s))
+    return min(LINGER_MAX_S, max(LINGER_MIN_S, pace.busy_s))
 
 
-def adapted(pace: Pace, latency_s: float, versions: int) -> Pace:
-    """The pace after a transaction of so many ``versions`` took ``latency_s``."""
-    smooth = 0.7 * pace.latency_s + 0.3 * latency_s
+def adapted(pace: Pace, busy_s: float, versions: int) -> Pace:
+    """The pace after a transaction of so many ``versions`` kept the node busy for ``busy_s``: counted from when it was
+    submitted or the one before it was committed, whichever was later. A small one says nothing of large ones."""
+    smooth = 0.7 * pace.busy_s + 0.3 * busy_s
     size = pace.versions
-    if latency_s > LATENCY_S:
-        size = max(VERSIONS_MIN, min(size, versions) // 2)
-    elif latency_s < LATENCY_S / 2 and 2 * versions > size:
-        size = min(VERSIONS_MAX, size + size // 2)
+    if 2 * versions > size:
+        if busy_s > BUSY_S:
+            size = max(VERSIONS_MIN, size // 2)
+        elif busy_s < BUSY_S / 2:
+            size = min(VERSIONS_MAX, size + size // 2)
     return Pace(size, smooth)

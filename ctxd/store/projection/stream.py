@@ -132,6 +132,7 @@ class Stream:
         self._condemned = condemned
         self._ownership = ownership
         self._thread = anyio.CapacityLimiter(1)
+        self._idle_at = 0.0
         self.pace = pace
 
     async def run(self) -> None:
@@ -320,10 +321,16 @@ class Stream:
                     raise Aborted(one.before, one.rows, one.matched)
                 hit("project.committed")
                 self._confirmed(one)
-            newest = batches[-1]
-            self.pace = adapted(self.pace, self._clock.monotonic() - newest.at, newest.versions)
+            self._learn(batches)
             for _ in batches:
                 self._slots.release()
+
+    def _learn(self, batches: Sequence[Sent]) -> None:
+        """Adapt the pace to ``batches``, which the node did one after the other and which are committed now."""
+        now = self._clock.monotonic()
+        busy_s = now - max(batches[0].at, self._idle_at)
+        self._idle_at = now
+        self.pace = adapted(self.pace, busy_s / len(batches), max(batch.versions for batch in batches))
 
 
 def _matched(guarded: Guarded) -> dict[str, Doc | None]:

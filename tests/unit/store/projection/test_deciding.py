@@ -147,10 +147,13 @@ class TestPace:
             now = pace.adapted(now, 2.0, now.versions)
         assert now.versions == pace.VERSIONS_MIN
 
+    def test_a_small_batch_that_a_node_stood_still_over_says_nothing_of_large_ones(self) -> None:
+        assert pace.adapted(pace.Pace(), 60.0, 3).versions == pace.Pace().versions
+
     def test_rows_wait_for_company_as_long_as_a_transaction_takes_within_bounds(self) -> None:
-        assert pace.linger_s(pace.Pace(latency_s=0.0)) == pace.LINGER_MIN_S
-        assert pace.linger_s(pace.Pace(latency_s=0.02)) == 0.02
-        assert pace.linger_s(pace.Pace(latency_s=9.0)) == pace.LINGER_MAX_S
+        assert pace.linger_s(pace.Pace(busy_s=0.0)) == pace.LINGER_MIN_S
+        assert pace.linger_s(pace.Pace(busy_s=0.02)) == 0.02
+        assert pace.linger_s(pace.Pace(busy_s=9.0)) == pace.LINGER_MAX_S
 
 
 class TestRoom:
