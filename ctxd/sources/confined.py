@@ -18,7 +18,8 @@ from ctxd.sources.beneath import View, open_in_view
 from ctxd.sources.rights import User, require
 
 VIEWS_MAX: Final = 16
-"""Sandboxes' views in which a symlink is followed, of a directory that so many different ones share."""
+"""Sandboxes' views in which a symlink is followed, of a directory that so many different ones share: the newest. One
+that is forgotten over others is among the newest again at its sandbox's next call."""
 
 
 class Confined:
@@ -37,8 +38,9 @@ class Confined:
             if root == "/" or (views is not None and (not view or view in views)):
                 return
             own = ((root, root),)
-            known = {each: None for each in views or () if each != own}
-            self._views[root] = {**known, view or own: None}
+            known = [each for each in views or () if each != own]
+            # No more than count: each sandbox that ever shared the directory would be copied here for each later one.
+            self._views[root] = dict.fromkeys((*known[1 - VIEWS_MAX :], view or own))
 
     def limit(self, key: str, roots: Collection[str], user: User) -> None:
         """See ``Limited.limit``."""

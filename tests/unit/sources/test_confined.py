@@ -74,6 +74,8 @@ def test_where_very_many_share_a_directory_the_newest_say_what_a_link_means(top:
         assert refusal_of(confined, top / "box/inner/link") == errno.EXDEV if number else True
         confined.confine(f"{top}/box/inner", (*view_of(top, "data1"), (f"/{number}", None)))
     assert led_to(confined, top / "box/inner/link") == f"{top}/data1/file"
+    confined.confine(f"{top}/box/inner", view_of(top, "data0"))
+    assert refusal_of(confined, top / "box/inner/link") == errno.EXDEV, "who reads anew counts anew"
 
 
 @pytest.mark.requirement("BOX-7")
