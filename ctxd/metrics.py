@@ -107,10 +107,13 @@ def _calls(figures: Figures) -> Iterator[Metric]:
     calls = CounterMetricFamily("ctxd_calls", "Calls that were answered.", labels=["method", "outcome"])
     for method, count in sorted(tally.succeeded.copy().items()):
         calls.add_metric([method, "ok"], count)
-    for (method, code), count in sorted(tally.failed.copy().items()):
+    failed = tally.failed.copy()
+    for (method, code), count in sorted(failed.items()):
         calls.add_metric([method, code], count)
     yield calls
-    yield CounterMetricFamily("ctxd_quota_refusals", "Calls beyond a sandbox's quota.", value=status.sandboxes.refused)
+    # Not the sandboxes' own counts, which go with them: a counter never falls.
+    beyond = sum(count for (_, code), count in failed.items() if code == "quota_exceeded")
+    yield CounterMetricFamily("ctxd_quota_refusals", "Calls beyond a sandbox's quota.", value=beyond)
 
 
 def _trackers(figures: Figures) -> Iterator[Metric]:

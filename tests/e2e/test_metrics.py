@@ -4,7 +4,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,18 @@ def called(manager: ServiceManager, method: bytes) -> bytes:
         connection.connect(str(manager.socket))
         connection.sendall(b'{"jsonrpc": "2.0", "id": 1, "method": "%s"}\n' % method)
         return connection.recv(65536)
+
+
+@contextmanager
+def flooded(path: str) -> Iterator[None]:
+    """A connection to a sandbox's socket that has sent more calls than its quota lets through."""
+    with closing(socket.socket(socket.AF_UNIX)) as inside, inside.makefile("rb") as answers:
+        inside.settimeout(20)
+        inside.connect(path)
+        inside.sendall(b'{"jsonrpc": "2.0", "id": 1, "method": "context.current"}\n' * 9)
+        answered = [answers.readline() for _ in range(9)]
+        assert any(b"quota_exceeded" in answer for answer in answered)
+        yield
 
 
 def scraped(folder: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -92,17 +104,32 @@ def test_what_sandboxes_do_is_counted_as_the_status_counts_it(manager: ServiceMa
             client.session_create("a", session=name, filesystem_id="b" * 64)
         strict = client.sandbox_register(["one"], ttl_s=600, quota=Quota(requests_per_s=1)).sandbox
         client.sandbox_register(["two"], ttl_s=600)
-        with closing(socket.socket(socket.AF_UNIX)) as inside, inside.makefile("rb") as answers:
-            inside.settimeout(20)
-            inside.connect(strict.socket)
-            inside.sendall(b'{"jsonrpc": "2.0", "id": 1, "method": "context.current"}\n' * 9)
-            answered = [answers.readline() for _ in range(9)]
-            assert any(b"quota_exceeded" in answer for answer in answered)
+        with flooded(strict.socket):
             told, after = client.daemon_status().sandboxes, scraped(tmp_path)
     assert (told.registered, told.connections) == (2, 1) and told.refused > 0
     assert after["ctxd_sandboxes", ()] == told.registered
     assert after["ctxd_connections", (("listener", "sandbox"),)] == told.connections
     assert after["ctxd_quota_refusals_total", ()] == told.refused
+
+
+@pytest.mark.requirement("SVC-8")
+def test_what_sandboxes_were_refused_stays_counted_when_they_are_released(
+    manager: ServiceManager, tmp_path: Path
+) -> None:
+    def refusals() -> float:
+        return scraped(tmp_path)["ctxd_quota_refusals_total", ()]
+
+    with connect_sync(manager.socket) as client:
+        client.session_create("a", session="one", filesystem_id="b" * 64)
+        total = 0
+        for _ in range(2):
+            strict = client.sandbox_register(["one"], ttl_s=600, quota=Quota(requests_per_s=1)).sandbox
+            with flooded(strict.socket):
+                total += client.daemon_status().sandboxes.refused
+            assert refusals() == total
+            client.sandbox_release(strict.sandbox)
+            assert client.daemon_status().sandboxes.refused == 0, "of those that are registered"
+            assert refusals() == total > 0
 
 
 @pytest.mark.requirement("SVC-8")

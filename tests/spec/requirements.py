@@ -151,7 +151,7 @@ SVC-4 | On SIGHUP the settings are read again: what can change in a running daem
 SVC-5 | What goes to the journal of systemd is one JSON object a line with its severity in front. | ctxd
 SVC-6 | The units are understood by systemd without a complaint, and its analysis finds an exposure of 0.8 at most, 1.5 with an XTDB node. | ctxd
 SVC-7 | Over restarts under load, by SIGTERM or SIGKILL, no acknowledged write is lost or doubled, and clients that resend stand still for a moment: the figure is `python -m bench restart`. | ctxd
-SVC-8 | With `metrics.socket` the daemon tells its figures to Prometheus on a socket of its own: numbers by method, outcome and state, and nothing that a client chose. | ctxd
+SVC-8 | With `metrics.socket` the daemon tells its figures to Prometheus on a socket of its own: numbers by method, outcome and state, of which no count falls while it runs, and nothing that a client chose. | ctxd
 SVC-9 | No log holds what a client said or a file holds, whatever goes wrong over it: an error is told by its kind and its place. | ctxd
 BOX-1 | A registered sandbox has a directory with a socket and `current.json`; after a restart of the daemon, by SIGKILL too, it is at the same path with the same rights. | ctxd
 BOX-2 | On a sandbox's socket what was not granted does not exist, and registering sandboxes never does. | ctxd
