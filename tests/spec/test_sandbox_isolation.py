@@ -9,7 +9,7 @@ import pytest
 
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods import METHODS, Method
 from ctxd_protocol.sandboxes import GRANTS, GRANTS_DEFAULT, SandboxView
 from tests.spec.sandboxes import BOX, ROOMY, inside, sample, wire
 
@@ -77,6 +77,36 @@ def test_another_sessions_objects_are_answered_as_ones_that_do_not_exist(
                 answer = call(method, {field: [named] if field == "objects" else named})
                 answers.append(json.dumps(answer, sort_keys=True).replace(session, "?"))
             assert answers[0] == answers[1], method
+
+
+@pytest.mark.requirement("BOX-3")
+def test_another_sessions_object_is_answered_by_every_method_as_one_that_does_not_exist(
+    boxed: Callable[..., SandboxView], s: SyncSession, tree: Path
+) -> None:
+    """The sandbox names its own session: what it may not name is in no set of it."""
+    (tree / "a.py").write_text("secret")
+    foreign = [s.read("a.py").object, s.record(f"{s.id}-theirs", "bash", "secret").object]
+    box = boxed(grants=tuple(GRANTS))
+    tried = 0
+    with wire(box) as call:
+
+        def answered(method: Method, field: str, id: str) -> str:
+            named = {field: [id] if field == "objects" else id, "session": box.sessions[0]}
+            answer = call(method.name, sample(method, box.sessions[0]) | named)
+            return json.dumps(answer, sort_keys=True).replace(id, "?")
+
+        for method in METHODS.values():
+            fields = {"object", "objects"} & {each.name for each in msgspec.structs.fields(method.params)}
+            if method.capability == "host" or not fields:
+                continue
+            tried += 1
+            (field,) = fields
+            for id in (*foreign, foreign[0][:12]):
+                missing = id[:-1] + ("0" if id[-1] != "0" else "1")
+                told = [answered(method, field, each) for each in (id, missing)]
+                assert told[0] == told[1], method.name
+                assert "secret" not in told[0], method.name
+    assert tried >= 9
 
 
 @pytest.mark.requirement("BOX-3")
