@@ -1,9 +1,12 @@
 """One request to a node and its whole answer, over a few kept-alive connections.
 
 The only place that knows aiohttp, and which of its errors say for certain that a request was never sent. Every wait is
-bounded.
+bounded. Whoever closes the connections ends the requests of others first: aiohttp would have them cancelled, or fail
+for a reason of its own.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -25,6 +28,7 @@ _IDLE_S: Final = 60.0
 """Seconds that a connection is kept unused: less than the 200 after which a node closes it, so that a request seldom
 meets a closed one."""
 
+_CLOSE_S: Final = 5.0
 _UNIX: Final = "unix:"
 
 
@@ -55,13 +59,17 @@ class Exchange:
         else:
             raise ValueError(f"{url} is neither unix:/path nor http://host:port")
         self._session: aiohttp.ClientSession | None = None
+        self._slots = anyio.Semaphore(CONNECTIONS_MAX, fast_acquire=True)
+        self._under_way: set[anyio.CancelScope] = set()
+        self._ended = anyio.Event()
 
     async def __aenter__(self) -> "Exchange":
         connector: aiohttp.BaseConnector
+        # Without a limit of its own: whoever waits for that is cancelled when the session is closed.
         if self._socket is not None:
-            connector = aiohttp.UnixConnector(self._socket, limit=CONNECTIONS_MAX, keepalive_timeout=_IDLE_S)
+            connector = aiohttp.UnixConnector(self._socket, limit=0, keepalive_timeout=_IDLE_S)
         else:
-            connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=_IDLE_S)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -73,9 +81,16 @@ class Exchange:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is None:
+            return
+        for request in self._under_way:
+            request.cancel()
+        with anyio.move_on_after(_CLOSE_S, shield=True):
+            while self._under_way:
+                self._ended = anyio.Event()
+                await self._ended.wait()
+            await session.close()
 
     async def get(self, path: str, parameters: dict[str, Any], *, timeout_s: float) -> Answer:
         """The answer to a GET. Raises: Unreachable, Unknown. Cancel: safe."""
@@ -88,16 +103,15 @@ class Exchange:
     async def _send(
         self, method: str, path: str, parameters: dict[str, Any], body: bytes | None, timeout_s: float
     ) -> Answer:
-        if self._session is None:
-            # A read of several requests may outlive the connection: it was given up when the node was lost.
-            raise Unreachable("the connection to the XTDB node is closed")
         given = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
         headers = {} if body is None else {"Content-Type": answers.TYPE}
         try:
-            with anyio.fail_after(timeout_s):
-                request = self._session.request(method, url, data=body, headers=headers, allow_redirects=False)
-                async with request as response:
+            with anyio.fail_after(timeout_s), self._until_closed() as session:
+                async with (
+                    self._slots,
+                    session.request(method, url, data=body, headers=headers, allow_redirects=False) as response,
+                ):
                     return Answer(response.status, response.content_type, await _whole(response))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(f"the XTDB node cannot be reached: {error}") from error
@@ -105,6 +119,24 @@ class Exchange:
             raise Unknown(f"the XTDB node did not answer within {timeout_s:g} s", kind="timeout") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise Unknown(f"the XTDB node's answer broke off: {error or type(error).__name__}") from error
+        raise Unknown("the connection to the XTDB node was closed before it answered")
+
+    @contextmanager
+    def _until_closed(self) -> Iterator[aiohttp.ClientSession]:
+        """The session for one request, which is left in its middle when somebody closes the connections.
+
+        Raises: Unreachable if they are closed.
+        """
+        if self._session is None:
+            # A read of several requests may outlive the connection: it was given up when the node was lost.
+            raise Unreachable("the connection to the XTDB node is closed")
+        with anyio.CancelScope() as scope:
+            self._under_way.add(scope)
+            try:
+                yield self._session
+            finally:
+                self._under_way.discard(scope)
+                self._ended.set()
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:

@@ -4,11 +4,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from ctxd.backends.xtdb.breaker import FAILURES_TOLERATED
 from ctxd.backends.xtdb.client import Delete, Evict, Match, Put, XtdbClient
-from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
+from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable, XtdbFailure
+from ctxd.backends.xtdb.exchange import CONNECTIONS_MAX, Exchange
 from ctxd.clock import SystemClock
 from tests.fakes.misbehaving import TRANSIT, answer, babble, drip, hang, misbehaving, unending, vanish
 
@@ -225,6 +227,52 @@ async def test_a_request_that_is_cancelled_takes_no_connection_along(server, cli
             await client.entity("a", valid_time=1)
     server.behave = lambda asked: answer(404, ABSENT)
     assert await client.entity("a", valid_time=1) is None
+
+
+@pytest.mark.requirement("XTB-3")
+async def test_whoever_still_asks_a_client_that_is_closed_is_told_so_and_not_cancelled(server):
+    failed: list[XtdbFailure] = []
+    all_taken = anyio.Event()
+
+    def behave(asked):
+        if len(server.asked) == CONNECTIONS_MAX:
+            all_taken.set()
+        return hang
+
+    server.behave = behave
+
+    async def ask(client):
+        with pytest.raises(XtdbFailure) as failure:
+            await client.entity("a", valid_time=1)
+        failed.append(failure.value)
+
+    async with anyio.create_task_group() as group:
+        async with XtdbClient(server.url) as client:
+            # More than there are connections: the rest wait for one.
+            for _ in range(2 * CONNECTIONS_MAX):
+                group.start_soon(ask, client)
+            with anyio.fail_after(20):
+                await all_taken.wait()
+    assert len(failed) == 2 * CONNECTIONS_MAX
+
+
+@pytest.mark.requirement("XTB-3")
+async def test_a_request_that_comes_while_a_client_is_closing_finds_it_closed(server):
+    server.behave = lambda asked: answer(404, ABSENT)
+    exchange = await Exchange(server.url).__aenter__()
+
+    async def ask():
+        with pytest.raises(Unreachable, match="closed"):
+            await exchange.get("status", {}, timeout_s=5)
+
+    # One connection is kept, and has to be closed.
+    await exchange.get("status", {}, timeout_s=5)
+    async with anyio.create_task_group() as group:
+        group.start_soon(exchange.__aexit__, None, None, None)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+            group.start_soon(ask)
+    assert len(server.asked) == 1
 
 
 class StandingClock(SystemClock):
