@@ -129,6 +129,12 @@ def milliseconds(text: str) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
+def _moment(value: Any) -> int:  # noqa: ANN401
+    if type(value) is not int and type(value) is not str:
+        raise ValueError(f"{value!r} is no moment")
+    return int(value)
+
+
 def _boolean(text: str) -> bool:
     return {"t": True, "f": False}[text]
 
@@ -167,7 +173,7 @@ _TAGS: Final[dict[str, Callable[[Any], Any]]] = {
     "set": list,
     "list": list,
     "cmap": lambda flat: dict(zip(flat[::2], flat[1::2], strict=True)),
-    "m": int,
+    "m": _moment,
     "t": milliseconds,
     "u": str,
     "r": str,

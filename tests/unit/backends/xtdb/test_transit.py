@@ -142,6 +142,8 @@ def test_what_else_a_node_answers_is_understood(spelled, meant):
         b'["~#cmap",[["^ ","a",1],2.5]]',
         b'["~#list",[1],[2]]',
         b'["~#t","yesterday"]',
+        b'["~#m","~zINF"]',
+        b'["~#m",1.5]',
         b"[1,2]]",
         b"\xff",
         b'"\\ud800"',
