@@ -148,11 +148,26 @@ def test_another_question_in_cbor_is_refused(boxed: Callable[..., SandboxView], 
     assert asked_in_cbor(box, b"\xa1\xff")["ok"] is False
 
 
+@pytest.mark.requirement("BOX-6")
+def test_the_answer_in_cbor_is_to_the_byte_what_tools_of_bureau_are_used_to(boxed: Callable[..., SandboxView]) -> None:
+    box = boxed()
+    question = bytes.fromhex("a166616374696f6e6f63757272656e742d636f6e74657874")
+    none = "a2626f6bf56464617461a16a636f6e746578745f696460"
+    assert bytes_in_cbor(box, question).hex() == none
+    assert bytes_in_cbor(box, question, more=False).hex() == none, "also for one that says that it says no more"
+
+
 def asked_in_cbor(box: SandboxView, question: bytes) -> Any:
+    return cbor2.loads(bytes_in_cbor(box, question))
+
+
+def bytes_in_cbor(box: SandboxView, question: bytes, *, more: bool = True) -> bytes:
     """The answer to a question that comes in two pieces."""
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(20)
         raw.connect(box.socket)
         raw.sendall(question[:1])
         raw.sendall(question[1:])
-        return cbor2.loads(b"".join(iter(lambda: raw.recv(4096), b"")))
+        if not more:
+            raw.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: raw.recv(4096), b""))
