@@ -1,17 +1,23 @@
 """What is watched, and for how long: a directory once, nothing outside, nothing that nobody follows any more."""
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.sources.threads import Threads
+from ctxd.trackers.looking import THREADS
 from ctxd.trackers.opening import file_trackers
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.tracked import Tracked
 from ctxd.trackers.tracker import FileTrackers, Followed
 from tests.fakes.watcher import FakeWatcher
-from tests.unit.trackers.following import followed, meddled, on_linux, running
+from tests.unit.trackers.following import followed, following, meddled, on_linux, running
+
+T = TypeVar("T")
 
 
 @pytest.mark.anyio
@@ -41,6 +47,51 @@ async def test_a_directory_takes_one_watch_for_all_its_files_and_sessions_and_no
         await trackers.settled()
         assert trackers.watches == 0
         assert trackers.tracked.files == {}
+
+
+class Counted(Threads):
+    """Notes what is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock(), THREADS)
+        self.looked_at: set[str] = set()
+
+    async def each(self, paths: Sequence[str], look: Callable[[str], T], hung: Callable[[str], T]) -> list[T]:
+        self.looked_at |= set(paths)
+        return await super().each(paths, look, hung)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-2")
+@pytest.mark.parametrize("place", ["d3", "new"], ids=["of a directory that is watched", "of another"])
+async def test_taking_up_a_file_and_giving_one_up_looks_at_no_other(tmp_path: Path, place: str) -> None:
+    fake, tracked, threads = FakeWatcher(), Tracked(), Counted()
+    for name in [*(f"d{number}" for number in range(20)), "new"]:
+        (tmp_path / name).mkdir()
+        fake.mkdir(str(tmp_path / name))
+    files = {f"{number}": str(tmp_path / f"d{number}" / "a") for number in range(20)}
+    one, before = str(tmp_path / place / "b"), str(tmp_path / "d3" / "before")
+    for path in (*files.values(), one, before):
+        Path(path).write_text("1")
+    polling = PollingWatcher(SystemClock(), tracked.looked_at)
+    trackers = FileTrackers(SystemClock(), tracked, fake, polling, sweep_s=3600, threads=threads)
+    async with running(trackers, files) as handed:
+        await following(trackers, handed)
+        handed.paths |= {"b": one, "before": before}
+        # What is handed on is looked at once more afterwards: when this one is handed on, the others have been.
+        trackers.lease("s", {"before": Followed(before)})
+        await handed.last("before", "1")
+        await trackers.settled()
+        threads.looked_at.clear()
+        fake.asked = 0
+        trackers.lease("t", {"b": Followed(one)})
+        await trackers.settled()
+        await handed.last("b", "1")
+        trackers.release("t")
+        await trackers.settled()
+        assert threads.looked_at - {before} == {one}
+        assert fake.asked == (place == "new")
+        assert trackers.watches == 20
 
 
 @pytest.mark.anyio
