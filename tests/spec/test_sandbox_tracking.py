@@ -1,16 +1,22 @@
-"""How many files are followed on disk for a sandbox: as many as its quota says, for all its sessions together."""
+"""Which files are followed on disk for a sandbox: as many as its quota says, and none where a path leads it out."""
 
+import contextlib
+import os
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ctxd_client import connect_sync
+from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.sandboxes import Quota
+from ctxd_protocol.sandboxes import Quota, SandboxView
 from ctxd_protocol.sessions import Mount
+from ctxd_protocol.trackers import Tracker
 from tests.client.running import Running
+from tests.suites.sandboxed_paths import OWN, VECTORS, make_tree, placed
 
 WAIT_S_MAX = 30.0
 
@@ -58,3 +64,50 @@ def test_a_sandbox_has_no_more_files_followed_than_its_quota_says_and_none_is_sh
         (tree / "c.py").write_text("c.py after\n")
         assert "c.py after" in agent.context_assemble(two).text
     client.sandbox_release(box.sandbox)
+
+
+def watched(pid: int) -> set[int]:
+    """The inodes of the directories that a process watches, as the kernel tells them."""
+    told = ""
+    for each in os.scandir(f"/proc/{pid}/fdinfo"):
+        with contextlib.suppress(FileNotFoundError):
+            told += Path(each.path).read_text()
+    return {int(inode, 16) for inode in re.findall(r"^inotify wd:\w+ ino:(\w+)", told, re.MULTILINE)}
+
+
+@pytest.mark.requirement("BOX-7", "TRK-7")
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+def test_no_path_has_the_daemon_watch_a_directory_that_the_sandbox_has_not_mounted(
+    client: SyncClient, boxed: Callable[..., SandboxView], start: Callable[..., SyncSession], tmp_path: Path
+) -> None:
+    root = tmp_path.resolve() / "host"
+    own = start(filesystem_id=OWN, mounts=make_tree(root), workdir="/workspace")
+    box = boxed(own)
+    pid = client.daemon_status().pid
+    before = watched(pid)
+    said = 0
+    with connect_sync(box.socket) as agent:
+        for vector in VECTORS:
+            path = placed(vector["path"], root)
+            with contextlib.suppress(CallFailed):
+                agent.file_index(own.id, path)
+            with contextlib.suppress(CallFailed):
+                # What its harness says that a file holds is to be followed though the daemon did not read it.
+                client.file_index(own.id, path, content="said\n")
+                said += 1
+        (root / "project/last").write_text("1\n")
+        agent.file_index(own.id, "last")
+    deadline = time.monotonic() + WAIT_S_MAX
+    while not any(each.path.endswith("/last") and each.state == "attached" for each in rows(client, own.id)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    mounted = [root / name for name in ("project", "data", "other")]
+    inside = {place.stat().st_ino for top in mounted for place in (top, *top.rglob("*")) if place.is_dir()}
+    now = watched(pid) - before
+    assert said >= 40
+    assert root.joinpath("project/dir").stat().st_ino in now, "what leads nowhere else is watched"
+    assert now <= inside
+
+
+def rows(client: SyncClient, session: str) -> tuple[Tracker, ...]:
+    return client.tracker_list(session=session, limit=1000).trackers
