@@ -183,18 +183,19 @@ def through_the_daemon(place: Path, name: str, count: int) -> float:
 
 
 async def _bare(socket: str, ops: Sequence[Op]) -> tuple[float, float]:
+    """Documents a second of the bare loop: ``BATCHED`` a transaction, and one."""
     async with Bare(socket) as bare:
         warm = len(ops) // WARM_SHARE
         await bare.indexed(await bare.submit(ops[:warm]))
         began = time.perf_counter()
-        for first in range(0, len(ops), BATCHED):
+        for first in range(warm, len(ops), BATCHED):
             newest = await bare.submit(ops[first : first + BATCHED])
         await bare.indexed(newest)
-        batched = time.perf_counter() - began
+        batched = (len(ops) - warm) / (time.perf_counter() - began)
         began = time.perf_counter()
         for op in ops[:ALONE]:
             await bare.indexed(await bare.submit([op]))
-        return batched, time.perf_counter() - began
+        return batched, ALONE / (time.perf_counter() - began)
 
 
 def batching(place: Path) -> Iterator[Figure]:
@@ -205,10 +206,10 @@ def batching(place: Path) -> Iterator[Figure]:
         seconds = through_the_daemon(place, f"d{number}", count)
         ops = documents(place / f"d{number}")
         with node(place, f"b{number}") as (socket, _):
-            batched_s, alone_s = asyncio.run(_bare(socket, ops))
+            batched, alone = asyncio.run(_bare(socket, ops))
         # The calls before the node stood still are among the documents, but not in the time.
         ours = len(ops) * count / (count + warm_calls(count)) / seconds
-        rates.append((ours, len(ops) / batched_s, ALONE / alone_s))
+        rates.append((ours, batched, alone))
         told = ", ".join(f"{rate:,.0f}" for rate in rates[-1])
         print(f"  documents/s: daemon, bare {BATCHED} a transaction, bare one: {told}", file=sys.stderr, flush=True)
     ours, batched, alone = (statistics.median(rate[side] for rate in rates) for side in range(3))

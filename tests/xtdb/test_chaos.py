@@ -76,9 +76,11 @@ async def write_some(store: VersionStore, chance: random.Random, apart: str, cou
 async def level(store: VersionStore) -> None:
     """Return once the node has every row."""
     await store.settled()
-    with anyio.fail_after(WAIT_S):
+    with anyio.move_on_after(WAIT_S):
         while (status := store.status()).projection.seq < status.head_seq:
             await anyio.sleep(0.005)
+        return
+    raise AssertionError(f"after {WAIT_S} s the node has not every row: {store.status().projection}")
 
 
 def folded(root: Path) -> list[Version]:
@@ -165,5 +167,9 @@ async def test_hundreds_of_harmed_connections_lose_and_double_nothing(memory_nod
     for seed in range(1_000, 1_000 + SCHEDULES_NIGHTLY):
         root = tmp_path / str(seed)
         root.mkdir()
-        met.update(await run_schedule(seed, memory_node, root))
+        try:
+            met.update(await run_schedule(seed, memory_node, root))
+        except BaseException as failure:
+            failure.add_note(f"seed {seed}")
+            raise
     assert min(met[fault] for fault in HARMFUL) >= 100

@@ -43,14 +43,19 @@ def linger_s(pace: Pace) -> float:
     return min(LINGER_MAX_S, max(LINGER_MIN_S, pace.busy_s))
 
 
-def adapted(pace: Pace, busy_s: float, versions: int) -> Pace:
+def adapted(pace: Pace, busy_s: float, versions: int, *, full: bool) -> Pace:
     """The pace after a transaction of so many ``versions`` kept the node busy for ``busy_s``: counted from when it was
-    submitted or the one before it was committed, whichever was later. A small one says nothing of large ones."""
+    submitted or the one before it was committed, whichever was later. One that was not ``full`` tells nothing of size:
+    a node may have stood still over it."""
     smooth = 0.7 * pace.busy_s + 0.3 * busy_s
     size = pace.versions
-    if 2 * versions > size:
-        if busy_s > BUSY_S:
-            size = max(VERSIONS_MIN, size // 2)
-        elif busy_s < BUSY_S / 2:
-            size = min(VERSIONS_MAX, size + size // 2)
+    if full and busy_s > BUSY_S:
+        size = max(VERSIONS_MIN, min(size, versions) // 2)
+    elif 2 * versions > size and busy_s < BUSY_S / 2:
+        size = min(VERSIONS_MAX, size + size // 2)
     return Pace(size, smooth)
+
+
+def is_full(bounds: Bounds, versions: int, size: int) -> bool:
+    """Whether so many versions and bytes are more than half of what ``bounds`` allow."""
+    return 2 * versions > bounds.versions or 2 * size > bounds.bytes

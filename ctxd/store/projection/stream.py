@@ -25,7 +25,7 @@ from ctxd.store.projection.cursor import QUARANTINED_MAX, Cursor, advance
 from ctxd.store.projection.eviction import steps
 from ctxd.store.projection.node import Node
 from ctxd.store.projection.ownership import Guarded, Lost, Ownership
-from ctxd.store.projection.pace import ROWS_MAX, Pace, adapted, bounds, linger_s
+from ctxd.store.projection.pace import ROWS_MAX, Pace, adapted, bounds, is_full, linger_s
 from ctxd.store.projection.rows import PORTION_ROWS, Rows, Texts
 
 OUTSTANDING_MAX: Final = 4
@@ -59,7 +59,8 @@ class Stopped(Exception):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out`` is why its one row is not in it.
+    """A batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out`` is why its one row is not in it;
+    ``full``: it is of a size that tells how long such ones take.
 
     ``matched``: what it takes entities of others than the cursor for.
     """
@@ -71,6 +72,7 @@ class Sent(msgspec.Struct, frozen=True):
     rows: int
     versions: int
     left_out: str = ""
+    full: bool = False
     matched: Mapping[str, Doc | None] = {}
 
 
@@ -251,7 +253,8 @@ class Stream:
                 return None
             return await self._disliked(batch, str(error))
         self._texts.add(refs)
-        return Sent(self._tip, after, tx_id, at, len(batch), versions, matched=_matched(guarded))
+        full = is_full(bounds(self.pace), versions, sum(piece.size for piece in batch))
+        return Sent(self._tip, after, tx_id, at, len(batch), versions, full=full, matched=_matched(guarded))
 
     async def _guarded(self, batch: list[Piece]) -> Guarded:
         if self._ownership is None:
@@ -330,7 +333,10 @@ class Stream:
         now = self._clock.monotonic()
         busy_s = now - max(batches[0].at, self._idle_at)
         self._idle_at = now
-        self.pace = adapted(self.pace, busy_s / len(batches), max(batch.versions for batch in batches))
+        largest = max(batches, key=lambda batch: batch.versions)
+        # Those that it did together it did one by one: each took its share of the time.
+        share = largest.versions / max(1, sum(batch.versions for batch in batches))
+        self.pace = adapted(self.pace, busy_s * share, largest.versions, full=largest.full)
 
 
 def _matched(guarded: Guarded) -> dict[str, Doc | None]:

@@ -137,18 +137,26 @@ class TestPace:
     def test_quick_answers_to_full_batches_make_them_larger_up_to_a_bound(self) -> None:
         now = pace.Pace()
         for _ in range(20):
-            now = pace.adapted(now, 0.05, now.versions)
+            now = pace.adapted(now, 0.05, now.versions, full=True)
         assert now.versions == pace.VERSIONS_MAX
-        assert pace.adapted(pace.Pace(), 0.05, 3).versions == pace.Pace().versions
+        assert pace.adapted(pace.Pace(), 0.05, 3, full=False).versions == pace.Pace().versions
 
     def test_slow_answers_make_them_smaller_down_to_a_bound(self) -> None:
         now = pace.Pace()
         for _ in range(20):
-            now = pace.adapted(now, 2.0, now.versions)
+            now = pace.adapted(now, 2.0, now.versions, full=True)
         assert now.versions == pace.VERSIONS_MIN
 
+    def test_slow_answers_to_those_that_bytes_limit_make_them_smaller_than_they_are(self) -> None:
+        assert pace.adapted(pace.Pace(1_000), 2.0, 400, full=True).versions == 200
+        assert pace.adapted(pace.Pace(1_000), 0.01, 400, full=True).versions == 1_000, "more would not fit"
+
     def test_a_small_batch_that_a_node_stood_still_over_says_nothing_of_large_ones(self) -> None:
-        assert pace.adapted(pace.Pace(), 60.0, 3).versions == pace.Pace().versions
+        assert pace.adapted(pace.Pace(), 60.0, 3, full=False).versions == pace.Pace().versions
+
+    def test_a_batch_is_full_that_has_more_than_half_of_what_it_may(self) -> None:
+        bounds = batches.Bounds(rows=10, versions=100, bytes=1_000)
+        assert [pace.is_full(bounds, *of) for of in ((50, 500), (51, 0), (0, 501))] == [False, True, True]
 
     def test_rows_wait_for_company_as_long_as_a_transaction_takes_within_bounds(self) -> None:
         assert pace.linger_s(pace.Pace(busy_s=0.0)) == pace.LINGER_MIN_S
