@@ -177,8 +177,7 @@ class Hosts:
         """Seconds until ``owner`` counts as dead; 0 for this host, which asks."""
         if owner.writer == self._writer:
             return 0.0
-        await self._log.meet(owner.writer)
-        return self._log.left_s(owner.writer)
+        return await self._log.left_s_for_certain(owner.writer)
 
     async def _require_open(self, session: str) -> None:
         stored = (await self._log.heads((session,))).get(session)

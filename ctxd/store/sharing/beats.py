@@ -1,13 +1,18 @@
 """This host's lease, kept up, and the others', watched: a look and a small transaction a few times in its length."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+import anyio
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.clock import Clock
 from ctxd.store.sharing import claims, leases
 from ctxd.store.sharing.leases import Lease, Observer
+
+BEAT_S: Final = 2.0
+"""Seconds that a renewal may take, however short the lease: less is no sign of a node that lost the request."""
 
 Tell = Callable[[str, dict[str, Any]], None]
 
@@ -32,14 +37,19 @@ class Beats:
     async def run(self) -> None:
         """Renew and watch until cancelled; a node that does not answer is tried again at the next turn."""
         while True:
+            turn_s, began = self._lease_s / leases.RENEWALS, self._clock.monotonic()
+            within_s = max(turn_s, BEAT_S)
             try:
-                await self.beat()
+                # A node that lost one request may answer the next, and the lease has room for that.
+                with anyio.fail_after(within_s):
+                    await self.beat()
                 self._failing = False
-            except (XtdbFailure, ValueError) as error:
+            except (XtdbFailure, ValueError, TimeoutError) as error:
                 if not self._failing:
-                    self._tell("sharing.lease_not_renewed", {"reason": str(error)})
+                    reason = str(error) or f"the node does not answer within {within_s:g} s"
+                    self._tell("sharing.lease_not_renewed", {"reason": reason})
                 self._failing = True
-            await self._clock.sleep(self._lease_s / leases.RENEWALS)
+            await self._clock.sleep(max(0.0, turn_s - (self._clock.monotonic() - began)))
 
     async def beat(self) -> None:
         """Renew this host's lease and look at all. Raises: XtdbFailure, ValueError. Cancel: safe."""

@@ -57,6 +57,16 @@ class SharedLog:
         """Seconds until ``writer`` counts as dead if it stays silent; 0 or less: it does."""
         return self._beats.left_s(writer)
 
+    async def left_s_for_certain(self, writer: str) -> float:
+        """As ``left_s``, and once it has run out with what was in the log when it was asked: while this host or its
+        node stood still, nobody was seen to renew."""
+        await self.meet(writer)
+        if self.left_s(writer) <= 0:
+            with _asking("which hosts are alive", within_s=LEVEL_S):
+                await self._client.sync(LEVEL_S)
+                await self._beats.look()
+        return self.left_s(writer)
+
     async def meet(self, writer: str) -> None:
         """Know the lease of ``writer``, if it has one."""
         if writer not in self._beats.observer.leases:

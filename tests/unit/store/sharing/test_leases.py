@@ -1,5 +1,6 @@
 """A lease runs out by the observer's own clock alone: no two clocks are ever compared."""
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +8,13 @@ from hypothesis import strategies as st
 from ctxd.backends.xtdb.form import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Match
 from ctxd.clock import SystemClock
+from ctxd.store.sharing import beats as beating
 from ctxd.store.sharing import claims, leases
 from ctxd.store.sharing.beats import Beats
 from ctxd.store.sharing.leases import Lease, Observer
+from ctxd.store.sharing.log import SharedLog
 from tests.fakes.node import MemoryNode
+from tests.unit.store.projection.projecting import until
 
 LEASE_S = 15.0
 
@@ -84,3 +88,70 @@ async def test_no_two_renewals_are_at_one_valid_time_over_restarts_and_a_node_th
     rows = await node.history(leases.lease_id("a"), corrections=True, valid_time=NEWEST_VALID_TIME)
     times = [row.valid_time for row in rows]
     assert len(times) == len(set(times)) > 1
+
+
+class StandingClock(SystemClock):
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Lagging(MemoryNode):
+    """A node that has taken in what is in the log of ``newest`` when it was last synced."""
+
+    def __init__(self, newest: MemoryNode) -> None:
+        super().__init__()
+        self._newest = newest
+
+    async def sync(self, timeout_s: float) -> None:
+        self.become(self._newest)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("HST-3")
+async def test_a_host_that_renews_is_not_taken_for_dead_by_one_that_looked_away():
+    """Whose node was away, or which stood still itself: it has seen the lease unchanged, but has not looked."""
+    theirs, clock = MemoryNode(), StandingClock()
+    node = Lagging(theirs)
+    holder = beats(theirs, 1)
+    observer = Beats(
+        node, clock, writer="b", host="h", filesystem="f", incarnation=1, lease_s=LEASE_S,
+        tell=lambda what, figures: None,
+    )  # fmt: skip
+    log = SharedLog(node, observer)
+    await holder.beat()
+    await node.sync(1)
+    assert await log.left_s_for_certain("a") == LEASE_S
+    clock.now += 4 * LEASE_S
+    await holder.beat()
+    assert await log.left_s_for_certain("a") == LEASE_S
+    clock.now += LEASE_S
+    assert await log.left_s_for_certain("a") <= 0
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("HST-3")
+async def test_a_renewal_that_the_node_does_not_answer_leaves_room_for_another(monkeypatch):
+    monkeypatch.setattr(beating, "BEAT_S", 0.05)
+    told: list[str] = []
+
+    class LosingOne(MemoryNode):
+        asked = 0
+
+        async def ids(self, *given, **rest):
+            self.asked += 1
+            if self.asked == 1:
+                await anyio.sleep_forever()
+            return await super().ids(*given, **rest)
+
+    node = LosingOne()
+    holder = Beats(
+        node, SystemClock(), writer="a", host="h", filesystem="f", incarnation=1, lease_s=0.06,
+        tell=lambda what, figures: told.append(what),
+    )  # fmt: skip
+    async with anyio.create_task_group() as group:
+        group.start_soon(holder.run)
+        await until(lambda: node.log)
+        group.cancel_scope.cancel()
+    assert told == ["sharing.lease_not_renewed"]
