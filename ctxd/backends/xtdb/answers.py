@@ -1,12 +1,15 @@
 """What a node answers, read strictly: an answer that is not exactly what was asked for counts as none."""
 
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from ctxd.backends.xtdb import transit
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.backends.xtdb.operations import Doc, to_doc
+
+T = TypeVar("T")
 
 TYPE: Final = "application/transit+json"
 """The media type of every request and of every answer that counts."""
@@ -160,9 +163,27 @@ def to_row(read: Any, *, docs: bool = False) -> HistoryRow:  # noqa: ANN401
     return HistoryRow(number(read, "tx-id"), number(read, "tx-time"), number(read, "valid-time"), present, doc)
 
 
-def to_history(read: Any, *, docs: bool) -> list[HistoryRow]:  # noqa: ANN401
-    """Raises: ValueError, KeyError."""
-    return [to_row(item, docs=docs) for item in _rows(read)]
+def to_history(read: Any, id: str, *, docs: bool) -> list[HistoryRow]:  # noqa: ANN401
+    """The rows of entity ``id``. Raises: ValueError, KeyError."""
+    rows = [to_row(item, docs=docs) for item in _rows(read)]
+    if any(row.doc is not None and row.doc["xt/id"] != id for row in rows):
+        raise ValueError("a version is another entity's")
+    return rows
+
+
+def to_entity(read: Any, id: str) -> Doc | None:  # noqa: ANN401
+    """The document of entity ``id``. Raises: ValueError."""
+    doc = to_doc(read)
+    if doc is not None and doc["xt/id"] != id:
+        raise ValueError("the document is another entity's")
+    return doc
+
+
+def asked_for(found: dict[str, T], ids: Collection[str]) -> dict[str, T]:
+    """``found``, which is by id, if it has none but ``ids``. Raises: ValueError."""
+    if not found.keys() <= set(ids):
+        raise ValueError("a row of the query is of an entity that was not asked for")
+    return found
 
 
 def to_docs(read: Any) -> dict[str, Doc]:  # noqa: ANN401

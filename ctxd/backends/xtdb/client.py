@@ -18,7 +18,7 @@ from ctxd.backends.xtdb.awaiter import Awaiter
 from ctxd.backends.xtdb.breaker import Breaker
 from ctxd.backends.xtdb.errors import Behind, Unknown
 from ctxd.backends.xtdb.exchange import Answer, Exchange
-from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction, to_doc
+from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction
 from ctxd.clock import Clock, SystemClock
 
 __all__ = ["Delete", "Doc", "Evict", "Held", "HistoryRow", "Match", "NodeStatus", "Op", "Put", "XtdbClient"]
@@ -145,7 +145,7 @@ class XtdbClient:
     async def entity(self, id: str, *, valid_time: int, tx_id: int | None = None) -> Doc | None:
         """What ``id`` is; null if it is not there."""
         parameters = {"eid": id, "valid-time": _date(valid_time), "tx-id": tx_id}
-        return await self._ask_if_any("entity", parameters, to_doc)
+        return await self._ask_if_any("entity", parameters, lambda doc: answers.to_entity(doc, id))
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
         """What each of ``ids`` is; those that are not there are left out."""
@@ -167,15 +167,20 @@ class XtdbClient:
     async def _bulk(
         self, query: str, ids: Iterable[str], read: Callable[[Any], dict[str, T]], valid_time: int, tx_id: int | None
     ) -> dict[str, T]:
+        async def query_for(chunk: list[str]) -> dict[str, T]:
+            return await self._query(
+                query, [chunk], lambda rows: answers.asked_for(read(rows), chunk), valid_time, tx_id
+            )
+
         wanted = list(dict.fromkeys(ids))
         if len(wanted) <= BULK_IDS:
-            return await self._query(query, [wanted], read, valid_time, tx_id) if wanted else {}
+            return await query_for(wanted) if wanted else {}
         found: dict[str, T] = {}
         slots = anyio.Semaphore(BULK_AT_ONCE)
 
         async def ask(chunk: list[str]) -> None:
             async with slots:
-                found.update(await self._query(query, [chunk], read, valid_time, tx_id))
+                found.update(await query_for(chunk))
 
         try:
             async with anyio.create_task_group() as group:
@@ -223,7 +228,7 @@ class XtdbClient:
             "start-valid-time": None if start is None else _date(start),
             "end-valid-time": None if end is None else _date(end),
         }
-        return await self._ask("entity", parameters, lambda read: answers.to_history(read, docs=docs))
+        return await self._ask("entity", parameters, lambda rows: answers.to_history(rows, id, docs=docs))
 
     async def ids(
         self,

@@ -108,7 +108,7 @@ def from_doc(doc: Doc, valid_time: int) -> tuple[Version, str]:
             content=None if content is None else bytes.fromhex(content),
         )
         return version, payload["writer"]
-    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(f"the document of {doc.get('xt/id')} is none of ctxd's: {error!r}") from error
 
 

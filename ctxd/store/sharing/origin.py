@@ -80,7 +80,7 @@ class NodeOrigin:
         """See ``Origin.contents``."""
         wanted = {ref: form.content_id(bytes.fromhex(ref)) for ref in refs}
         docs = await self._texts(wanted.values())
-        parts = {id: form.parts_of(doc) for id, doc in docs.items()}
+        parts = {id: _parts(doc) for id, doc in docs.items()}
         docs |= await self._texts([part for some in parts.values() for part in some or ()])
         texts: dict[str, str] = {}
         for ref, id in wanted.items():
@@ -100,7 +100,8 @@ class NodeOrigin:
 
     def _mine(self, doc: Doc, valid_time: int) -> Stored | None:
         """The version that ``doc`` is, null if it is another writer's."""
-        if (payload := doc.get("payload")) is None or payload.get("writer") != self._writer:
+        payload = doc.get("payload")
+        if not isinstance(payload, dict) or payload.get("writer") != self._writer:
             return None
         return _stored(_version(doc, valid_time))
 
@@ -116,6 +117,13 @@ async def _answered(asking: Awaitable[T]) -> T:
 def _version(doc: Doc, valid_time: int) -> Version:
     try:
         return form.from_doc(doc, valid_time)[0]
+    except ValueError as error:
+        raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
+
+
+def _parts(doc: Doc) -> list[str] | None:
+    try:
+        return form.parts_of(doc)
     except ValueError as error:
         raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
 

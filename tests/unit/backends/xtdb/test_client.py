@@ -326,6 +326,27 @@ async def test_a_row_that_is_none_makes_the_answer_none(server, client, body):
         await client.entities(["a"], valid_time=1)
 
 
+@pytest.mark.parametrize(
+    ("call", "body"),
+    [
+        ("entity", b'["^ ","~:xt/id","b"]'),
+        ("entities", b'[["b",["^ ","~:xt/id","b"]]]'),
+        ("held", b'[["a",["^ ","~:xt/id","a","~:payload",["^ ","~:vt",1]]],["b",["^ ","~:xt/id","b"]]]'),
+        ("many", b'[["5000",["^ ","~:xt/id","5000"]]]'),
+        (
+            "history",
+            b'[["^ ","~:xtdb.api/tx-id",1,"~:xtdb.api/tx-time","~m1","~:xtdb.api/valid-time","~m1",'
+            b'"~:xtdb.api/content-hash","1","~:xtdb.api/doc",["^ ","~:xt/id","b"]]]',
+        ),
+    ],
+)
+@pytest.mark.requirement("XTB-3")
+async def test_what_is_said_of_another_entity_makes_the_answer_none(server, client, call, body):
+    server.behave = lambda asked: answer(200, body)
+    with pytest.raises(Unknown, match="not what was asked for"):
+        await CALLS[call](client)
+
+
 async def test_a_version_without_its_document_makes_the_answer_none(server, client):
     row = b'["^ ","~:xtdb.api/tx-id",1,"~:xtdb.api/tx-time","~m1","~:xtdb.api/valid-time","~m1",'
     hashed = b'"~:xtdb.api/content-hash",["~#xtdb/oid","%s"],"~:xtdb.api/doc",null]'

@@ -153,6 +153,17 @@ def test_a_document_of_somebody_else_is_an_error(damage):
         form.from_doc(doc, 1)
 
 
+@pytest.mark.parametrize("order", [{}, {"order": []}])
+def test_a_document_without_a_bottom_is_an_error(order):
+    fields: dict[str, Any] = {}
+    for _ in range(5_000):
+        fields = {"a": fields}
+    doc = form.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER)
+    doc["payload"] |= {"fields": fields, **order}
+    with pytest.raises(ValueError, match="none of ctxd's"):
+        form.from_doc(doc, 1)
+
+
 def joined(docs: list[operations.Doc], ref: bytes) -> str:
     by_id = {doc["xt/id"]: doc for doc in docs}
     parts = form.parts_of(by_id[form.content_id(ref)])

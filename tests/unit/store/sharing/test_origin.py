@@ -1,0 +1,60 @@
+"""What another host wrote is read strictly: what is none of ctxd's is told as corrupt, and fails nothing else."""
+
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, content_id, to_doc
+from ctxd.backends.xtdb.operations import Doc, Put
+from ctxd.errors import CtxdError
+from ctxd.store.sharing.origin import NodeOrigin
+from tests.fakes.node import MemoryNode
+
+pytestmark = pytest.mark.anyio
+
+TEXT = "a text"
+REF = blake3(TEXT.encode()).digest()
+
+
+async def origin_of(*ops: Put) -> NodeOrigin:
+    """What is to be read of the writer ``w`` at a node that holds ``ops``."""
+    node: Any = MemoryNode()
+    return NodeOrigin(node, "w", await node.submit(list(ops)))
+
+
+def mine(id: str) -> Doc:
+    """A version of the writer ``w`` that cannot be read."""
+    return to_doc(Version(id, 5, 1, 1, b"\x00no document"), "w")
+
+
+@pytest.mark.parametrize("payload", ["text", ["w"], 5, None, {"writer": "w"}, {"writer": "w", "tx": "1", "tx_time": 1}])
+async def test_a_document_that_ctxd_does_not_write_is_corrupt_or_nobodys(payload):
+    origin = await origin_of(Put({"xt/id": "a", "type": "t", "payload": payload}, 5))
+    for call in (lambda: origin.newest(["a"]), lambda: origin.scan("a"), lambda: origin.history("a")):
+        with pytest.raises(CtxdError) as error:
+            await call()
+        assert error.value.code == "corrupt"
+
+
+async def test_a_version_whose_document_is_damaged_is_corrupt():
+    origin = await origin_of(Put(mine("a"), 5))
+    with pytest.raises(CtxdError) as error:
+        await origin.history("a")
+    assert error.value.code == "corrupt"
+
+
+async def test_a_text_is_read_and_one_that_is_not_there_is_left_out():
+    (doc,) = content_docs(REF, TEXT)
+    origin = await origin_of(Put(doc, FIXED_VALID_TIME))
+    assert await origin.contents([REF.hex(), "00" * 32]) == {REF.hex(): TEXT}
+
+
+@pytest.mark.parametrize("payload", ["text", {}, {"text": 5}, {"text": "another"}, {"parts": "x"}, {"parts": [5]}])
+async def test_a_text_that_is_damaged_is_corrupt(payload):
+    doc: Doc = {"xt/id": content_id(REF), "type": "content", "payload": payload}
+    origin = await origin_of(Put(doc, FIXED_VALID_TIME))
+    with pytest.raises(CtxdError) as error:
+        await origin.contents([REF.hex()])
+    assert error.value.code == "corrupt"
