@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskStatus
 from asyncinotify import Inotify, Mask, Watch
@@ -74,9 +75,12 @@ class InotifyWatcher:
             await self._opened.wait()
             inotify = self._inotify
             assert inotify is not None, "it is opened"
+            more = False
             while True:
-                await anyio.wait_readable(inotify.fd)
-                if events := self._drained(inotify):
+                # What was read of the kernel and not taken yet makes nothing readable.
+                await (anyio.lowlevel.checkpoint() if more else anyio.wait_readable(inotify.fd))
+                events, more = self._drained(inotify)
+                if events:
                     deliver(events)
         finally:
             if self._inotify is not None:
@@ -168,18 +172,19 @@ class InotifyWatcher:
             # The kernel was faster: the directory is gone.
             return
 
-    def _drained(self, inotify: Inotify) -> list[Event]:
+    def _drained(self, inotify: Inotify) -> tuple[list[Event], bool]:
+        """What there is to tell of at most ``EVENTS_MAX`` events, and whether there may be more."""
         events: list[Event] = []
         for _ in range(EVENTS_MAX):
             found = inotify.sync_get()
             if found is None:
-                break
+                return events, False
             mask = int(found.mask)
             if mask & _OVERFLOW:
                 events.append(Overflowed())
             elif (watch := found.watch) is not None and (kept := self._kept.get(watch.wd)) is not None:
                 self._told(events, kept, mask, None if found.name is None else str(found.name))
-        return events
+        return events, True
 
     def _told(self, events: list[Event], kept: _Kept, mask: int, name: str | None) -> None:
         if mask & (_IGNORED | _MOVED | _UNMOUNTED):

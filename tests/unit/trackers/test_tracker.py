@@ -1,6 +1,7 @@
 """The trackers over a watcher: what becomes of a followed file is handed on, to its end."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import anyio
@@ -119,6 +120,40 @@ def save(editor: str, file: Path) -> None:
                 opened.truncate(0)
                 opened.flush()
                 opened.write("after")
+
+
+@pytest.mark.anyio
+@on_linux
+@pytest.mark.requirement("TRK-1", "TRK-3")
+async def test_what_git_checks_out_is_handed_on_to_its_end_once_for_nearly_each_file(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        settings = ["-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "gc.auto=0"]
+        env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        subprocess.run(["git", *settings, *words], cwd=tmp_path, env=env, check=True, capture_output=True, timeout=60)
+
+    files = {f"{place}/{name}": str(tmp_path / f"d{place}" / f"f{name}") for place in range(20) for name in range(20)}
+    git("init", "-q", "-b", "main")
+    for branch in ("main", "side"):
+        if branch == "side":
+            git("checkout", "-q", "-b", branch)
+        for key, path in files.items():
+            Path(path).parent.mkdir(exist_ok=True)
+            if branch == "side" and key.endswith("/0"):
+                Path(path).unlink()
+            else:
+                Path(path).write_text(f"{key} of {branch}")
+        git("add", "-A")
+        git("commit", "-q", "-m", branch)
+    trackers = file_trackers(SystemClock(), choice="inotify")
+    async with running(trackers, files) as handed:
+        await following(trackers, handed)
+        for branch in ("main", "side"):
+            handed.seen.clear()
+            await anyio.to_thread.run_sync(git, "checkout", "-q", branch)
+            for key in files:
+                gone = branch == "side" and key.endswith("/0")
+                await handed.last(key, None if gone else f"{key} of {branch}")
+            assert len(handed.seen) <= 1.1 * len(files)
 
 
 @pytest.mark.anyio

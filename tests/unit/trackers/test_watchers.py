@@ -8,7 +8,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.trackers.native import NativeWatcher
 from ctxd.trackers.polling import PollingWatcher
-from tests.suites.watcher import WatcherSuite
+from tests.suites.watcher import WatcherSuite, running
 from tests.unit.trackers.yards import DiskYard, MemoryYard
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
@@ -23,6 +23,20 @@ class TestInotify(WatcherSuite):
         yard = DiskYard(tmp_path)
         yard.watcher = InotifyWatcher()
         return yard
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("TRK-1")
+    async def test_of_many_events_at_once_the_last_are_told_though_none_comes_after_them(
+        self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ctxd.trackers.inotify.EVENTS_MAX", 3)
+        yard.mkdir("d")
+        async with running(yard.watcher) as told:
+            await yard.watcher.watch([yard.path("d")])
+            for number in range(10):
+                yard.write(f"d/{number}")
+            for number in range(10):
+                await told.of(yard.path(f"d/{number}"))
 
 
 class TestNative(WatcherSuite):
