@@ -7,15 +7,15 @@ Promise: a mount that hangs costs those who ask about others no more than the ti
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from ctxd.clock import Clock
-from ctxd.mounts.mapping import ancestors
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
+from ctxd.sources.way import Way, mount_of
 
 LONG_S: Final = 0.1
 """Seconds after which looking at one path, or at several in a row, gives its turn to others."""
@@ -34,6 +34,7 @@ class _Going(Protocol):
 
     ended: bool
     has_turn: bool
+    way: Way | None
 
     @property
     def path(self) -> str: ...
@@ -54,6 +55,7 @@ class _Looks(Generic[T]):
         self.ended = False
         self.given_up = False
         self.bug: Exception | None = None
+        self.way: Way | None = None
 
     def run(self) -> None:
         """Look. Called in a thread."""
@@ -109,12 +111,13 @@ class Threads:
             looks: _Looks[T] | None = None
             async with self._turns:
                 if not self._is_crowded(left):
-                    if places := self.hanging():
+                    ways = self._hanging()
+                    if places := [way.place for way in ways]:
                         answers |= {number: hung(path) for number, path in left if _is_at(path, places)}
                         left = [each for each in left if each[0] not in answers]
                         if not left:
                             break
-                    looks = _Looks(look, [path for _, path in left], self._clock.monotonic)
+                    looks = _Looks(self._except_at(ways, look, hung), [path for _, path in left], self._clock.monotonic)
                     await self._begin(looks)
             if looks is None:
                 # Very many may wait for one mount: together they may not keep the loop busy.
@@ -145,27 +148,53 @@ class Threads:
             if looks.hangs(self._hangs_s):
                 looks.given_up = True
                 return
-            await self._clock.sleep(LOOK_AGAIN_S)
+            if looks.hangs(self._long_s) and (looks.way is None or looks.way.path != looks.path):
+                await self._follow(looks)
+            else:
+                await self._clock.sleep(LOOK_AGAIN_S)
+
+    async def _follow(self, looks: _Looks[T]) -> None:
+        """Find out where ``looks`` are: in a thread of its own, which may hang there too."""
+        looks.way = way = Way(looks.path, self._mounted())
+        with anyio.move_on_after(self._long_s):
+            await anyio.to_thread.run_sync(way.follow, abandon_on_cancel=True, limiter=self._threads)
 
     def hanging(self) -> tuple[str, ...]:
-        """Where looking hangs now, with all that is below: mounts; on the root's, the directory of a path, or the path
-        itself if that is next to all others."""
-        paths = [each.path for each in self._going if each.hangs(self._hangs_s)]
-        if not paths:
-            return ()
+        """Where looking hangs now, with all that is below: mounts, and symlinks that lead to one; on the root's, the
+        directory of a path, or the path itself if that is next to all others."""
+        return tuple({way.place for way in self._hanging()})
+
+    def _hanging(self) -> list[Way]:
+        return [self._way_of(each) for each in self._going if each.hangs(self._hangs_s)]
+
+    def _except_at(self, ways: Sequence[Way], look: Callable[[str], T], hung: Callable[[str], T]) -> Callable[[str], T]:
+        """``look``, and ``hung`` for a path of any name that leads to a mount at which one of ``ways`` hangs."""
+        hanging = frozenset(way.hung for way in ways if way.hung is not None)
+        if not hanging:
+            return look
         mounts = self._mounted()
-        return tuple({_place_of(path, _mount_of(path, mounts)) for path in paths})
+        return lambda path: hung(path) if Way(path, mounts).follow(hanging) else look(path)
 
     def _is_crowded(self, asked: Sequence[tuple[int, str]]) -> bool:
         """Whether as many looks as there may be take long on a mount of those that are ``asked`` about."""
         long = [each for each in self._going if not (each.ended or each.has_turn or each.hangs(self._hangs_s))]
         if len(long) < self._count:
             return False
-        mounts = self._mounted()
-        looks = Counter(_mount_of(each.path, mounts) for each in long)
+        ways = [self._way_of(each) for each in long]
+        looks = Counter(way.mount for way in ways)
         crowded = {mount for mount, count in looks.items() if count >= self._count}
-        directories = {os.path.dirname(path) for _, path in asked} if crowded else ()
-        return any(_mount_of(directory, mounts) in crowded for directory in directories)
+        if not crowded:
+            return False
+        behind_links = tuple({way.place for way in ways if way.mount in crowded and way.mount != "/"})
+        mounts = self._mounted()
+        directories = {os.path.dirname(path) for _, path in asked}
+        if any(mount_of(directory, mounts) in crowded for directory in directories):
+            return True
+        return any(_is_at(path, behind_links) for _, path in asked)
+
+    def _way_of(self, looks: _Going) -> Way:
+        way = looks.way
+        return way if way is not None and way.path == looks.path else Way(looks.path, self._mounted())
 
     def _mounted(self) -> frozenset[str]:
         """Where something is mounted."""
@@ -178,18 +207,6 @@ class Threads:
 
 def _is_at(path: str, places: Sequence[str]) -> bool:
     return any(path == place or path.startswith(place.rstrip("/") + "/") for place in places)
-
-
-def _mount_of(path: str, mounts: Container[str]) -> str:
-    above = list(ancestors(f"{path}/"))
-    return next((directory for directory in reversed(above) if directory in mounts), "/")
-
-
-def _place_of(path: str, mount: str) -> str:
-    directory = os.path.dirname(path)
-    if mount != "/":
-        return mount
-    return directory if directory != "/" else path
 
 
 def inside(directory: str) -> str:

@@ -1,5 +1,6 @@
 """Looks that hang cost no other mount anything, on threads that the test holds and lets go."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from ctxd.clock import SystemClock
 from ctxd.mounts.mountinfo import mounts_now
 from ctxd.sources import threads
 from ctxd.sources.threads import Threads
+from ctxd.sources.way import Way
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +105,107 @@ async def test_what_hangs_in_the_root_directory_is_only_itself(world: World) -> 
     world.stuck = ("/odd",)
     assert await world.ask("/odd") == ["/odd hangs"]
     assert await world.ask("/odd/a", "/home/a", "/far/a", "/a") == ["/odd/a hangs", "/HOME/A", "/FAR/A", "/A"]
+
+
+class Linked:
+    """Directories ``home`` and ``far`` of which the latter, a mount, is not answered until ``let_go``."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, home_is_mounted: bool) -> None:
+        self.home, self.far = folder / "home", folder / "far"
+        self.home.mkdir()
+        self.far.mkdir()
+        (self.home / "link").symlink_to("../far")
+        mounts = folder / "mountinfo"
+        home = f"2 1 8:2 / {self.home} rw - ext4 x rw\n" if home_is_mounted else ""
+        mounts.write_text(f"1 0 8:1 / / rw - ext4 x rw\n{home}3 1 8:3 / {self.far} rw - nfs x rw\n")
+        self.threads = Threads(SystemClock(), COUNT, long_s=0.02, hangs_s=0.5, mounts=str(mounts))
+        self.looked: list[str] = []
+        self._back = threading.Event()
+        self._stat, self._readlink = os.stat, os.readlink
+        monkeypatch.setattr("ctxd.sources.way.os.readlink", self._read_link)
+
+    def _read_link(self, path: str) -> str:
+        self._wait_if_far(path)
+        return self._readlink(path)
+
+    def _wait_if_far(self, path: str) -> None:
+        if path.startswith(f"{self.far}/"):
+            self._back.wait(30)
+
+    def _look(self, path: str) -> bool:
+        self.looked.append(path)
+        # Not os.path.realpath, which asks for links itself.
+        for name, far in ((f"{self.home}/link", f"{self.far}"), (f"{self.home}/file", f"{self.far}/file")):
+            if path == name or path.startswith(f"{name}/"):
+                path = far + path[len(name) :]
+        self._wait_if_far(path)
+        return True
+
+    async def ask(self, *paths: str) -> list[bool]:
+        """Whether each of ``paths``, of names below ``home``, was answered."""
+        return await self.threads.each([f"{self.home}/{path}" for path in paths], self._look, lambda path: False)
+
+    def let_go(self) -> None:
+        self._back.set()
+
+
+@pytest.fixture(params=[False, True], ids=["on the root's mount", "on a mount of its own"])
+def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Linked]:
+    made = Linked(tmp_path.resolve(), monkeypatch, home_is_mounted=request.param)
+    yield made
+    made.let_go()
+
+
+@pytest.mark.requirement("FS-9")
+@pytest.mark.parametrize("form", ["link/d{}", "link/d{}/.", "link/d{}/file"])
+async def test_what_hangs_behind_a_symlink_hangs_once_for_all_that_is_behind_it(linked: Linked, form: str) -> None:
+    running = threading.active_count()
+    began = time.monotonic()
+    siblings = [form.format(number) for number in range(10)]
+    assert await linked.ask(*siblings, "beside", "near/file") == [False] * 10 + [True, True]
+    assert time.monotonic() - began < 1.0
+    assert len(linked.looked) == 3
+    assert threading.active_count() - running <= 3, "who hangs, who found out where, and who looked at the rest"
+    assert linked.threads.hanging() == (f"{linked.home}/link",)
+
+
+@pytest.mark.requirement("FS-9")
+async def test_what_other_symlinks_lead_to_on_a_mount_that_hangs_is_not_looked_at(linked: Linked) -> None:
+    names = ["file", *(f"file{number}" for number in range(10))]
+    for name in names:
+        (linked.home / name).symlink_to(linked.far / "file")
+    (linked.home / "near").symlink_to("beside")
+    began = time.monotonic()
+    assert await linked.ask(*names, "near", "beside") == [False] * len(names) + [True, True]
+    assert time.monotonic() - began < 1.0
+    assert [os.path.basename(path) for path in linked.looked] == ["file", "near", "beside"]
+
+
+@pytest.mark.requirement("FS-9")
+async def test_those_who_wait_behind_a_symlink_keep_nobody_beside_it(linked: Linked) -> None:
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(linked.ask, f"link/d{number}/file")
+        await until(lambda: len(linked.looked) >= COUNT)
+        await anyio.sleep(0.1)
+        began = time.monotonic()
+        assert await linked.ask("near") == [True]
+        assert time.monotonic() - began < 0.2
+    assert len(linked.looked) <= 2 * COUNT + 1
+
+
+async def test_a_way_goes_as_the_kernel_does_and_ends_where_links_go_in_circles(tmp_path: Path) -> None:
+    top = tmp_path.resolve()
+    (top / "a/b").mkdir(parents=True)
+    (top / "a/up").symlink_to("b/../../c//./")
+    (top / "c").symlink_to(top / "a/b")
+    (top / "round").symlink_to("round")
+    mounts = {f"{top}/a", f"{top}/a/b"}
+    for name, place in (("a/up/x", "a/up"), ("c/x", "c"), ("a/x", "a"), ("c/../x", "a"), ("round/x", "round")):
+        way = Way(f"{top}/{name}", mounts)
+        assert not way.follow()
+        assert way.place == (f"{top}/c/.." if name == "c/../x" else f"{top}/{place}")
+    assert Way(f"{top}/c/x", mounts).follow({f"{top}/a/b"})
 
 
 @pytest.mark.requirement("FS-9")
