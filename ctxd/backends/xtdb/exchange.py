@@ -7,6 +7,7 @@ for a reason of its own.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -106,11 +107,13 @@ class Exchange:
         given = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
         headers = {} if body is None else {"Content-Type": answers.TYPE}
+        # As a file, which goes out piece by piece: bytes would go in one copy.
+        data = None if body is None else BytesIO(body)
         try:
             with anyio.fail_after(timeout_s), self._until_closed() as session:
                 async with (
                     self._slots,
-                    session.request(method, url, data=body, headers=headers, allow_redirects=False) as response,
+                    session.request(method, url, data=data, headers=headers, allow_redirects=False) as response,
                 ):
                     return Answer(response.status, response.content_type, await _whole(response))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
