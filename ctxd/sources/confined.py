@@ -85,22 +85,26 @@ class Confined:
             return os.open(path, os.O_PATH | os.O_CLOEXEC)
         refused: OSError | None = None
         found: dict[tuple[int, int], int] = {}
-        for view in self._views_of(path):
-            try:
-                place = self._opened_in(path, view)
-            except OSError as error:
-                refused = refused or error
-                continue
-            stamped = os.fstat(place)
-            if (stamped.st_dev, stamped.st_ino) in found:
+        try:
+            for view in self._views_of(path):
+                try:
+                    place = self._opened_in(path, view)
+                except OSError as error:
+                    refused = refused or error
+                    continue
+                stamped = os.fstat(place)
+                if (stamped.st_dev, stamped.st_ino) in found:
+                    os.close(place)
+                else:
+                    found[stamped.st_dev, stamped.st_ino] = place
+            if len(found) != 1:
+                refused = refused if refused is not None and not found else None
+                raise refused or OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+        except BaseException:
+            for place in found.values():
                 os.close(place)
-            else:
-                found[stamped.st_dev, stamped.st_ino] = place
-        if len(found) == 1:
-            return next(iter(found.values()))
-        for place in found.values():
-            os.close(place)
-        raise refused if refused is not None and not found else OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+            raise
+        return next(iter(found.values()))
 
     def _opened_in(self, path: str, view: View) -> int:
         """As ``open_in_view``, if those may who are to read no more below there than they could themselves."""
@@ -123,8 +127,8 @@ class Confined:
     def _users_of(self, path: str) -> set[User]:
         return {user for directory in ancestors(f"{path}/") for user in self._users.get(directory, ())}
 
-    def _views_of(self, path: str) -> dict[View, None]:
+    def _views_of(self, path: str) -> list[View]:
         """What sandboxes see whose directory ``path`` is below: of the innermost first, the newest first."""
         above = [views for directory in ancestors(path) if (views := self._views.get(directory)) is not None]
         newest = chain.from_iterable(reversed(views) for views in reversed(above))
-        return dict.fromkeys(islice(newest, VIEWS_MAX))
+        return list(islice(dict.fromkeys(newest), VIEWS_MAX))

@@ -2,12 +2,14 @@
 
 import errno
 import os
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from ctxd.sources.confined import VIEWS_MAX, Confined
+from ctxd.sources.rights import User, require
 
 
 @pytest.fixture
@@ -76,6 +78,41 @@ def test_where_very_many_share_a_directory_the_newest_say_what_a_link_means(top:
     assert led_to(confined, top / "box/inner/link") == f"{top}/data1/file"
     confined.confine(f"{top}/box/inner", view_of(top, "data0"))
     assert refusal_of(confined, top / "box/inner/link") == errno.EXDEV, "who reads anew counts anew"
+
+
+@pytest.mark.requirement("BOX-7")
+def test_a_view_that_several_directories_above_share_counts_once(top: Path) -> None:
+    confined = Confined()
+    for data in ("data0", "data1"):
+        confined.confine(f"{top}/{data}", view_of(top, data))
+    shared = [(*view_of(top, "data1"), (f"/{number}", None)) for number in range(VIEWS_MAX - 1)]
+    confined.confine(f"{top}/box/inner", shared[0])
+    confined.confine(f"{top}/box", (*view_of(top, "data0"), ("", f"{top}/box")))
+    for view in shared:
+        confined.confine(f"{top}/box", view)
+        confined.confine(f"{top}/box/inner", view)
+    assert refusal_of(confined, top / "box/inner/link") == errno.EXDEV, "one of the newest means another file"
+
+
+@pytest.mark.requirement("BOX-7")
+def test_whatever_is_raised_in_a_later_view_leaves_nothing_open(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    confined = Confined()
+    for name in ("/x", "/y"):
+        confined.confine(f"{top}/box", ((name, f"{top}/box"),))
+    confined.limit("one", [f"{top}/box"], User(0))
+    calls, in_first_view = count(), len(["box", "inner", "deep", "file"])
+
+    def require_once(user: User, place: int) -> None:
+        if next(calls) >= in_first_view:
+            raise ValueError("a list of an unknown form")
+        require(user, place)
+
+    monkeypatch.setattr("ctxd.sources.confined.require", require_once)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ValueError, match="unknown form"):
+        confined.opened(f"{top}/box/inner/deep/file")
+    assert next(calls) == in_first_view + 1, "the first view was judged to its end"
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 @pytest.mark.requirement("BOX-7")
