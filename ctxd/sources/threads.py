@@ -124,6 +124,7 @@ class Threads:
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONG_S)
                 continue
+            pause_s = LOOK_AGAIN_S
             await self._end(looks)
             if looks.bug is not None:
                 raise looks.bug
@@ -187,7 +188,8 @@ class Threads:
             return False
         behind_links = tuple({way.place for way in ways if way.mount in crowded and way.mount != "/"})
         mounts = self._mounted()
-        directories = {os.path.dirname(path) for _, path in asked}
+        # A path that is itself a mount point is on that mount; all others are where their directory is.
+        directories = {path if path in mounts else os.path.dirname(path) for _, path in asked}
         if any(mount_of(directory, mounts) in crowded for directory in directories):
             return True
         return any(_is_at(path, behind_links) for _, path in asked)

@@ -47,6 +47,17 @@ class World:
         self._back.set()
 
 
+class RecordedSleeps(SystemClock):
+    """Writes each sleep into ``sleeps``."""
+
+    def __init__(self, sleeps: list[float]) -> None:
+        self._sleeps = sleeps
+
+    async def sleep(self, seconds: float) -> None:
+        self._sleeps.append(seconds)
+        await super().sleep(seconds)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
@@ -79,6 +90,34 @@ async def test_nobody_waits_for_a_mount_of_others_that_hangs(world: World) -> No
         assert await world.ask("/slow disk/a", "/b") == ["/SLOW DISK/A", "/B"]
         assert time.monotonic() - began < HANGS_S / 2
     assert len(world.looked) <= 2 * COUNT + 2, "besides those that have a turn, as many as take long were let into it"
+
+
+@pytest.mark.requirement("FS-9")
+@pytest.mark.parametrize("path", ["/far", "/far/.", "/far/x"])
+async def test_a_mount_point_is_asked_about_by_no_more_at_once_than_what_is_below_it(world: World, path: str) -> None:
+    world.stuck = ("/far",)
+    async with anyio.create_task_group() as group:
+        for _ in range(30):
+            group.start_soon(world.ask, path)
+        await until(lambda: len(world.looked) >= COUNT)
+        await anyio.sleep(HANGS_S / 2)
+        assert len(world.looked) <= 2 * COUNT
+        assert await world.ask("/near") == ["/NEAR"]
+        world.let_go()
+
+
+@pytest.mark.requirement("FS-9")
+async def test_who_waited_long_once_does_not_wait_as_long_each_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    crowded = iter([True] * 6 + [False] + [True] + [False])
+    asked = Threads(RecordedSleeps(pauses), COUNT, long_s=0.02, hangs_s=0.1, mounts="/dev/null")
+    monkeypatch.setattr(asked, "_is_crowded", lambda paths: next(crowded))
+    world.stuck = ("/etc/odd/",)
+    assert await asked.each(["/etc/odd/a", "/b"], world.look, lambda path: "hangs") == ["hangs", "/B"]
+    assert pauses[:6] == [0.01, 0.02, 0.04, 0.08, 0.1, 0.1]
+    assert set(pauses[6:]) == {threads.LOOK_AGAIN_S}
 
 
 @pytest.mark.requirement("FS-9")
