@@ -101,8 +101,13 @@ def from_mountinfo(text: str) -> Detected:
 
     Ignored: kernel filesystems, the sandbox's root, whole filesystems and Btrfs subvolumes (their path on the host is
     not told), the runtime's own files, directories deleted since, paths that are no UTF-8, and mounts that a later one
-    hides. Raises: CtxdError invalid_params for a line of another form.
+    hides. Raises: CtxdError invalid_params for a line of another form, and for text that no bytes are read as.
     """
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        hint = "Give the bytes of /proc/self/mountinfo as os.fsdecode gives them."
+        raise CtxdError("invalid_params", "the mountinfo text holds what no bytes are read as", hint=hint) from error
     try:
         lines = mounts_in(text)
     except ValueError as error:

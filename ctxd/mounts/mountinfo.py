@@ -12,6 +12,7 @@ import msgspec
 OWN_MOUNTS: Final = "/proc/self/mountinfo"
 """Where the kernel tells the mounts of this process; reading it hangs for none of them."""
 
+_DEVICE: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 _ESCAPE: Final = re.compile(rb"\\([0-3][0-7]{2})")
 
 
@@ -51,8 +52,9 @@ def _mounted(number: int, line: str) -> Mounted:
     fields = line.split(" ")
     try:
         end = fields.index("-", 6)
-        major, minor = fields[2].split(":")
-        device = os.makedev(int(major), int(minor))
+        if _DEVICE.fullmatch(fields[2]) is None:
+            raise ValueError(fields[2])
+        device = os.makedev(*map(int, fields[2].split(":")))
         filesystem, super_options = fields[end + 1], fields[end + 3]
         root, mount_point = _unescaped(fields[3]), _unescaped(fields[4])
     except (ValueError, IndexError, OverflowError) as error:

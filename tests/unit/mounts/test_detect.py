@@ -140,6 +140,13 @@ def test_a_path_that_is_no_utf_8_is_no_mapping_and_is_named_by_its_bytes() -> No
     assert found.mounts == (Mount(agent_prefix="/c", canonical_prefix="/café"),)
 
 
+@pytest.mark.parametrize("places", ["/a\ud800 /w", "/a /w\ud800", "/a\\040\ud800 /w", "/ /w\udfff"])
+def test_text_that_no_bytes_are_read_as_is_refused(places: str) -> None:
+    with pytest.raises(CtxdError, match="no bytes are read as") as refused:
+        from_mountinfo(f"1 0 8:1 {places} rw - ext4 x rw\n")
+    assert refused.value.code == "invalid_params"
+
+
 def test_this_kernels_own_mountinfo_is_understood() -> None:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         text = lines.read()

@@ -9,6 +9,8 @@ from ctxd.mounts.mountinfo import Mounted, mounts_in, mounts_now
 
 LINE = "36 35 98:7 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue"
 
+DEVICES = ("-1:-1", "1:-1", "+1:1", "1_0:1", "8:1:1", ":1", "9999999999:1", "8:" + "9" * 5000)
+
 
 def test_a_line_says_which_filesystem_is_mounted_where() -> None:
     assert mounts_in(LINE + "\n") == [Mounted(os.makedev(98, 7), "/mnt1", "/mnt2", True, "ext3")]
@@ -44,7 +46,13 @@ def test_a_name_is_the_bytes_that_the_kernel_means(tmp_path: Path, written: byte
 
 @pytest.mark.parametrize(
     "bad",
-    ["garbage", "proc /proc proc rw 0 0", "1 2 0:1 / / rw - ext4", "1 2 disk / / rw - ext4 x rw"],
+    [
+        "garbage",
+        "proc /proc proc rw 0 0",
+        "1 2 0:1 / / rw - ext4",
+        "1 2 disk / / rw - ext4 x rw",
+        *(f"1 2 {device} / / rw - ext4 x rw" for device in DEVICES),
+    ],
 )
 def test_a_line_of_another_form_is_named_by_its_number(bad: str) -> None:
     with pytest.raises(ValueError, match=r"^line 3 is not of mountinfo's form$"):
