@@ -14,7 +14,7 @@ from ctxd.objects.kinds import state_of
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.capture import off_loop
 from ctxd.sessions.live import LiveSession
-from ctxd.sessions.outline import MESSAGE, START, TOOLCALL, Outline, Step, cursor_of, read_cursor
+from ctxd.sessions.outline import MESSAGE, PROMPT, START, TOOLCALL, Outline, Step, cursor_of, read_cursor
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.ids import system_prompt_id
 
@@ -27,13 +27,13 @@ Record = dict[str, Any]
 
 
 class Exports:
-    """The exports of all sessions. Keeps the outline of a session from the first page of an export to the last one, or
-    until the session leaves memory."""
+    """The exports of all sessions. Keeps the outline of a session from the first page of an export until as many have
+    ended as began, or until the session leaves memory; one that nobody goes on with keeps it until then."""
 
     def __init__(self, store: VersionStore, guard: Guard) -> None:
         self._store = store
         self._guard = guard
-        self._outlines: WeakKeyDictionary[LiveSession, Outline] = WeakKeyDictionary()
+        self._outlines: WeakKeyDictionary[LiveSession, _Shared] = WeakKeyDictionary()
 
     async def page(self, live: LiveSession, cursor: str | None, limit: int) -> tuple[list[Record], str | None]:
         """At most ``limit`` records of ``live`` from ``cursor`` on, and the cursor to go on from; null at the end.
@@ -44,10 +44,10 @@ class Exports:
         Cancel: safe.
         """
         if cursor is None:
-            reach = self._outline(live, whole=True).reach
+            reach = self._begun(live).reach
             return [await _redacted(self._guard, _session(live))], cursor_of(START, reach)
         at, reach = read_cursor(cursor)
-        steps = list(islice(self._outline(live, whole=False).steps(live.state, at, reach), limit + 1))
+        steps = list(islice(self._shared(live).outline.steps(live.state, at, reach), limit + 1))
         records: list[Record] = []
         chars = 0
         for step in steps[:limit]:
@@ -58,17 +58,38 @@ class Exports:
                 break
         if len(records) < len(steps):
             return records, cursor_of(steps[len(records)], reach)
-        self._outlines.pop(live, None)
+        self._end(live)
         return records, None
 
-    def _outline(self, live: LiveSession, *, whole: bool) -> Outline:
-        """The outline of ``live`` as it was at the first page or later; ``whole``: as it is now."""
-        outline = self._outlines.get(live)
-        if outline is None:
-            outline = self._outlines[live] = Outline(live.state)
-        elif whole:
-            outline.extend(live.state)
-        return outline
+    def _begun(self, live: LiveSession) -> Outline:
+        """The outline of ``live`` as it is now, for one more export."""
+        known = live in self._outlines
+        shared = self._shared(live)
+        if known:
+            shared.outline.extend(live.state)
+        shared.under_way += 1
+        return shared.outline
+
+    def _shared(self, live: LiveSession) -> "_Shared":
+        shared = self._outlines.get(live)
+        if shared is None:
+            shared = self._outlines[live] = _Shared(Outline(live.state))
+        return shared
+
+    def _end(self, live: LiveSession) -> None:
+        shared = self._outlines.get(live)
+        if shared is not None:
+            shared.under_way -= 1
+            if shared.under_way <= 0:
+                del self._outlines[live]
+
+
+class _Shared:
+    """What the exports of one session that are ``under_way`` have in common."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.outline = outline
+        self.under_way = 0
 
 
 def _session(live: LiveSession) -> Record:
@@ -91,7 +112,8 @@ async def _record(store: VersionStore, live: LiveSession, step: Step) -> Record:
         message = live.state.turns[step.turn][step.place]
         fields = {name: value for name, value in msgspec.to_builtins(message).items() if name != "secrets"}
         return {"record": "message", "turn": step.turn, **fields}
-    id = step.object or str(system_prompt_id(live.session))
+    id = str(system_prompt_id(live.session)) if step.part == PROMPT else step.object
+    assert id is not None, "only the prompt's and a message's step are without an object"
     head = (await store.heads((id,)))[id]
     if head is None:
         return {"record": "object", "object": id, "state": "unknown"}

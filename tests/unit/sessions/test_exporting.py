@@ -157,3 +157,17 @@ async def test_an_export_reads_each_part_of_a_session_a_few_times_however_many_p
     # Each of the 100 pages finds its turn once more.
     assert few["chat"] <= reads["chat"] <= few["chat"] + 100 <= 6 * messages
     assert reads["index"] == few["index"] == objects
+
+
+async def test_an_export_that_ends_costs_no_other_export_its_outline(at: World) -> None:
+    live = await made(at, turns=20)
+    exports, reads = Exports(at.store, at.sessions.guard), counted(live)
+    _, slow = await exports.page(live, None, 1)
+    outlined = reads["index"]
+    for _ in range(5):
+        await whole(exports, live, 30)
+        page, slow = await exports.page(live, slow, 1)
+        assert len(page) == 1
+    assert reads["index"] == 6 * outlined, "it was read at the beginning of each export, and never for a page"
+    await rest(exports, live, slow, 30)
+    assert reads["index"] == 6 * outlined
