@@ -99,13 +99,18 @@ def test_no_path_has_the_daemon_watch_a_directory_that_the_sandbox_has_not_mount
         agent.file_index(own.id, "last")
     deadline = time.monotonic() + WAIT_S_MAX
     while not any(each.path.endswith("/last") and each.state == "attached" for each in rows(client, own.id)):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, "\n".join(
+            map(str, [(each.path, each.state, each.by, each.reason) for each in rows(client, own.id)])
+        )
         time.sleep(0.02)
     mounted = [root / name for name in ("project", "data", "other")]
     inside = {place.stat().st_ino for top in mounted for place in (top, *top.rglob("*")) if place.is_dir()}
     now = watched(pid) - before
     assert said >= 40
-    assert root.joinpath("project/dir").stat().st_ino in now, "what leads nowhere else is watched"
+    assert root.joinpath("project/dir").stat().st_ino in now, (
+        "what leads nowhere else is watched",
+        rows(client, own.id),
+    )
     assert now <= inside
 
 

@@ -203,6 +203,27 @@ async def test_what_is_written_through_a_symlink_s_target_or_another_hard_link_i
 
 
 @pytest.mark.anyio
+@on_linux
+@pytest.mark.requirement("TRK-1")
+async def test_hard_links_beside_each_other_that_are_taken_up_together_are_each_followed(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "d").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "far" / name).write_text("1")
+        os.link(tmp_path / "far" / name, tmp_path / "d" / name)
+    (tmp_path / "d" / "plain").write_text("1")
+    paths = {name: str(tmp_path / "d" / name) for name in ("plain", "one", "two")}
+    trackers = file_trackers(SystemClock(), choice="inotify")
+    async with running(trackers, paths) as handed:
+        trackers.lease("s", followed({"plain": paths["plain"]}))
+        await trackers.settled()
+        await following(trackers, handed, session="t")
+        for name in ("one", "two"):
+            (tmp_path / "far" / name).write_text("22")
+            await handed.last(name, "22")
+
+
+@pytest.mark.anyio
 async def test_what_could_not_be_dealt_with_is_handed_on_again(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
