@@ -39,9 +39,6 @@ SWEEP_GAP_MAX_S: Final = 10.0
 BATCH: Final = 1_000
 """Files attached, or handed on, at a time."""
 
-GATHER_S: Final = 0.01
-"""Seconds that files wait to be attached together: each time costs some trips to threads, for one as for many."""
-
 RETRY_S: Final = 1.0
 """Seconds after which a change is handed on again that could not be dealt with."""
 
@@ -233,7 +230,6 @@ class FileTrackers:
     async def _attach(self) -> None:
         while True:
             await self._asked.wait()
-            await self._clock.sleep(GATHER_S)
             self._asked = anyio.Event()
             while self._fresh or self._following.emptied:
                 async with self._watching:
