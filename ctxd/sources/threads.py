@@ -52,6 +52,7 @@ class _Looks(Generic[T]):
         self._began = self._now()
         self.answers: list[T] = []
         self.has_turn = True
+        self.begun = False
         self.ended = False
         self.given_up = False
         self.bug: Exception | None = None
@@ -59,6 +60,7 @@ class _Looks(Generic[T]):
 
     def run(self) -> None:
         """Look. Called in a thread."""
+        self.begun, self.ended = True, False
         try:
             for path in self._paths:
                 self._began = self._now()
@@ -142,6 +144,8 @@ class Threads:
                 await anyio.to_thread.run_sync(looks.run, abandon_on_cancel=True, limiter=self._threads)
         finally:
             looks.has_turn = False
+            # One that was given up before its thread came to it is never looked at.
+            looks.ended = looks.ended or not looks.begun
 
     async def _end(self, looks: _Looks[T]) -> None:
         """Wait until all is looked at, or one path hangs."""

@@ -284,3 +284,16 @@ async def test_what_a_look_raises_is_raised_also_when_it_took_long(world: World)
         await until(lambda: world.looked == ["/far/a"])
         await anyio.sleep(0.05)
         world.let_go()
+
+
+@pytest.mark.requirement("FS-9")
+async def test_whoever_gives_up_before_a_thread_begins_keeps_nobody_waiting(world: World) -> None:
+    world.let_go()
+    for turns in (*range(8), *range(8)):
+        async with anyio.create_task_group() as group:
+            group.start_soon(world.ask, "/far/a")
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+    with anyio.fail_after(HANGS_S / 2):
+        assert await world.ask("/far/b") == ["/FAR/B"]
