@@ -1,20 +1,26 @@
 """The command ``ctxd``: run the daemon, and check, copy and put back its state."""
 
+from typing import Final
+
 import click
 
 from ctxd import __version__
-from ctxd.commands.backup import backup
-from ctxd.commands.migrate import migrate
-from ctxd.commands.rebuild_xtdb import rebuild_xtdb
-from ctxd.commands.requeue import requeue
-from ctxd.commands.restore import restore
-from ctxd.commands.run import run
 from ctxd.commands.terminal import Program
-from ctxd.commands.verify import verify
-from ctxd.commands.xtdb import check_node, xtdb
+
+_COMMANDS: Final = {
+    "run": "ctxd.commands.run:run",
+    "verify": "ctxd.commands.verify:verify",
+    "backup": "ctxd.commands.backup:backup",
+    "restore": "ctxd.commands.restore:restore",
+    "xtdb": "ctxd.commands.xtdb:xtdb",
+    "rebuild-xtdb": "ctxd.commands.rebuild_xtdb:rebuild_xtdb",
+    "migrate": "ctxd.commands.migrate:migrate",
+    "requeue": "ctxd.commands.requeue:requeue",
+    "doctor": "ctxd.commands.xtdb:check_node",
+}
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Program, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ctxd")
 def main() -> None:
     """Hold every coding agent's context on this host.
@@ -35,11 +41,6 @@ def main() -> None:
     64 usage, or socket path too long, 69 socket in use or node away, 73 socket or directory cannot be made,
     74 disk failed, 75 state directory in use, 78 configuration or state not usable.
     """
-
-
-for command in (run, verify, backup, restore, xtdb, rebuild_xtdb, migrate, requeue):
-    main.add_command(command)
-main.add_command(check_node, "doctor")
 
 
 if __name__ == "__main__":

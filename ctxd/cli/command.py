@@ -7,12 +7,12 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
 from ctxd.cli.screen import Screen
+from ctxd.lazy_group import LazyGroup
 
 if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the client to load
     from ctxd_client.sync import SyncClient
@@ -37,32 +37,12 @@ class Command(click.Command):
         super().format_help(ctx, formatter)
 
 
-class Group(click.Group):
-    """A group whose commands are imported when used. ``lazy`` maps a command's name to ``module:attribute``."""
+class Group(LazyGroup):
+    """A group whose help starts with examples, and which knows the command that was meant."""
 
-    def __init__(
-        self,
-        *args: Any,  # noqa: ANN401 - click's own
-        lazy: dict[str, str] | None = None,
-        examples: str = "",
-        **kwargs: Any,  # noqa: ANN401 - click's own
-    ) -> None:
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*args, **kwargs)
-        self.lazy = lazy or {}
         self.examples = examples
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order they were written down."""
-        return [*self.lazy, *self.commands]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now if it was not."""
-        if cmd_name not in self.lazy:
-            return super().get_command(ctx, cmd_name)
-        module, _, attribute = self.lazy[cmd_name].partition(":")
-        found = getattr(import_module(module), attribute)
-        assert isinstance(found, click.Command), f"{self.lazy[cmd_name]} is a command"
-        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -10,6 +10,8 @@ from typing import Any, Final, NoReturn
 import click
 import msgspec
 
+from ctxd.lazy_group import LazyGroup
+
 EXITS: Final = {None: 0, "warning": 1, "damage": 2, "data_loss": 3}
 """A check's exit code, by the worst it found."""
 
@@ -32,7 +34,7 @@ def _usage_apart() -> Iterator[None]:
         raise
 
 
-class Program(click.Group):
+class Program(LazyGroup):
     """A group of commands whose usage errors have an exit code of their own."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - click's own
