@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# The many processes that tests start would each compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test nightly bench check lock clean setup
 
 setup: $(VENV)/.ready

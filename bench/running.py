@@ -27,10 +27,15 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a program that is measured: its bytecode is kept, as an installation has it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | more
+
+
 @contextlib.contextmanager
 def serving(arguments: list[str], path: Path, *, failpoints: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """``python ARGUMENTS``, once it accepts connections on the socket ``path``; asked to end afterwards."""
-    env = {**os.environ, "CTXD_FAILPOINTS": failpoints}
+    env = environment(CTXD_FAILPOINTS=failpoints)
     with Path(f"{path}.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, *arguments], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
