@@ -7,15 +7,15 @@ Promise: a mount that hangs costs those who ask about others no more than the ti
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from ctxd.clock import Clock
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
 from ctxd.sources.way import Way, mount_of
+from ctxd.workers import Workers
 
 LONG_S: Final = 0.1
 """Seconds after which looking at one path, or at several in a row, gives its turn to others."""
@@ -52,7 +52,6 @@ class _Looks(Generic[T]):
         self._began = self._now()
         self.answers: list[T] = []
         self.has_turn = True
-        self.begun = False
         self.ended = False
         self.given_up = False
         self.bug: Exception | None = None
@@ -60,7 +59,6 @@ class _Looks(Generic[T]):
 
     def run(self) -> None:
         """Look. Called in a thread."""
-        self.begun, self.ended = True, False
         try:
             for path in self._paths:
                 self._began = self._now()
@@ -83,6 +81,26 @@ class _Looks(Generic[T]):
         return not self.ended and self._now() - self._began > limit_s
 
 
+class _Asked(Generic[T]):
+    """What is ``left`` to look at of ``paths``, by number, and the ``answers`` for the others."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.left = dict(enumerate(paths))
+        self.answers: dict[int, T] = {}
+
+    def answer(self, answers: Mapping[int, T]) -> None:
+        """Take ``answers`` for some of what is left."""
+        self.answers |= answers
+        for number in answers:
+            del self.left[number]
+
+    def take(self, looks: _Looks[T]) -> None:
+        """Take what ``looks`` at all that was left have found so far. Raises: what looking did."""
+        if looks.bug is not None:
+            raise looks.bug
+        self.answer(dict(zip(tuple(self.left), tuple(looks.answers), strict=False)))
+
+
 class Threads:
     """At most ``count`` looks at once, and as many more on each mount that take long there."""
 
@@ -94,8 +112,8 @@ class Threads:
         self._long_s = long_s
         self._hangs_s = hangs_s
         self._mounts = mounts
-        self._turns = anyio.CapacityLimiter(count)
-        self._threads = anyio.CapacityLimiter(float("inf"))
+        self._turns = anyio.Semaphore(count, fast_acquire=True)
+        self._workers = Workers()
         self._going: list[_Going] = []
         self._mount_points: frozenset[str] = frozenset()
         self._known_until = 0.0
@@ -106,46 +124,45 @@ class Threads:
         ``look`` changes nothing and is called in a thread, perhaps still when this has returned.
         Raises: what ``look`` does. Cancel: safe, and at once.
         """
-        answers: dict[int, T] = {}
-        left = list(enumerate(paths))
+        asked = _Asked[T](paths)
         pause_s = LOOK_AGAIN_S
-        while left:
-            looks: _Looks[T] | None = None
+        while asked.left:
             async with self._turns:
-                if not self._is_crowded(left):
-                    ways = self._hanging()
-                    if places := [way.place for way in ways]:
-                        answers |= {number: hung(path) for number, path in left if _is_at(path, places)}
-                        left = [each for each in left if each[0] not in answers]
-                        if not left:
-                            break
-                    looks = _Looks(self._except_at(ways, look, hung), [path for _, path in left], self._clock.monotonic)
+                looks = self._looks(asked, look, hung)
+                if looks is not None:
                     await self._begin(looks)
-            if looks is None:
+            if looks is not None:
+                pause_s = LOOK_AGAIN_S
+                await self._end(looks)
+                asked.take(looks)
+            elif asked.left:
                 # Very many may wait for one mount: together they may not keep the loop busy.
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONG_S)
-                continue
-            pause_s = LOOK_AGAIN_S
-            await self._end(looks)
-            if looks.bug is not None:
-                raise looks.bug
-            found = tuple(looks.answers)
-            answers |= {number: answer for (number, _), answer in zip(left, found, strict=False)}
-            left = left[len(found) :]
-        return [answers[number] for number in range(len(paths))]
+        return [asked.answers[number] for number in range(len(paths))]
+
+    def _looks(self, asked: _Asked[T], look: Callable[[str], T], hung: Callable[[str], T]) -> _Looks[T] | None:
+        """What is to be looked at of what is ``asked``, of which that is answered at which looking hangs; null if that
+        is nothing for now."""
+        if self._is_crowded(asked.left.values()):
+            return None
+        ways = self._hanging()
+        if places := [way.place for way in ways]:
+            asked.answer({number: hung(path) for number, path in asked.left.items() if _is_at(path, places)})
+            if not asked.left:
+                return None
+        return _Looks(self._except_at(ways, look, hung), list(asked.left.values()), self._clock.monotonic)
 
     async def _begin(self, looks: _Looks[T]) -> None:
         """Look until that takes long."""
         self._going = [each for each in self._going if not each.ended]
         self._going.append(looks)
         try:
+            ended = self._workers.give(looks.run)
             with anyio.move_on_after(self._long_s):
-                await anyio.to_thread.run_sync(looks.run, abandon_on_cancel=True, limiter=self._threads)
+                await ended.wait()
         finally:
             looks.has_turn = False
-            # One that was given up before its thread came to it is never looked at.
-            looks.ended = looks.ended or not looks.begun
 
     async def _end(self, looks: _Looks[T]) -> None:
         """Wait until all is looked at, or one path hangs."""
@@ -162,7 +179,7 @@ class Threads:
         """Find out where ``looks`` are: in a thread of its own, which may hang there too."""
         looks.way = way = Way(looks.path, self._mounted())
         with anyio.move_on_after(self._long_s):
-            await anyio.to_thread.run_sync(way.follow, abandon_on_cancel=True, limiter=self._threads)
+            await self._workers.give(way.follow).wait()
 
     def hanging(self) -> tuple[str, ...]:
         """Where looking hangs now, with all that is below: mounts, and symlinks that lead to one; on the root's, the
@@ -180,8 +197,8 @@ class Threads:
         mounts = self._mounted()
         return lambda path: hung(path) if Way(path, mounts).follow(hanging) else look(path)
 
-    def _is_crowded(self, asked: Sequence[tuple[int, str]]) -> bool:
-        """Whether as many looks as there may be take long on a mount of those that are ``asked`` about."""
+    def _is_crowded(self, paths: Collection[str]) -> bool:
+        """Whether as many looks as there may be take long on a mount of those that ``paths`` are on."""
         long = [each for each in self._going if not (each.ended or each.has_turn or each.hangs(self._hangs_s))]
         if len(long) < self._count:
             return False
@@ -193,10 +210,10 @@ class Threads:
         behind_links = tuple({way.place for way in ways if way.mount in crowded and way.mount != "/"})
         mounts = self._mounted()
         # A path that is itself a mount point is on that mount; all others are where their directory is.
-        directories = {path if path in mounts else os.path.dirname(path) for _, path in asked}
+        directories = {path if path in mounts else os.path.dirname(path) for path in paths}
         if any(mount_of(directory, mounts) in crowded for directory in directories):
             return True
-        return any(_is_at(path, behind_links) for _, path in asked)
+        return any(_is_at(path, behind_links) for path in paths)
 
     def _way_of(self, looks: _Going) -> Way:
         way = looks.way

@@ -12,8 +12,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import anyio
-from anyio import from_thread
 from anyio.to_thread import run_sync
+
+from ctxd.workers import Loop
 
 Work = Callable[[], Any]
 Told = Callable[[Any, BaseException | None], None]
@@ -49,16 +50,17 @@ class CommitThread:
         """Make calls until ``stop``. Cancel: has no effect; call ``stop``."""
         with anyio.CancelScope(shield=True):
             try:
-                await run_sync(self._work, limiter=anyio.CapacityLimiter(1))
+                await run_sync(self._work, Loop(), limiter=anyio.CapacityLimiter(1))
             finally:
                 # It is the thread's, which may be gone from now on.
                 self._clock = None
 
-    def _work(self) -> None:
+    def _work(self, loop: Loop) -> None:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         while (work := self._given.get()) is not None:
             try:
                 result, raised = work(), None
             except BaseException as error:  # noqa: BLE001 - whoever is told raises it
                 result, raised = None, error
-            from_thread.run_sync(self._told, result, raised)
+            loop.soon(self._told, result, raised)
+            del work, result, raised
