@@ -14,10 +14,13 @@ import msgspec
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
 from ctxd.trackers.events import Refused
 from ctxd.trackers.port import Escapes
-from ctxd.trackers.tracked import UNANSWERED
+from ctxd.trackers.tracked import UNANSWERED, File
 
 Identity = tuple[int, int]
 """Device and inode of a directory."""
+
+UNSURE_MS: Final = 1_000
+"""Milliseconds that a file may have been read before it was said to be, by the coarsest clock."""
 
 _REMOTE: Final = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph afs ncpfs glusterfs vboxsf prl_fs fuse.sshfs fuse.rclone fuse.s3fs "
@@ -49,6 +52,12 @@ class Entry(msgspec.Struct, frozen=True):
     linked: bool = False
     changed_ms: int | None = None
     answers: bool = True
+
+    def may_differ(self, file: File) -> bool:
+        """Whether ``file``, watched before this was looked up, may have changed since it was read."""
+        if file.read_at == 0 or self.changed_ms is None or (self.places, self.linked) != (file.places, file.linked):
+            return True
+        return self.changed_ms >= file.read_at - UNSURE_MS
 
 
 def never(path: str, led_to: str) -> bool:

@@ -39,11 +39,11 @@ SWEEP_GAP_MAX_S: Final = 10.0
 BATCH: Final = 1_000
 """Files attached, or handed on, at a time."""
 
+GATHER_S: Final = 0.02
+"""Seconds between two attachings at least: each takes some trips to threads, for one file as for many."""
+
 RETRY_S: Final = 1.0
 """Seconds after which a change is handed on again that could not be dealt with."""
-
-UNSURE_MS: Final = 1_000
-"""Milliseconds that a file may have been read before it was said to be, by the coarsest clock."""
 
 FILES_MAX: Final = 200_000
 """Files tracked at most, about 1 KiB each. Further ones are not tracked, and still never shown stale."""
@@ -67,13 +67,6 @@ class Followed(msgspec.Struct, frozen=True):
 
     path: str
     read_at: int = 0
-
-
-def _may_differ(file: File, entry: Entry) -> bool:
-    """Whether a file may have changed between its reading and its watch, by an entry looked up after the latter."""
-    if file.read_at == 0 or entry.changed_ms is None or (entry.places, entry.linked) != (file.places, file.linked):
-        return True
-    return entry.changed_ms >= file.read_at - UNSURE_MS
 
 
 class FileTrackers:
@@ -228,8 +221,11 @@ class FileTrackers:
         self._sweep_due.set()
 
     async def _attach(self) -> None:
+        attached_at = -GATHER_S
         while True:
             await self._asked.wait()
+            if (early_s := attached_at + GATHER_S - self._clock.monotonic()) > 0:
+                await self._clock.sleep(early_s)
             self._asked = anyio.Event()
             while self._fresh or self._following.emptied:
                 async with self._watching:
@@ -241,6 +237,7 @@ class FileTrackers:
                         # One that was given up and leased again meanwhile is another.
                         if self.tracked.files.get(key) is file:
                             del self._fresh[key]
+            attached_at = self._clock.monotonic()
             self._settled.set()
             self._settled = anyio.Event()
 
@@ -284,7 +281,7 @@ class FileTrackers:
         """Have those of ``files`` looked at that may have changed before they were watched: nothing told of it."""
         entries = await self._look([file.path for file in files.values()])
         looked = zip(files.items(), entries, strict=True)
-        self._again([key for (key, file), entry in looked if entry.answers and _may_differ(file, entry)])
+        self._again([key for (key, file), entry in looked if entry.answers and entry.may_differ(file)])
 
     def _again(self, keys: Sequence[str]) -> None:
         if keys:

@@ -2,12 +2,15 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import anyio
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.sources.threads import Threads
+from ctxd.trackers import tracker
 from ctxd.trackers.opening import Choice, file_trackers
 from ctxd.trackers.tracker import Followed
 from tests.unit.trackers.following import followed, following, meddled, on_linux, running
@@ -62,6 +65,33 @@ async def test_only_what_may_have_changed_since_it_was_read_is_handed_on_at_firs
         (tmp_path / "none").write_text("1")
         await handed.last("none", "1")
         assert handed.of("old") == []
+
+
+@pytest.mark.anyio
+async def test_one_file_is_attached_at_once_and_those_that_come_soon_after_are_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracker, "GATHER_S", 3.0)
+    looks: list[int] = []
+    each = Threads.each
+    monkeypatch.setattr(Threads, "each", lambda self, paths, *args: looks.append(1) or each(self, paths, *args))
+    paths = {f"{number}": str(tmp_path / f"{number}") for number in range(100)}
+    for path in paths.values():
+        Path(path).write_text("1")
+    trackers = file_trackers(SystemClock(), choice="polling")
+    async with running(trackers, paths):
+        began = time.monotonic()
+        trackers.lease("s", followed({"0": paths["0"]}))
+        await trackers.settled()
+        assert time.monotonic() - began < 3.0
+        looks.clear()
+        for key, path in paths.items():
+            trackers.lease("s", followed({key: path}))
+            await anyio.sleep(0.002)
+        await trackers.settled()
+        assert time.monotonic() - began >= 3.0
+        assert len(looks) <= 2 * 4, "those of one attaching, and of another if all this took long"
+        assert all(trackers.tracked.files[key].places for key in paths)
 
 
 @pytest.mark.anyio
