@@ -63,7 +63,7 @@ def test_what_is_followed_is_what_the_daemon_says_of_itself(ctx, tmp_path):
             made = client.session_create("a").session.session
             client.file_index(made, str(tmp_path / "a.py"))
             # Bounded by the time that a test may take.
-            while client.daemon_status().tracking.files == 0:
+            while client.daemon_status().tracking.directories == 0:
                 time.sleep(0.02)
         ran = ctx("--socket", following.socket, "doctor", "--json")
     (found,) = (each["found"] for each in ran.json["items"] if each["name"] == "followed files")
