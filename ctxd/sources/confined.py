@@ -29,6 +29,7 @@ class Confined:
         self._changing = threading.Lock()
         self._views: dict[str, dict[View, None]] = {}
         self._limits: dict[str, dict[str, User]] = {}
+        self._limited: dict[str, Collection[str]] = {}
         self._users: dict[str, frozenset[User]] = {}
 
     def confine(self, root: str, view: View = ()) -> None:
@@ -53,8 +54,7 @@ class Confined:
     def _limit(self, key: str, wanted: Mapping[str, User]) -> None:
         """Have ``key`` limit, of each directory, the user who is ``wanted`` there, and nobody elsewhere."""
         with self._changing:
-            before = [root for root, limits in self._limits.items() if key in limits]
-            for root in {*before, *wanted}:
+            for root in {*self._limited.pop(key, ()), *wanted}:
                 limits = self._limits.setdefault(root, {})
                 limits.pop(key, None)
                 if root in wanted:
@@ -63,6 +63,8 @@ class Confined:
                     self._users[root] = frozenset(limits.values())
                 else:
                     del self._limits[root], self._users[root]
+            if wanted:
+                self._limited[key] = tuple(wanted)
 
     def holds(self, path: str) -> bool:
         """Whether ``path`` is below a confined directory."""
