@@ -110,7 +110,7 @@ class Following:
 
     async def poll(self, directories: Sequence[str]) -> dict[str, Refused]:
         """Have ``directories`` looked at. Returns: those that cannot be."""
-        wanted = [directory for directory in dict.fromkeys(directories) if directory not in self._polled]
+        wanted = [directory for directory in directories if directory not in self._polled]
         if not wanted:
             return {}
         answers = await self.polling.watch(wanted)

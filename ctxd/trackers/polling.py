@@ -88,16 +88,11 @@ class PollingWatcher:
 
     async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
         """See ``Watcher.watch``."""
-        answers: list[Refused | None] = []
-        for directory, seen in (await self._look(directories)).items():
-            if isinstance(seen, _Seen):
-                self._seen[directory] = seen
-                answers.append(None)
-            else:
-                answers.append(seen)
+        looks = await self._look(directories)
+        self._seen |= {directory: look for directory, look in looks.items() if isinstance(look, _Seen)}
         if self._seen:
             self._some.set()
-        return answers
+        return [look if isinstance(look, Refused) else None for look in map(looks.__getitem__, directories)]
 
     async def unwatch(self, directories: Sequence[str]) -> None:
         """See ``Watcher.unwatch``."""

@@ -36,7 +36,7 @@ class Watcher(Protocol):
     async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
         """Watch each of ``directories``; for each, null once every later change will be told, or why not.
 
-        One that is watched already is looked at anew. A file system that hangs is given up, see
+        One that is watched already, or named twice, is looked at anew. A file system that hangs is given up, see
         ``ctxd.sources.threads``. Cancel: some may be watched then.
         """
 

@@ -192,6 +192,9 @@ class WatcherSuite:
             await yard.watcher.watch([yard.path("d"), yard.path("e")])
             before = yard.watcher.watches
             assert await yard.watcher.watch([yard.path("d")]) == [None]
+            named_twice = [yard.path("d"), yard.path("none"), yard.path("d"), yard.path("none")]
+            answers = await yard.watcher.watch(named_twice)
+            assert [answer is None for answer in answers] == [True, False, True, False]
             assert yard.watcher.watches == before
             yard.write("d/a")
             await told.of(yard.path("d/a"))
