@@ -20,7 +20,7 @@ from ctxd.backends.xtdb.operations import Doc, Match, Op
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
-from ctxd.store.projection.batches import Piece, take, transaction
+from ctxd.store.projection.batches import Bounds, Piece, take, transaction
 from ctxd.store.projection.cursor import QUARANTINED_MAX, Cursor, advance
 from ctxd.store.projection.eviction import steps
 from ctxd.store.projection.node import Node
@@ -168,8 +168,8 @@ class Stream:
                 await self._purge(sent)
                 continue
             await self._slots.acquire()
-            batch = self._buffer[: take(self._buffer, bounds(self.pace, rows=self._rows_max))]
-            done = await self._submit(batch)
+            allowed = bounds(self.pace, rows=self._rows_max)
+            done = await self._submit(self._buffer[: take(self._buffer, allowed)], allowed)
             if done is None:
                 self._slots.release()
                 continue
@@ -224,8 +224,9 @@ class Stream:
         await sent.send(done)
         self._pass_suspect()
 
-    async def _submit(self, batch: list[Piece]) -> Sent | None:
-        """Submit ``batch``, or what remains of it when a row has to be left out. Null: try again with less."""
+    async def _submit(self, batch: list[Piece], allowed: Bounds) -> Sent | None:
+        """Submit ``batch``, which is as ``allowed``, or what remains of it when a row has to be left out. Null: try
+        again with less."""
         first, last = batch[0], batch[-1]
         if first.seq == self._condemned:
             return await self._leave_out(first, "the node aborts its transaction, and does not say why")
@@ -253,7 +254,7 @@ class Stream:
                 return None
             return await self._disliked(batch, str(error))
         self._texts.add(refs)
-        full = is_full(bounds(self.pace), versions, sum(piece.size for piece in batch))
+        full = is_full(allowed, versions, sum(piece.size for piece in batch))
         return Sent(self._tip, after, tx_id, at, len(batch), versions, full=full, matched=_matched(guarded))
 
     async def _guarded(self, batch: list[Piece]) -> Guarded:
