@@ -1,5 +1,7 @@
-"""The order of all tests."""
+"""The order of all tests, and what several folders need of the machine."""
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -19,3 +21,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="session")
+def bubblewrap() -> str:
+    """Bubblewrap, where it is and may make sandboxes; the test is skipped elsewhere."""
+    program = shutil.which("bwrap")
+    if program is None:
+        pytest.skip("needs bubblewrap: apt-get install bubblewrap")
+    tried = subprocess.run([program, "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"bubblewrap may make no sandbox here: {tried.stderr.strip()}")
+    return program

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -40,9 +39,7 @@ with connect_sync("/run/ctxd/ctxd.sock", deadline_s=15) as client:
 
 def sandboxed(box: SandboxView, workspace: Path, *command: str) -> list[str]:
     """``command`` in a bubblewrap sandbox."""
-    bubblewrap = shutil.which("bwrap")
-    assert bubblewrap is not None, "checked before"
-    made = [bubblewrap, "--unshare-all", "--die-with-parent", "--tmpfs", "/", "--proc", "/proc", "--dev", "/dev"]
+    made = ["bwrap", "--unshare-all", "--die-with-parent", "--tmpfs", "/", "--proc", "/proc", "--dev", "/dev"]
     for place in ("/usr", "/lib", "/lib64", "/bin", sys.prefix, sys.base_prefix, str(ROOT)):
         if Path(place).exists():
             made += ["--ro-bind", place, place]
@@ -96,12 +93,11 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("BOX-1")
+@pytest.mark.usefixtures("bubblewrap")
 @pytest.mark.parametrize("ending", ["kill", "stop"])
 async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(
     tmp_path: Path, workspace: Path, ending: str
 ) -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("needs bubblewrap: apt-get install bubblewrap")
     mount = Mount(agent_prefix="/workspace", canonical_prefix=str(workspace))
     (workspace / "a.py").write_text("print()\n")
     with daemon_process(tmp_path) as daemon:

@@ -1,7 +1,6 @@
 """The checks of ``ctx doctor`` that look at a running daemon: real sandboxes, a real bubblewrap."""
 
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -93,9 +92,8 @@ def test_a_mount_that_is_gone_or_another_one_for_the_daemon_is_told(box, pid, tm
 
 
 @pytest.mark.requirement("CLI-9")
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_sandbox_is_reached_from_inside_a_real_one(box):
-    if shutil.which("bwrap") is None:
-        pytest.skip("needs bubblewrap: apt-get install bubblewrap")
     (found,) = checks.reachable([box])
     assert (found.verdict, found.found) == ("ok", "answered inside a sandbox without network")
     Path(box.socket).rename(f"{box.socket}.away")
