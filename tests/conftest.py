@@ -29,7 +29,21 @@ def bubblewrap() -> str:
     program = shutil.which("bwrap")
     if program is None:
         pytest.skip("needs bubblewrap: apt-get install bubblewrap")
-    tried = subprocess.run([program, "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True)
+    command = [
+        program,
+        "--unshare-all",
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--tmpfs",
+        "/run",
+        "true",
+    ]
+    tried = subprocess.run(command, capture_output=True, text=True)
     if tried.returncode != 0:
         pytest.skip(f"bubblewrap may make no sandbox here: {tried.stderr.strip()}")
     return program
