@@ -29,21 +29,8 @@ def bubblewrap() -> str:
     program = shutil.which("bwrap")
     if program is None:
         pytest.skip("needs bubblewrap: apt-get install bubblewrap")
-    command = [
-        program,
-        "--unshare-all",
-        "--ro-bind",
-        "/",
-        "/",
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-        "--tmpfs",
-        "/run",
-        "true",
-    ]
-    tried = subprocess.run(command, capture_output=True, text=True)
+    options = "--unshare-all --ro-bind / / --proc /proc --dev /dev --tmpfs /run"
+    tried = subprocess.run([program, *options.split(), "true"], capture_output=True, text=True)
     if tried.returncode != 0:
         pytest.skip(f"bubblewrap may make no sandbox here: {tried.stderr.strip()}")
     return program

@@ -110,6 +110,7 @@ def test_who_connects_starts_it(machine: Booted) -> None:
 
 @pytest.mark.requirement("SVC-2")
 @pytest.mark.requirement("BOX-10")
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_sandbox_of_another_user_goes_on_over_restarts_of_every_kind(machine: Booted, client: SyncClient) -> None:
     client.session_create("a", session="kept", filesystem_id="b" * 64)
     box = client.sandbox_register(["kept"], ttl_s=600, uid=uid_of(machine, INSIDE)).sandbox
@@ -149,6 +150,7 @@ def unhealthy(machine: Booted) -> str:
 
 
 @pytest.mark.requirement("BOX-10")
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_sandbox_is_its_harnesss_if_nobody_else_is_named(machine: Booted, client: SyncClient) -> None:
     """The daemon's user is not root's, and root inside a sandbox is nobody in particular."""
     client.session_create("a", session="roots", filesystem_id="b" * 64)
