@@ -54,7 +54,7 @@ class _Looks(Generic[T]):
         self.has_turn = True
         self.ended = False
         self.given_up = False
-        self.bug: Exception | None = None
+        self.bug: BaseException | None = None
         self.way: Way | None = None
 
     def run(self) -> None:
@@ -66,7 +66,7 @@ class _Looks(Generic[T]):
                 if self.given_up:
                     break
                 self.answers.append(answer)
-        except Exception as error:  # noqa: BLE001 - raised on the loop, also when nobody waits for the thread
+        except BaseException as error:  # noqa: BLE001 - raised on the loop, also when nobody waits for the thread
             self.bug = error
         finally:
             self.ended = True
@@ -155,10 +155,9 @@ class Threads:
 
     async def _begin(self, looks: _Looks[T]) -> None:
         """Look until that takes long."""
-        self._going = [each for each in self._going if not each.ended]
-        self._going.append(looks)
+        ended = self._workers.give(looks.run)
+        self._going = [*(each for each in self._going if not each.ended), looks]
         try:
-            ended = self._workers.give(looks.run)
             with anyio.move_on_after(self._long_s):
                 await ended.wait()
         finally:

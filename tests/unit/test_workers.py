@@ -37,8 +37,8 @@ async def test_work_waits_for_no_other_work() -> None:
             await ended.wait()
 
 
-async def test_a_thread_without_work_ends_and_keeps_nothing_of_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "IDLE_S", 0.2)
+async def test_a_thread_without_work_keeps_nothing_of_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "IDLE_S", 60.0)
 
     class Kept:
         def __call__(self) -> None:
@@ -48,16 +48,29 @@ async def test_a_thread_without_work_ends_and_keeps_nothing_of_what_it_did(monke
         kept = Kept()
         return weakref.ref(kept), made.give(kept)
 
-    made, running = Workers(), threading.active_count()
-    kept, ended = given(made)
+    kept, ended = given(made := Workers())
     with anyio.fail_after(5):
         await ended.wait()
-        assert threading.active_count() == running + 1
         while kept() is not None:
             await anyio.sleep(0.01)
-        while threading.active_count() > running:
-            await anyio.sleep(0.01)
-        await made.give(lambda: None).wait()
+        await _let_go(made, monkeypatch)
+
+
+async def test_a_thread_without_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Workers()
+    with anyio.fail_after(5):
+        first = await _let_go(made, monkeypatch)
+        assert await _let_go(made, monkeypatch) is not first
+
+
+async def _let_go(made: Workers, monkeypatch: pytest.MonkeyPatch) -> threading.Thread:
+    """The thread that works for ``made`` next, once it has ended."""
+    ran: list[threading.Thread] = []
+    monkeypatch.setattr(workers, "IDLE_S", 0.05)
+    await made.give(lambda: ran.append(threading.current_thread())).wait()
+    while ran[0].is_alive():
+        await anyio.sleep(0.01)
+    return ran[0]
 
 
 async def test_work_given_while_threads_end_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

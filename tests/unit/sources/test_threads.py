@@ -269,21 +269,43 @@ async def test_whoever_gives_up_leaves_no_thread_uncounted(world: World) -> None
     assert await world.ask("/a") == ["/A"]
 
 
-async def test_what_a_look_raises_is_raised_also_when_it_took_long(world: World) -> None:
+class Unusual(BaseException):
+    """As what ends a program, or a library of another language, raises."""
+
+
+@pytest.mark.parametrize("bug", [ZeroDivisionError, Unusual])
+async def test_what_a_look_raises_is_raised_also_when_it_took_long(world: World, bug: type[BaseException]) -> None:
     def fails(path: str) -> str:
         world.look(path)
-        raise ZeroDivisionError
+        raise bug
 
     async with anyio.create_task_group() as group:
 
         async def asked() -> None:
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(bug), anyio.fail_after(10):
                 await world.threads.each(["/far/a"], fails, str)
 
         group.start_soon(asked)
         await until(lambda: world.looked == ["/far/a"])
         await anyio.sleep(0.05)
         world.let_go()
+
+
+@pytest.mark.requirement("FS-9")
+async def test_what_no_thread_can_be_started_for_does_not_count_as_hanging(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    world.let_go()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await world.ask("/far/a")
+    await anyio.sleep(HANGS_S + 0.1)
+    assert world.threads.hanging() == ()
+    assert await world.ask("/far/b") == ["/FAR/B"]
 
 
 @pytest.mark.requirement("FS-9")
