@@ -23,10 +23,26 @@ CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 QUIET = {name: value for name, value in os.environ.items() if not name.startswith(("CTXD_", "GIT_"))}
 GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "HOME": "/nonexistent"}
 WITHIN_S = 0.2
+BUSY_S = 0.1
+"""Seconds that it may take longer than a run with nothing to look at, on a machine where that alone takes too long."""
 
 
 def current(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([CTX, "current", *words], capture_output=True, text=True, timeout=30, env=QUIET | environ)
+
+
+def require_nothing_in_time(*words: str, **environ: str) -> None:
+    """No context is found, and nobody waited for: one time of five on a machine that does other work."""
+    took = []
+    for _ in range(5):
+        for place in ({"CTXD_SOCKET": "/nowhere"}, environ):
+            began = time.monotonic()
+            done = current(*words, **place)
+            took.append(time.monotonic() - began)
+            assert (done.returncode, done.stdout, done.stderr) == (3, "", ""), place
+        if took[-1] <= max(WITHIN_S, took[-2] + BUSY_S):
+            return
+    pytest.fail(f"with nothing to look at and in {environ}, in turn: {took} s")
 
 
 @contextmanager
@@ -75,14 +91,7 @@ def test_without_a_context_nothing_is_printed_and_nobody_waits(tmp_path: Path) -
             {"CTXD_SOCKET": stuck},
             {"CTXD_SOCKET": stuck, "CTXD_CONTEXT_FILE": str(pipe)},
         ):
-            for _ in range(5):
-                began = time.monotonic()
-                done = current(**environ)
-                took = time.monotonic() - began
-                assert (done.returncode, done.stdout, done.stderr) == (3, "", ""), environ
-                if took <= WITHIN_S:
-                    break
-            assert took <= WITHIN_S, "also on a machine that does other work, one time of five"
+            require_nothing_in_time(**environ)
 
 
 @pytest.mark.requirement("CLI-6")
@@ -90,15 +99,7 @@ def test_without_a_context_nothing_is_printed_and_nobody_waits(tmp_path: Path) -
 def test_a_file_system_that_hangs_is_not_waited_for(tmp_path: Path, words: tuple[str, ...]) -> None:
     with hanging(tmp_path / "far") as far:
         for environ in ({"CTXD_SOCKET": str(far / "ctxd.sock")}, {"CTXD_CONTEXT_FILE": str(far / "current.json")}):
-            took = []
-            for _ in range(5):
-                began = time.monotonic()
-                done = current(*words, **{"CTXD_SOCKET": "/nowhere", **environ})
-                took.append(time.monotonic() - began)
-                assert (done.returncode, done.stdout, done.stderr) == (3, "", ""), environ
-                if took[-1] <= WITHIN_S:
-                    break
-            assert min(took) <= WITHIN_S, "also on a machine that does other work, one time of five"
+            require_nothing_in_time(*words, **{"CTXD_SOCKET": "/nowhere", **environ})
 
 
 @pytest.mark.requirement("CLI-6")

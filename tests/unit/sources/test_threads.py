@@ -229,7 +229,7 @@ async def test_those_who_wait_behind_a_symlink_keep_nobody_beside_it(linked: Lin
         await anyio.sleep(0.1)
         began = time.monotonic()
         assert await linked.ask("near") == [True]
-        assert time.monotonic() - began < 0.2
+        assert time.monotonic() - began < 0.35, "and not as long as those"
     assert len(linked.looked) <= 2 * COUNT + 1
 
 
