@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/python -m ctxd.examples.demo
 
 test: check
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not nightly"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly"
 
 nightly: setup
 	$(BIN)/python -m pytest -m nightly
