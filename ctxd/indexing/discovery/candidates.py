@@ -156,15 +156,16 @@ def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:
 
 def _read_mixed(forms: Iterable[Form], lines: list[str], findings: Findings) -> None:
     for line in lines[:_MIXED_LINES_MAX]:
-        if "/" not in line and "." not in line:
+        if not line:
             continue
+        a_word = "/" not in line and "." not in line
         doubtful: tuple[Form, str] | None = None
         for form in forms:
             name = form.line(line)
             if name is None:
                 continue
             if type(name) is Maybe:
-                doubtful = doubtful or (form, name)
+                doubtful = doubtful or (None if a_word else (form, name))
                 continue
             findings.add(form.command, form.cwd, (name,), form.anchor)
             break

@@ -6,9 +6,9 @@ nobody can tell the top without looking.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from ctxd.indexing.discovery import grep
+from ctxd.indexing.discovery import git_lines, grep
 from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form, Lines
 from ctxd.indexing.discovery.invocation import Arg, Invocation, split
 from ctxd.indexing.discovery.paths import directory, guessed, looks_like_file
@@ -21,7 +21,11 @@ _SUB_VALUES = frozenset(
 )
 _VALUES: Mapping[str, frozenset[str]] = {
     "commit": frozenset("-m -F -C -c -t --message --file --author --date --template --trailer --fixup".split()),
-    "log": frozenset("-n -L -S -G -U --max-count --since --until --grep --author --format --skip".split()),
+    **dict.fromkeys(
+        ("log", "show", "diff", "whatchanged", "difftool", "shortlog"),
+        frozenset("-n -L -S -G -U -O -l --max-count --since --until --grep --author --skip --output".split()),
+    ),
+    **dict.fromkeys(("blame", "annotate"), frozenset(("-L", "-S", "--ignore-rev", "--ignore-revs-file", "--date"))),
     "checkout": frozenset(("-b", "-B", "--orphan")),
     "switch": frozenset(("-c", "-C")),
     "add": frozenset(("--chmod", "--pathspec-from-file")),
@@ -39,33 +43,8 @@ _NAMES_ONLY = frozenset(
     "add rm mv restore blame annotate ls-files check-ignore update-index hash-object apply am".split()
 )
 _RELATIVE = frozenset("ls-files ls-tree check-ignore clean blame annotate".split())
+_SHORT_OPTION = re.compile(r"-[bz]*s")
 _QUIET = frozenset(("add", "config", "init", "switch", "restore", "update-index", "gc", "mv"))
-
-_STAT = re.compile(
-    r" (\S[^|\n]{0,512}?) {1,400}\| {1,12}(?:\d{1,9}(?: [+-]{1,400})?|Bin(?: \d{1,12} -> \d{1,12} bytes)?|Unmerged)$"
-)
-_SHORT = re.compile(r"(?:[MADRCUT?! ]{2}|\d [MADRCUT.]{2} \S{1,10}.*) (\S.*)$")
-_LONG_STATUS = re.compile(
-    r"\t(?:(?:modified|new file|deleted|renamed|copied|typechange|both modified|both added|deleted by (?:us|them)|"
-    r"added by us|added by them|both deleted): {1,20})?(\S.*?)"
-    r"(?: \((?:new commits|modified content|untracked content)[^)]{0,60}\))?$"
-)
-_MODE = re.compile(r" (?:create|delete) mode \d{6} (.+)$")
-_RENAME = re.compile(r" (?:rename|copy|rewrite) (.{1,600}?)(?: \(\d{1,3}%\))$")
-_NAME_STATUS = re.compile(r"([MADTUX]|[RC]\d{0,3})\t(.+)$")
-_TREE = re.compile(r"(?:100\d{3}|120000) (?:blob )?[0-9a-f]{7,64}(?: +(?:\d+|-))?(?: \d)?\t(.+)$")
-_RAW = re.compile(r":\d{6} \d{6} [0-9a-f.]{7,64} [0-9a-f.]{7,64} [A-Z]\d{0,3}\t(.+)$")
-_NUMSTAT = re.compile(r"(?:\d{1,9}|-)\t(?:\d{1,9}|-)\t(.+)$")
-_HEADER = re.compile(r'(?:---|\+\+\+) (?:"?[ab]/)(.+?)"?\t?$')
-_RENAMED_HEADER = re.compile(r"(?:rename|copy) (?:from|to) (.+)$")
-_DIFF_GIT = re.compile(r'diff --git "?a/(.{1,512}?)"? "?b/(.{1,512}?)"?$')
-_CONFLICT = re.compile(
-    r"(?:CONFLICT \([^)]{1,40}\): Merge conflict in |Auto-merging |\tneeds merge |Would remove |Removing )(\S.*)$"
-)
-_REMOVED = re.compile(r"rm '(.{1,512})'$")
-_IGNORED = re.compile(r"([^:\s]{1,512}):\d{1,6}:[^\t]{1,200}\t(.+)$")
-_BRACED_RENAME = re.compile(r"\{([^{}]{0,512}?) => ([^{}]{0,512}?)\}")
-_OCTAL = re.compile(r'\\([0-7]{3}|["\\nt])')
 
 
 def locate(invocation: Invocation, cwd: str | None) -> tuple[str, tuple[Arg, ...], str | None]:
@@ -149,8 +128,8 @@ def emission(invocation: Invocation, cwd: str | None) -> Emission:
     return Form(
         "git",
         cwd,
-        lambda lines: _read(lines, whole),
-        lambda line: next(iter(_read([line], sure)), None),
+        lambda lines: git_lines.read(lines, whole),
+        lambda line: next(reversed([*git_lines.read([line], sure)]), None),  # of a renaming, the name it has now
         _begins(subcommand),
         anchor="repository" if _from_the_top(subcommand, given) else None,
     )
@@ -178,31 +157,34 @@ def _grep(args: tuple[Arg, ...]) -> grep.Search:
     )
 
 
-_Reading = Callable[[str], Iterator[str]]
-_Readings = tuple[list[_Reading], list[_Reading]]
-
-
-def _readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> _Readings | None:
+def _readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> git_lines.Readings | None:
     """The line forms of a subcommand's output: all of them, and those that stand out in mixed output."""
     if subcommand == "status":
-        short = given & {"-s", "--short", "--porcelain", "-sb", "--porcelain=v1", "-bs"}
-        return ([_short], [_short]) if short else ([_long_status], [_long_status])
+        if "--porcelain=v2" in given:
+            return [git_lines.porcelain], [git_lines.porcelain]
+        short = given & {"--short", "--porcelain", "--porcelain=v1"} or any(map(_SHORT_OPTION.match, given))
+        return ([git_lines.short], [git_lines.short]) if short else ([git_lines.long_status], [git_lines.long_status])
     if subcommand in _HISTORY:
         return _history_readings(subcommand, given, args)
+    if subcommand == "ls-files" and given & {"-t", "-v", "-f"}:
+        return [git_lines.tagged_line], []
     if subcommand == "ls-tree" and "--name-only" not in given:
-        return [_tree], [_tree]
+        return [git_lines.tree], [git_lines.tree]
     return _READINGS.get(subcommand)
 
 
-def _history_readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> _Readings | None:
+def _history_readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> git_lines.Readings | None:
     """The forms of what shows commits and differences."""
     if subcommand == "show" and any(_names_blob(arg.text) for arg in args):
         return None
     if "--name-only" in given:
-        return ([_whole_line] if subcommand in ("diff", "diff-tree") else [_slashed_line]), [_slashed_line]
+        return ([git_lines.whole_line] if subcommand in ("diff", "diff-tree") else [git_lines.slashed_line]), [
+            git_lines.slashed_line
+        ]
     if "--name-status" in given:
-        return [_name_status], [_name_status]
-    every: list[_Reading] = [_patch, _stat, _modes, _numstat, _raw]
+        return [git_lines.name_status], [git_lines.name_status]
+    patch = git_lines.bare_patch if "--no-prefix" in given else git_lines.patch
+    every: list[git_lines.Reading] = [patch, git_lines.stat, git_lines.modes, git_lines.numstat, git_lines.raw]
     return every, every
 
 
@@ -211,181 +193,16 @@ def _names_blob(text: str) -> bool:
     return bool(colon and revision and name and not text.startswith("-"))
 
 
-def _read(lines: Sequence[str], readings: Sequence[_Reading]) -> Iterator[str]:
-    for line in lines:
-        if not line or len(line) > 2048 or (line[0] in "+- " and not _may_name(line)):
-            continue
-        for reading in readings:
-            found = False
-            for name in reading(line):
-                found = True
-                yield _unquoted(name)
-            if found:
-                break
-
-
-def _may_name(line: str) -> bool:
-    """Most lines of a patch are its contents; this drops them before any pattern is tried."""
-    if line[0] != " ":
-        return line.startswith(("+++ ", "--- ", "-\t"))
-    return (
-        "|" in line or line[2:3] == " " or line.startswith((" create ", " delete ", " rename ", " copy ", " rewrite "))
-    )
-
-
-def _unquoted(name: str) -> str:
-    """A name as git's C quoting meant it."""
-    if len(name) < 2 or name[0] != '"' or name[-1] != '"':
-        return name
-    inner = name[1:-1]
-    if "\\" not in inner:
-        return inner
-    plain = {"n": b"\n", "t": b"\t", '"': b'"', "\\": b"\\"}
-    raw = b""
-    at = 0
-    for escape in _OCTAL.finditer(inner):
-        raw += inner[at : escape.start()].encode("utf-8", "surrogateescape" if inner.isprintable() else "replace")
-        code = escape.group(1)
-        raw += plain.get(code) or bytes([int(code, 8) & 0xFF])
-        at = escape.end()
-    raw += inner[at:].encode("utf-8", "replace")
-    return raw.decode("utf-8", "replace")
-
-
-def _renamed(text: str) -> Iterator[str]:
-    """The names of ``a => b``, ``dir/{a => b}/c`` or ``a -> b``; of a plain name that name."""
-    braces = _BRACED_RENAME.search(text)
-    if braces is not None:
-        head, tail = text[: braces.start()], text[braces.end() :]
-        for part in braces.groups():
-            yield (head + part + tail).replace("//", "/")
-        return
-    for arrow in (" => ", " -> "):
-        if arrow in text:
-            yield from text.split(arrow, 1)
-            return
-    yield text
-
-
-def _stat(line: str) -> Iterator[str]:
-    if line[0] != " " or "|" not in line:
-        return
-    found = _STAT.match(line)
-    if found is not None and not found.group(1).startswith("..."):
-        yield from _renamed(found.group(1))
-
-
-def _short(line: str) -> Iterator[str]:
-    if line.startswith("## "):
-        return
-    found = _SHORT.match(line)
-    if found is not None and not found.group(1).endswith("/"):
-        yield from _renamed(found.group(1))
-
-
-def _long_status(line: str) -> Iterator[str]:
-    if line[0] != "\t":
-        return
-    found = _LONG_STATUS.match(line)
-    if found is not None and not found.group(1).endswith("/"):
-        yield from _renamed(found.group(1))
-
-
-def _patch(line: str) -> Iterator[str]:
-    if line.startswith("diff --git "):
-        found = _DIFF_GIT.match(line)
-        if found is not None:
-            yield from found.groups()
-    elif line.startswith(("--- ", "+++ ")):
-        found = _HEADER.match(line)
-        if found is not None:
-            yield found.group(1)
-    elif line.startswith(("rename ", "copy ")):
-        found = _RENAMED_HEADER.match(line)
-        if found is not None:
-            yield found.group(1)
-
-
-def _modes(line: str) -> Iterator[str]:
-    if line[0] != " ":
-        return
-    found = _MODE.match(line)
-    if found is not None:
-        yield found.group(1)
-        return
-    found = _RENAME.match(line)
-    if found is not None:
-        yield from _renamed(found.group(1))
-
-
-def _name_status(line: str) -> Iterator[str]:
-    found = _NAME_STATUS.match(line)
-    if found is not None:
-        yield from found.group(2).split("\t")
-
-
-def _numstat(line: str) -> Iterator[str]:
-    found = _NUMSTAT.match(line)
-    if found is not None:
-        yield from _renamed(found.group(1))
-
-
-def _raw(line: str) -> Iterator[str]:
-    found = _RAW.match(line)
-    if found is not None:
-        yield from found.group(1).split("\t")
-
-
-def _tree(line: str) -> Iterator[str]:
-    found = _TREE.match(line)
-    if found is not None:
-        yield found.group(1)
-
-
-def _whole_line(line: str) -> Iterator[str]:
-    if line[0] not in " \t" and not line.startswith(("fatal: ", "error: ", "warning: ")) and "\t" not in line:
-        yield line
-
-
-def _slashed_line(line: str) -> Iterator[str]:
-    if " " not in line and "\t" not in line and ":" not in line:
-        yield guessed(line)
-
-
-def _conflict(line: str) -> Iterator[str]:
-    found = _CONFLICT.match(line)
-    if found is not None:
-        yield found.group(1)
-
-
-def _removed(line: str) -> Iterator[str]:
-    found = _REMOVED.match(line)
-    if found is not None:
-        yield found.group(1)
-
-
-def _ignored(line: str) -> Iterator[str]:
-    found = _IGNORED.match(line)
-    if found is not None:
-        yield found.group(1)
-        yield guessed(found.group(2))
-
-
-def _short_add(line: str) -> Iterator[str]:
-    if line.startswith(("add '", "remove '")) and line.endswith("'"):
-        yield line.partition("'")[2][:-1]
-
-
 _HISTORY = frozenset(("diff", "show", "log", "stash", "whatchanged", "diff-tree", "diff-index", "format-patch"))
-_CHANGES: _Readings = (
-    [_patch, _stat, _modes, _conflict, _name_status],
-    [_patch, _stat, _modes, _conflict, _name_status],
+_CHANGES: git_lines.Readings = (
+    [git_lines.patch, git_lines.stat, git_lines.modes, git_lines.conflict, git_lines.name_status],
+    [git_lines.patch, git_lines.stat, git_lines.modes, git_lines.conflict, git_lines.name_status],
 )
-_READINGS: Mapping[str, _Readings] = {
-    "ls-files": ([_tree, _whole_line], [_tree, _slashed_line]),
-    "ls-tree": ([_tree, _whole_line], [_tree]),
-    "rm": ([_removed], [_removed]),
-    "check-ignore": ([_ignored, _slashed_line], [_ignored]),
-    "add": ([_short_add, _patch], [_patch]),
+_READINGS: Mapping[str, git_lines.Readings] = {
+    "ls-files": ([git_lines.tree, git_lines.whole_line], [git_lines.tree, git_lines.slashed_line]),
+    "ls-tree": ([git_lines.tree, git_lines.whole_line], [git_lines.tree]),
+    "rm": ([git_lines.removed], [git_lines.removed]),
+    "check-ignore": ([git_lines.ignored, git_lines.slashed_line], [git_lines.ignored]),
+    "add": ([git_lines.short_add, git_lines.patch], [git_lines.patch]),
     **dict.fromkeys("commit merge pull rebase cherry-pick revert am apply reset checkout clean".split(), _CHANGES),
 }
