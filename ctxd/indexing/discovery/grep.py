@@ -27,7 +27,7 @@ RIPGREPS = frozenset(("rg", "ag", "ack", "ugrep"))
 
 _NUMBERED = re.compile(r"([^\0\t:]{1,512}):\d{1,9}:")
 _NUMBERED_CONTEXT = re.compile(r"([^\0\t:]{1,512}?)-\d{1,9}-")
-_COUNT = re.compile(r"([^\0\t:]{1,512}):\d{1,9}$")
+_COUNT = re.compile(r"([^\0\t:]{1,512}):\d{1,9}(?::\d{1,9}:)?$")
 _BINARY = re.compile(
     r"(?:grep: |rg: )?(?:Binary file )?([^\0\t]{1,512}?)(?:: binary file)? matches(?: \(found .{1,60}\))?$"
 )
@@ -125,15 +125,15 @@ def search_emission(found: Search, cwd: str | None, command: str) -> Emission:
         return SILENT
     if options & {"--version", "--help", "--type-list", "--json"}:
         return PROSE
+    numbered = bool(options & {"-n", "--line-number", "--vimgrep", "--column", "-p", "--pretty"})
     reading = _Reading(
         prefixes=_prefixes(found),
         names=found.names_shown,
         lists=found.lists_names,
         counts=bool(options & {"-c", "--count", "--count-matches"}),
-        numbered=bool(options & {"-n", "--line-number", "--vimgrep", "--column"})
-        or (found.ripgrep and "-N" not in options),
-        only_matching=bool(options & {"-o", "--only-matching"}),
-        headings=found.ripgrep,
+        numbered=numbered,
+        headings=found.ripgrep or "--heading" in options,
+        headed="--heading" in options and not numbered,
     )
     if not (reading.names or reading.lists):
         return PROSE
@@ -165,10 +165,13 @@ class _Reading:
     lists: bool
     counts: bool
     numbered: bool
-    only_matching: bool
     headings: bool
+    headed: bool
 
     def whole(self, lines: Sequence[str]) -> Iterator[str]:
+        if self.headed and not self.lists:
+            yield from self._headings(lines)
+            return
         last = ""
         heading = ""
         for line in lines:
@@ -184,6 +187,12 @@ class _Reading:
                 heading = ""
             else:
                 heading = line if self.headings and self._is_path(line) and _is_likely(line) else ""
+
+    def _headings(self, lines: Sequence[str]) -> Iterator[str]:
+        """Names above matches without numbers: the lines behind empty ones."""
+        for before, line in zip(("", *lines), lines, strict=False):
+            if not before and ":" not in line and self._is_path(line) and _is_likely(line):
+                yield guessed(line)
 
     def line(self, line: str) -> str | None:
         """Strict: a list of names has nothing that tells it from prose but slashes and suffixes."""
@@ -212,8 +221,12 @@ class _Reading:
             found = _COUNT.match(line)
         elif self.numbered:
             found = _NUMBERED.match(line) or (_NUMBERED_CONTEXT.match(line) if self._context_like(line) else None)
+        elif self.headings and _ONLY_NUMBER.match(line):
+            return None  # a match below its heading, as on a terminal
         else:
-            return self._before_colon(line)
+            found = _NUMBERED.match(line) if self.headings else None
+            if found is None:
+                return self._before_colon(line)
         if found is None:
             return None
         return self._judged(found.group(1))

@@ -7,10 +7,10 @@ later stages only pick lines. Collects operands into `Findings` and leaves what 
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from ctxd.indexing.discovery import diagnostics, find, git, grep, ls, readers, summaries
-from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form, Lines, Marker
+from ctxd.indexing.discovery import diagnostics, find, git, grep, ls, pipes, readers, summaries
+from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Lines, Marker
 from ctxd.indexing.discovery.invocation import Arg, Invocation, fill, invoke, split
 from ctxd.indexing.discovery.paths import Findings, directory, looks_like_file
 from ctxd.indexing.discovery.shell import parse
@@ -41,7 +41,6 @@ _READERS = frozenset(
     " stat tr curl wget man gh date env"
     " printenv ps history column fold paste join comm printf echo tee".split()
 )
-_SED_PICKS = re.compile(r"(?:\d+|\$)(?:,(?:\d+|\$))?[pdq]$|/[^/]*/[pd]$")
 _PATCH_FILE = re.compile(r"\*\*\* (?:Add|Update|Delete) File: (.+)$|\*\*\* Move to: (.+)$")
 
 
@@ -80,45 +79,24 @@ class Walk:
         cwd, produced = self.cwd, [self._stage(stage) for stage in pipeline.stages]
         self.cwd = cwd  # the stages of a pipeline run in shells of their own
         last = len(pipeline.stages) - 1
-        numbered = False
+        undone: list[pipes.Undo] = []
         while last > 0:
-            passes = self._passes_lines(pipeline.stages[last])
-            if passes is None:
+            undo = self._undo(pipeline.stages[last])
+            if undo is None:
                 break
-            numbered = numbered or passes == "numbered"
+            undone.append(undo)
             last -= 1
         if self._is_discarded(pipeline.stages):
             return
-        emitted = produced[last]
-        self.printed.extend(Printed(_numbered(part.emission), part.cwd) if numbered else part for part in emitted)
+        self.printed.extend(Printed(pipes.read_back(part.emission, undone), part.cwd) for part in produced[last])
 
     def _is_discarded(self, stages: Iterable[Stage]) -> bool:
         *_, last = stages
         return any(_takes_output(redirect) for redirect in last.redirects)
 
-    def _passes_lines(self, stage: Stage) -> str | None:
-        """``lines`` or ``numbered`` if a stage only picks lines of its input; None if it makes text of its own."""
-        if not isinstance(stage, Simple):
-            return None
-        invocation = invoke(self._args(stage))
-        if invocation is None or invocation.fed:
-            return None
-        program = invocation.program
-        options, _, operands = split(invocation.args, readers.TABLE.get(program, readers.Operands()).with_value)
-        if program in grep.GREPS or program in grep.RIPGREPS:
-            if not grep.is_filter(invocation):
-                return None
-            return "numbered" if "-n" in options else "lines"
-        if program in ("head", "tail", "sort", "less", "more", "cat", "tac"):
-            return "lines" if not operands and "-n" not in (options if program == "cat" else ()) else None
-        if program == "uniq":
-            return "lines" if not operands and "-c" not in options else None
-        if program == "tee":
-            return "lines"
-        if program == "sed":
-            picks = len(operands) == 1 and _SED_PICKS.match(operands[0].text) is not None
-            return "lines" if picks else None
-        return None
+    def _undo(self, stage: Stage) -> pipes.Undo | None:
+        invocation = invoke(self._args(stage)) if isinstance(stage, Simple) else None
+        return pipes.undo(invocation) if invocation is not None else None
 
     def _stage(self, stage: Stage) -> list[Printed]:
         if isinstance(stage, Simple):
@@ -337,22 +315,3 @@ def _said(invocation: Invocation) -> Emission:
         args = args[:1] if len(args) == 1 else []
     text = " ".join(arg.text for arg in args).replace("\\n", "\n")
     return Marker(text) if text.strip() else (PROSE if invocation.program == "printf" else SILENT)
-
-
-def _numbered(emission: Emission) -> Emission:
-    """The same form behind a ``grep -n``, which puts a number before each line."""
-    if not isinstance(emission, Form):
-        return emission
-    form = emission
-
-    def bare(line: str) -> str:
-        number, colon, rest = line.partition(":")
-        return rest if colon and number.isdigit() else line
-
-    return replace(
-        form,
-        whole=lambda lines: form.whole([bare(line) for line in lines]),
-        line=lambda line: form.line(bare(line)),
-        begins=None,
-        bare=False,
-    )

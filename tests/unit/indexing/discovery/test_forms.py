@@ -49,3 +49,34 @@ GIT = [
 @pytest.mark.requirement("DIS-1")
 def test_git_under_options_and_settings_names_these_files(command: str, output: str, expected: list[str]):
     assert files(command, output) == sorted(expected)
+
+
+GREP = [
+    ("rg foo", "a.py:import foo\nsrc/b.py:    foo: bar\nMakefile:foo:\n", ["/w/Makefile", "/w/a.py", "/w/src/b.py"]),
+    ("rg foo src", "src/b.py:foo: bar\nsrc/run:x\n", ["/w/src/b.py", "/w/src/run"]),
+    ("rg foo posts", "posts/2024-01-15-x.md:foo\n", ["/w/posts", "/w/posts/2024-01-15-x.md"]),
+    ("rg -o 'def .*' src", "src/b.py:def x(a: int)\n", ["/w/src/b.py"]),
+    ("rg -C1 foo src", "src/b.py-x\nsrc/b.py:foo\n--\nsrc/c-d.py:foo\n", ["/w/src/b.py", "/w/src/c-d.py"]),
+    ("rg --heading -N foo src", "src/a.py\nfoo: b.py\n\nsrc/b.py\nfoo\nsee c.py\n", ["/w/src/a.py", "/w/src/b.py"]),
+    ("rg -p foo", "a.py\n1:hit c.py\n\nsrc/b.py\n7:hit\n", ["/w/a.py", "/w/src/b.py"]),
+    ("git grep -n --heading --break foo", "a.py\n1:foo\n\nsrc/b.py\n7:foo\n", ["/w/a.py", "/w/src/b.py"]),
+    ("grep -rn foo src | cut -d: -f1 | sort -u", "src/a.py\nsrc/b c.py\n", ["/w/src/a.py", "/w/src/b c.py"]),
+    ("grep -rn foo . | cut -d: -f1 | sort | uniq -c | sort -rn", "   3 ./a.py\n", ["/w/a.py"]),
+    ("rg -n foo src | awk -F: '{print $1}' | uniq", "src/a.py\n", ["/w/src/a.py"]),
+    ("grep -rn foo src | cut -d ':' -f 1,2", "src/a.py:3\n", ["/w/src/a.py"]),
+    ("rg -l foo | sort | uniq -c", "   1 src/a.py\n", ["/w/src/a.py"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "output", "expected"), GREP)
+@pytest.mark.requirement("DIS-1")
+def test_a_search_whose_lines_have_no_numbers_or_were_cut_names_these_files(
+    command: str, output: str, expected: list[str]
+):
+    assert [path for path in named(command, output) if path != "/w/src"] == sorted(expected)
+
+
+def test_what_a_search_found_is_not_taken_for_the_name_of_a_file():
+    assert files("rg foo", "a.py:12: see b.py:3\n") == ["/w/a.py"]
+    assert files("rg foo src", "src/a.py\n1:see c.py:4:\n") == ["/w/src/a.py"]
+    assert named("rg -I foo src", "from x.py: y\n") == ["/w/src"]
