@@ -272,7 +272,7 @@ def _emission(invocation: Invocation, cwd: str | None) -> Emission:
 _FORMS: Mapping[str, Callable[[Invocation, str | None], Emission]] = {
     "ls": ls.emission,
     "git": git.emission,
-    **dict.fromkeys(_FINDS, find.emission),
+    **dict.fromkeys(_FINDS, lambda invocation, cwd: find.emission(invocation, cwd, _emission)),
     **dict.fromkeys(("fd", "fdfind"), find.fd_emission),
     **dict.fromkeys(grep.GREPS | grep.RIPGREPS, grep.emission),
 }

@@ -80,3 +80,37 @@ def test_what_a_search_found_is_not_taken_for_the_name_of_a_file():
     assert files("rg foo", "a.py:12: see b.py:3\n") == ["/w/a.py"]
     assert files("rg foo src", "src/a.py\n1:see c.py:4:\n") == ["/w/src/a.py"]
     assert named("rg -I foo src", "from x.py: y\n") == ["/w/src"]
+
+
+LONG = "-rw-r--r-- 1 root root 4 Nov 21 21:24 {}\n"
+
+FIND = [
+    ("find src -type f -printf '%p\\n'", "src/a.py\nsrc/b c.py\n", ["/w/src/a.py", "/w/src/b c.py"]),
+    ("find src -type f -printf '%s %p\\n' | sort -n", "12 src/a.py\n", ["/w/src/a.py"]),
+    ("find src -printf '%TY-%Tm-%Td %TH:%TM %p\\n'", "2025-11-21 21:24 src/b c.py\n", ["/w/src/b c.py"]),
+    ("find src -printf '%y %10s %M %t %u %p\\n'", (
+        "d       4096 drwxr-xr-x Fri Nov 21 21:24:03.1234567890 2025 root src/x.d\n"
+        "f          4 -rw-r--r-- Fri Nov 21 21:24:03.1234567890 2025 root src/run\n"
+    ), ["/w/src/run"]),
+    ("find src -printf '%T@ %p\\0'", "1732224240.1234567890 src/a.py\0", ["/w/src/a.py"]),
+    ("find src -printf '%p %p\\n'", "src/a.py src/a.py\n", []),
+    ("find src -printf '%P\\n'", "a.py\nsub/b.py\n", ["/w/src/a.py", "/w/src/sub/b.py"]),
+    ("find src -printf '%f\\n'", "a.py\n", []),
+    ("find src -name '*.py' -ls", "  12  4 -rw-r--r--   1 root  root    4 Nov 21 21:24 src/a.py\n", ["/w/src/a.py"]),
+    ("find src -exec ls -la {} +", LONG.format("src/a.py"), ["/w/src/a.py"]),
+    ("find src -type f -exec ls {} \\;", "src/a.py\nsrc/b.py\n", ["/w/src/a.py", "/w/src/b.py"]),
+    ("find src -name '*.py' -exec wc -l {} +", "   2 src/a.py\n   2 total\n", ["/w/src/a.py"]),
+    ("find . -type f -exec grep -Hn foo {} \\;", "./src/a.py:1:foo b.py:2:\n", ["/w/src/a.py"]),
+    ("find . -type f -exec grep -n foo {} +", "./src/a.py:1:foo\n", ["/w/src/a.py"]),
+    ("find . -type f -exec grep -n foo {} \\;", "1:foo ./b.py\n", []),
+    ("find . -type f -exec head -3 {} +", "==> ./a.py <==\nb.py\n", ["/w/a.py"]),
+    ("find . -type f -exec md5sum {} +", "9daeafb9864cf43055ae93beb0afd6c7  ./a.py\n", ["/w/a.py"]),
+    ("find . -name '*.py' -exec cat {} +", "./b.py\n", []),
+    ("find . -name '*.py' -exec sh -c 'cat $1' _ {} \\;", "./b.py\n", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "output", "expected"), FIND)
+@pytest.mark.requirement("DIS-1")
+def test_a_find_that_formats_or_runs_a_command_names_these_files(command: str, output: str, expected: list[str]):
+    assert files(command, output) == expected

@@ -29,6 +29,11 @@ COMMANDS = (
     "du -a",
     "cat x | grep y",
     "make; find . ; git log -p; grep -rn y .; ls -la",
+    "find . -printf '%s%s%s%s%s%s%s%s%s%s%p\\n'",
+    "find . -printf '%TY-%Tm-%Td %TH:%TM %10s %10s %10s %t %p x\\n'",
+    "find . -ls",
+    "rg x | cut -d: -f1 | uniq -c",
+    "rg --heading -N x",
     "echo --- && ls && echo --- && find .",
 )
 PIECES = (
