@@ -10,10 +10,13 @@ if it fits one of them strictly.
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from ctxd.indexing.discovery.emission import Form, Lines, Marker, Prose, Silent
-from ctxd.indexing.discovery.envelope import complaints, open_envelope
+from ctxd.indexing.discovery.envelope import complaints, open_envelope, refused
 from ctxd.indexing.discovery.paths import Discovery, Findings, Maybe, directory
 from ctxd.indexing.discovery.shell import parse
 from ctxd.indexing.discovery.syntax import Script
@@ -42,12 +45,13 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     Raises: nothing.
     """
     start = directory(None, cwd)
-    script = parse(command[:COMMAND_CHARS_MAX])
+    script = parse(_line(command[:COMMAND_CHARS_MAX]))
     lines = open_envelope(output)
-    findings, walk = _walked(script, start)
+    shut = refused(lines)
+    findings, walk = _walked(script, start, shut)
     told = _told_directory(walk, start, lines)
     if told is not None:
-        findings, walk = _walked(script, told)
+        findings, walk = _walked(script, told, shut)
         start = told
     findings.deny(walk.cwd or start, complaints(lines))
     for printed in walk.printed:
@@ -58,9 +62,19 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     return Discovery(findings.candidates(), walk.cwd or start or cwd)
 
 
-def _walked(script: Script, start: str | None) -> tuple[Findings, Walk]:
+def _line(command: str) -> str:
+    """The command line; some harnesses record the JSON of its words."""
+    if not command.startswith('["'):
+        return command
+    try:
+        return shlex.join(msgspec.json.decode(command.encode("utf-8", "replace"), type=list[str]))
+    except msgspec.MsgspecError:
+        return command
+
+
+def _walked(script: Script, start: str | None, shut: frozenset[str]) -> tuple[Findings, Walk]:
     findings = Findings()
-    walk = Walk(findings, start)
+    walk = Walk(findings, start, refused=shut)
     walk.script(script)
     return findings, walk
 
@@ -123,7 +137,10 @@ def _read_piece(piece: list[Printed], lines: list[str], findings: Findings) -> N
         if isinstance(only, Form):
             findings.add(only.command, only.cwd, only.whole(lines), only.anchor)
         return
-    lines, piece = _read_edges(piece, lines, findings)
+    if _bares(piece) and (_bares(piece[:-1]) or not _is_bare(piece[-1])):
+        lines, piece = _read_listings(piece, lines, findings)
+    else:
+        lines, piece = _read_edges(piece, lines, findings)
     forms = [part.emission for part in piece if isinstance(part.emission, Form)]
     if not forms:
         return
@@ -142,6 +159,29 @@ def _read_edges(piece: list[Printed], lines: list[str], findings: Findings) -> t
         at -= 1
     findings.add(last.command, last.cwd, last.whole(lines[at:]), last.anchor)
     return lines[:at], piece[:-1]
+
+
+def _is_bare(part: Printed) -> bool:
+    return isinstance(part.emission, Form) and part.emission.bare
+
+
+def _bares(piece: Sequence[Printed]) -> list[Form]:
+    return [part.emission for part in piece if isinstance(part.emission, Form) and part.emission.bare]
+
+
+def _read_listings(piece: list[Printed], lines: list[str], findings: Findings) -> tuple[list[str], list[Printed]]:
+    """Several ``ls``, or one before other commands: nothing tells where one ends, so its disk has to tell each name."""
+    first = next((at for at, part in enumerate(piece) if not _is_bare(part)), len(piece))
+    last = next((at for at in range(len(piece), first, -1) if not _is_bare(piece[at - 1])), first)
+    head = next((at for at, line in enumerate(lines) if not line or _BLANK.search(line)), len(lines))
+    tail = next((at for at in range(len(lines), head, -1) if not lines[at - 1] or _BLANK.search(lines[at - 1])), head)
+    if first == len(piece):
+        head = len(lines)
+    for forms, listed in ((_bares(piece[:first]), lines[:head]), (_bares(piece[last:]), lines[tail:])):
+        for form in forms[:_MIXED_MAX]:
+            names = map(Maybe, form.whole(listed[:_MIXED_LINES_MAX]))
+            findings.add(form.command, form.cwd, names, form.anchor)
+    return lines, [part for part in piece if not _is_bare(part)]
 
 
 def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:

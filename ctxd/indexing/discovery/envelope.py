@@ -24,19 +24,32 @@ _COMPLAINT = re.compile(
     r"['‘\"`]?([^'’:\"\n]{1,1024}?)['’\"]?"
     r"(?: for reading)?: (?:No such file or directory|Is a directory|IO error for operation|Not a directory)"
 )
+_REFUSED = re.compile(
+    r"(?:[^:\n]{0,200}: ){0,3}?(?:(?:cd|pushd): (?:can't cd to )?([^\n]{1,1024}?)"
+    r"(?:: (?:No such file or directory|Not a directory|Permission denied|too many arguments))?$"
+    r"|(?:\S{1,80}:)?cd:\d{1,6}: (?:no such file or directory|not a directory|permission denied): ([^\n]{1,1024})$)"
+)
+_REFUSED_MAX = 100
+_JSON = re.compile(r'\s{0,9}\{\s{0,9}"(?:output|metadata|stdout|stderr|exit_?[cC]ode|returncode|success)"\s{0,9}:')
+_STATED = re.compile(r"(?:Command: [^\n]{0,65536}\n)?(?:Directory: [^\n]{0,4200}\n)?(?:Stdout|Output): ")
+_STATEMENT = re.compile(r"(?:Stderr|Error|Exit Code|Signal|Background PIDs|Process Group PGID): ")
+_TAGS = re.compile(r"</?(?:stdout|stderr|output)>")
 
 
 class _Shell(msgspec.Struct):
-    output: str
+    output: str | None = None
+    stdout: str | None = None
 
 
 def open_envelope(output: str) -> list[str]:
     """The lines a command printed, without what the harness added. A line cut in the middle loses both halves."""
-    if output.startswith('{"output":'):
+    if _JSON.match(output):
         try:
-            output = msgspec.json.decode(output.encode("utf-8", "replace"), type=_Shell).output
+            shell = msgspec.json.decode(output.encode("utf-8", "replace"), type=_Shell)
+            output = output if shell.output is shell.stdout is None else shell.output or shell.stdout or ""
         except msgspec.MsgspecError:
             pass  # text that only begins like an envelope is the output itself
+    output = _without_statements(output)
     header = _HEADER.match(output)
     if header is not None:
         output = output[header.end() :]
@@ -52,6 +65,20 @@ def open_envelope(output: str) -> list[str]:
     while lines and not lines[-1].strip():
         lines.pop()
     return lines
+
+
+def _without_statements(output: str) -> str:
+    """The output out of what states it, piece by piece: ``Stdout: …``, then ``Exit Code: 0``; or a tag around it."""
+    if output.startswith(("<stdout>", "<output>")):
+        return _TAGS.sub("\n", output).removeprefix("\n")
+    stated = _STATED.match(output)
+    if stated is None:
+        return output
+    lines = output[stated.end() :].split("\n")
+    end = len(lines)
+    while end and (not lines[end - 1] or _STATEMENT.match(lines[end - 1])):
+        end -= 1
+    return "\n".join(lines[:end]) if any(lines[end:]) else output
 
 
 _WORDS = (
@@ -92,3 +119,14 @@ def complaints(lines: list[str]) -> list[str]:
             if found is not None:
                 names.append(found.group(1).strip())
     return names
+
+
+def refused(lines: list[str]) -> frozenset[str]:
+    """Directories of which a line says that no ``cd`` could enter them."""
+    names: list[str] = []
+    for line in lines:
+        if "cd:" in line and len(line) < 4096 and len(names) < _REFUSED_MAX:
+            found = _REFUSED.match(line)
+            if found is not None:
+                names.append(found.group(1) or found.group(2))
+    return frozenset(names)

@@ -50,10 +50,11 @@ def fill(word: Word, variables: Mapping[str, str]) -> Arg:
 
     def value(found: re.Match[str]) -> str:
         nonlocal known
-        if found.group(1) not in variables:
-            known = False
-            return found.group()
-        return variables[found.group(1)]
+        name, dash, default = found.group(1).partition("-")
+        if name in variables:
+            return variables[name]
+        known = known and bool(dash and default)
+        return default if dash else found.group()
 
     text = _VARIABLE.sub(value, word.text)
     if len(text) > FILLED_CHARS_MAX:

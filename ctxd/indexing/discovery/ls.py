@@ -17,7 +17,8 @@ LONG = re.compile(
     r"|\d{4}-\d\d-\d\d\s\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:\s[+-]\d{4})?|\d\d-\d\d\s\d\d:\d\d)\s"
     r"(.+)"
 )
-_COLUMNS = re.compile(r"\t+ *")
+_COLUMNS = re.compile(r"\t+ *|  +")
+_COMMAS = re.compile(r", *")
 _TOTAL = re.compile(r"total \d[\d.,]{0,20}[KMGTP]?i?$")
 
 
@@ -50,6 +51,7 @@ class _Listing:
         self.classified = "-F" in options or "--classify" in options
         self.slashed = self.classified or "-p" in options
         self.recursive = "-R" in options or "--recursive" in options
+        self.commas = "-m" in options
         self.inode = "-i" in options or "-s" in options
         named = [arg.text for arg in operands if arg.known and not arg.glob]
         self.own_names = "-d" in options or fed or any(arg.glob for arg in operands)
@@ -71,7 +73,7 @@ class _Listing:
                 base, fresh = line[:-1], False
                 continue
             fresh = False
-            for part in _COLUMNS.split(line) if "\t" in line else (line,):
+            for part in self._parts(line):
                 name = self._name(part, sure=False) if part else None
                 if name is None:
                     continue
@@ -79,6 +81,13 @@ class _Listing:
                     yield name
                 else:
                     yield _below(base, name)
+
+    def _parts(self, line: str) -> Sequence[str]:
+        """The names of a line: a terminal has them in columns."""
+        if self.commas:
+            return _COMMAS.split(line)
+        columns = ("\t" in line or "  " in line) and not self.inode and not LONG.match(line) and line[0] != " "
+        return _COLUMNS.split(line) if columns else (line,)
 
     def line(self, line: str) -> str | None:
         if self.headed:

@@ -7,16 +7,13 @@ directory: a word that depends on such things says so (`Word.opaque`, `Word.glob
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ctxd.indexing.discovery.syntax import Group, HereDocument, Loop, Pipeline, Redirect, Script, Simple, Stage, Word
+from ctxd.indexing.discovery.words import braced, spelled
 
 DEPTH_MAX = 24
 """Nested substitutions and groups that are followed; what is deeper is skipped as opaque. Keeps the stack bounded."""
-
-BRACED_CHARS_MAX = 1024
-"""Characters of a word whose braces are expanded; longer ones are data, not lists of files."""
 
 
 _PLAIN = re.compile(r"[^\s'\"\\$`;&|<>()#*?\[{}~]+")
@@ -26,7 +23,7 @@ _OPERATOR = re.compile(r"&&|\|\||\|&|;;|[;&|\n]")
 _REDIRECT = re.compile(r"(\d{0,3}|&)(<<<|<<-?|<>|>>|>\||>&|<&|>|<)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
-_BRACES = re.compile(r"\{([^\s{},]*(?:,[^\s{},]*)+)\}")
+_DEFAULT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}:?-[\w./@+-]{0,1024}$")
 _OPENERS = frozenset(("if", "then", "else", "elif", "do", "!", "time"))
 _CLOSERS = frozenset(("fi", "done", "esac", "}"))
 
@@ -140,7 +137,7 @@ class _Parser:
             handled, draft.group, ended = self._reserved(word.text, closer, depth)
             if handled or ended:
                 return ended
-        draft.words.extend(_braced(word))
+        draft.words.extend(braced(word))
         return False
 
     def _reserved(self, text: str, closer: str, depth: int) -> tuple[bool, Stage | None, bool]:
@@ -175,7 +172,7 @@ class _Parser:
             elif not seen_in and word.text == "in":
                 seen_in = True
             else:
-                words.extend(_braced(word))
+                words.extend(braced(word))
         body = self._nested("done", depth)
         return Loop(variable, tuple(words), body)
 
@@ -298,7 +295,10 @@ class _Parser:
             if char == '"':
                 self.at += 1
                 return
-            if char == "$":
+            if char == "$" and self.text.startswith(('"', "'"), self.at + 1):
+                parts.text.append(char)  # `"^x$"`: within quotes it starts no quotes of its own
+                self.at += 1
+            elif char == "$":
                 self._dollar(parts, depth)
             elif char == "`":
                 self.at += 1
@@ -332,10 +332,14 @@ class _Parser:
             self.at = min(close + 1, self.end)
             if name.isidentifier() and name.isascii():
                 parts.text.append(f"\0{name}\0")
+            elif name.isascii() and _DEFAULT.match(name):
+                parts.text.append(f"\0{name.replace(':-', '-', 1)}\0")
             else:
                 parts.opaque = True
         elif text.startswith("'", self.at):
-            self._quoted("'", parts, depth)
+            parts.quoted = True
+            characters, self.at = spelled(text, self.at + 1)
+            parts.text.append(characters)
         elif text.startswith('"', self.at):
             self._quoted('"', parts, depth)
         else:
@@ -378,20 +382,3 @@ class _Parser:
                     break
                 body.append(line)
         self.heredocs.clear()
-
-
-def _braced(word: Word, limit: int = 64) -> Iterator[Word]:
-    """``a{b,c}d`` as ``abd`` and ``acd``; as it is if there is nothing to expand, or too much."""
-    pending, done = [word.text], 0
-    if not word.bare or "{" not in word.text or "," not in word.text or len(word.text) > BRACED_CHARS_MAX:
-        yield word
-        return
-    while pending and done < limit:
-        text = pending.pop()
-        braces = _BRACES.search(text)
-        if braces is None or len(pending) > limit:
-            done += 1
-            yield Word(text, word.opaque, word.glob, word.bare, word.inner)
-            continue
-        head, tail = text[: braces.start()], text[braces.end() :]
-        pending.extend(head + part + tail for part in reversed(braces.group(1).split(",")))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ctxd.indexing.discovery import diagnostics, find, git, grep, ls, pipes, readers, summaries
+from ctxd.indexing.discovery import diagnostics, find, git, grep, loops, ls, pipes, readers, summaries
 from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Lines, Marker
 from ctxd.indexing.discovery.invocation import Arg, Invocation, fill, invoke, split
 from ctxd.indexing.discovery.paths import Findings, directory, looks_like_file
@@ -54,13 +54,21 @@ class Printed:
 
 @dataclass(slots=True)
 class Walk:
-    """One walk. ``cwd`` is None once nobody can know it; ``printed`` has the emissions in order."""
+    """One walk. ``cwd`` is None once nobody can know it; ``printed`` has the emissions in order.
+
+    ``refused``: what the output says no ``cd`` could enter. ``before``: where ``cd -`` leads. ``arrived``: whether the
+    ``cd`` that ran last got there; None behind any other command. ``going``: variables of loops over unknown files.
+    """
 
     findings: Findings
     cwd: str | None
     printed: list[Printed] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     stack: list[str | None] = field(default_factory=list)
+    refused: frozenset[str] = frozenset()
+    before: str | None = None
+    arrived: bool | None = None
+    going: dict[str, loops.Listed] = field(default_factory=dict)
     commands: int = 0
     words: int = 0
     nested: int = 0
@@ -70,14 +78,17 @@ class Walk:
         for pipeline in script.pipelines:
             if self.commands > COMMANDS_MAX or self.words > WORDS_MAX:
                 return
+            if self.arrived is not None and pipeline.after == ("||" if self.arrived else "&&"):
+                continue  # the shell did not run it
+            self.arrived = None
             self._pipeline(pipeline)
 
     def _pipeline(self, pipeline: Pipeline) -> None:
         if len(pipeline.stages) == 1:
             self.printed.extend(self._stage(pipeline.stages[0]))
             return
-        cwd, produced = self.cwd, [self._stage(stage) for stage in pipeline.stages]
-        self.cwd = cwd  # the stages of a pipeline run in shells of their own
+        cwd, before, produced = self.cwd, self.before, [self._stage(stage) for stage in pipeline.stages]
+        self.cwd, self.before, self.arrived = cwd, before, None  # its stages run in shells of their own
         last = len(pipeline.stages) - 1
         undone: list[pipes.Undo] = []
         while last > 0:
@@ -109,7 +120,7 @@ class Walk:
             self.script(stage.body)
             if stage.subshell:
                 self.cwd = cwd
-        emitted, self.printed = self.printed, printed
+        emitted, self.printed, self.arrived = self.printed, printed, None
         self._redirects(stage)
         return [] if any(_takes_output(redirect) for redirect in stage.redirects) else emitted
 
@@ -121,16 +132,23 @@ class Walk:
         self.nested += 1
         known = all(arg.known and not arg.glob for arg in words)
         if known and 0 < len(words) <= ROUNDS_MAX and self.nested <= NESTED_MAX:
+            self.going.pop(loop.variable, None)
             for arg in words:
                 self.commands += 1
                 self.variables[loop.variable] = arg.text
                 self.script(loop.body)
         else:
             self.variables.pop(loop.variable, None)
+            self.going[loop.variable] = loops.listed(words)
             self.script(loop.body)
+            self.going.pop(loop.variable, None)
         self.nested -= 1
 
     def _args(self, simple: Simple) -> tuple[Arg, ...]:
+        if self.cwd is not None:
+            self.variables["PWD"] = self.cwd
+        else:
+            self.variables.pop("PWD", None)
         return tuple(fill(word, self.variables) for word in simple.words)
 
     def _simple(self, simple: Simple) -> list[Printed]:
@@ -157,7 +175,12 @@ class Walk:
         self._operands(invocation, cwd, simple.redirects)
         if any(_takes_output(redirect) for redirect in simple.redirects):
             return []
-        return [Printed(_emission(invocation, cwd), cwd)]
+        if invocation.program == "read" and invocation.args:
+            self.going[invocation.args[-1].text] = loops.ANY
+        emitted = None
+        if self.going and invocation.path in ("echo", "printf"):
+            emitted = loops.headed(simple, self.going, self.variables, cwd)
+        return [Printed(emitted or _emission(invocation, cwd), cwd)]
 
     def _assign(self, simple: Simple, *, keep: bool) -> None:
         for name, word in simple.assignments:
@@ -213,11 +236,18 @@ class Walk:
         if program == "popd":
             self.cwd = self.stack.pop() if self.stack else None
             return
+        _, _, operands = split(invocation.args)
+        known = len(operands) == 1 and operands[0].known and not operands[0].glob and operands[0].text != ""
+        self.arrived = not (known and operands[0].text in self.refused)
+        if not self.arrived:
+            return
         if program == "pushd":
             self.stack.append(self.cwd)
-        _, _, operands = split(invocation.args)
-        known = len(operands) == 1 and operands[0].known and not operands[0].glob and operands[0].text not in ("", "-")
-        self.cwd = directory(self.cwd, operands[0].text) if known else None
+        back, self.before = self.before, self.cwd
+        if known and operands[0].text == "-":
+            self.cwd = back
+        else:
+            self.cwd = directory(self.cwd, operands[0].text) if known else None
 
     def _operands(self, invocation: Invocation, cwd: str | None, redirects: tuple[Redirect, ...]) -> None:
         program = invocation.program

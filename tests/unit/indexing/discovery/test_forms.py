@@ -114,3 +114,87 @@ FIND = [
 @pytest.mark.requirement("DIS-1")
 def test_a_find_that_formats_or_runs_a_command_names_these_files(command: str, output: str, expected: list[str]):
     assert files(command, output) == expected
+
+
+LISTINGS = [
+    ("ls a && ls b", "x.py\ny.py\n", {"/w/a/x.py", "/w/a/y.py", "/w/b/x.py", "/w/b/y.py"}),
+    ("cd a; ls; cd ..; ls b", "x.py\ny z\n\n", {"/w/a/x.py", "/w/b/x.py"}),
+    ("ls; cat package.json", "LICENSE\nx.py\n{\n", {"/w/LICENSE", "/w/x.py"}),
+    ("ls -C", "LICENSE     Makefile\nREADME.md   my file.txt\n", {"/w/LICENSE", "/w/Makefile", "/w/my file.txt"}),
+    ("ls", "LICENSE     Makefile\r\nREADME.md   src\r\n", {"/w/LICENSE", "/w/Makefile", "/w/README.md"}),
+    ("ls -m", "LICENSE, Makefile,\nREADME.md\n", {"/w/LICENSE", "/w/Makefile", "/w/README.md"}),
+]
+
+
+@pytest.mark.parametrize(("command", "output", "expected"), LISTINGS)
+@pytest.mark.requirement("DIS-1")
+def test_listings_that_run_into_each_other_or_into_columns_are_settled_by_the_disk(
+    command: str, output: str, expected: set[str]
+):
+    assert expected <= set(named(command, output))
+
+
+def test_of_two_listings_no_name_is_certain_to_be_of_either():
+    assert files("ls a && ls b", "x.py\ny.py\n") == []
+
+
+DIRECTORIES = [
+    ("cd src && cat a.py && cd - && cat b.py", "", ["/w/b.py", "/w/src/a.py"]),
+    ('cd "$PWD/src" && cat a.py', "", ["/w/src/a.py"]),
+    ("cd src 2>/dev/null || cd lib; cat a.py", "", ["/w/src/a.py"]),
+    ("cd nope; cat a.py", "bash: line 1: cd: nope: No such file or directory\nx\n", ["/w/a.py"]),
+    ("cd nope && cat b.py; cat a.py", "bash: line 1: cd: nope: No such file or directory\nx\n", ["/w/a.py"]),
+    ("cd nope; cat a.py", "(eval):cd:1: no such file or directory: nope\nx\n", ["/w/a.py"]),
+    ("cd nope; cat a.py", "sh: 1: cd: can't cd to nope\nx\n", ["/w/a.py"]),
+    ("cd a.py && ls; cat a.py", "bash: line 1: cd: a.py: Not a directory\n", ["/w/a.py"]),
+    ("cat $'docs/it\\'s.md' b.py", "", ["/w/b.py", "/w/docs/it's.md"]),
+    ("cat $'docs/\\u00fcber\\x2emd'", "", ["/w/docs/über.md"]),
+    ('grep -n "^x$" a.py && cat b.py', "", ["/w/a.py", "/w/b.py"]),
+    ("echo \"it$'s\"; cat 'b.py'", "", ["/w/b.py"]),
+    ("D=lib; cat ${D:-src}/a.py ${E}/b.py", "", ["/w/lib/a.py"]),
+    ("cat ${D:-src}/a.py", "", ["/w/src/a.py"]),
+]
+
+
+@pytest.mark.parametrize(("command", "output", "expected"), DIRECTORIES)
+@pytest.mark.requirement("DIS-1")
+def test_where_the_shell_stood_and_what_its_words_meant(command: str, output: str, expected: list[str]):
+    assert files(command, output) == expected
+
+
+LOOPS = [
+    ('for f in docs/*.md; do echo "== $f"; head -2 "$f"; done', "== docs/a.md\nsee b.md\n", ["/w/docs/a.md"]),
+    ("for f in *.py; do echo \"=== ${f} ===\"; sed -n 1p $f; done", "=== a.py ===\n== b.py\n", ["/w/a.py"]),
+    ('for f in docs/*.md; do echo "$f"; done', "docs/a.md\ndocs/b c.md\n", ["/w/docs/a.md", "/w/docs/b c.md"]),
+    ("find src -name '*.py' | while read -r f; do echo \"--- $f\"; cat \"$f\"; done", "--- src/a.py\nimport b.py\n", [
+        "/w/src/a.py",
+    ]),
+    ('for f in $(git ls-files); do echo "# $f #"; cat $f; done', "# a.py #\n# no\n", ["/w/a.py"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "output", "expected"), LOOPS)
+@pytest.mark.requirement("DIS-1")
+def test_a_loop_that_says_which_file_it_is_at_names_these_files(command: str, output: str, expected: list[str]):
+    assert files(command, output) == expected
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "Command: ls\nDirectory: (root)\nStdout: a.py\nb.py\nStderr: (empty)\nError: (none)\nExit Code: 0\n",
+        "Output: a.py\nb.py\nError: (none)\nExit Code: 0\nSignal: (none)\nProcess Group PGID: 12\n",
+        '{"metadata":{"exit_code":0},"output":"a.py\\nb.py\\n"}',
+        '{ "stdout": "a.py\\nb.py\\n", "stderr": "", "exit_code": 0}',
+        "<stdout>a.py\nb.py\n</stdout>\n<stderr></stderr>",
+    ],
+)
+@pytest.mark.requirement("DIS-1")
+def test_what_other_harnesses_put_around_an_output_is_taken_off(output: str):
+    assert files("ls", output) == ["/w/a.py", "/w/b.py"]
+
+
+@pytest.mark.parametrize("command", ['["bash","-lc","cd src && cat a.py"]', '["cat", "src/a.py"]'])
+@pytest.mark.requirement("DIS-1")
+def test_a_command_may_come_as_the_json_of_its_words(command: str):
+    assert files(command) == ["/w/src/a.py"]

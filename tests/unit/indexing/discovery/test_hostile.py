@@ -34,6 +34,10 @@ COMMANDS = (
     "find . -ls",
     "rg x | cut -d: -f1 | uniq -c",
     "rg --heading -N x",
+    "ls -m",
+    "ls a; ls b; cat x; ls",
+    'for f in a/*.py; do echo "== $f =="; cat $f; done',
+    "cd x; ls; cd y && find .",
     "echo --- && ls && echo --- && find .",
 )
 PIECES = (
@@ -41,7 +45,8 @@ PIECES = (
     "-rw-r--r-- 1 a b 1 Jan 1 ", "{a => ", "|", "│   ",
     "├── ", "../", "…1 tokens truncated", "\r", '"', "x/" * 900 + ".py:1: foo\n", " " * 1990 + "x\n",
     "a.b:" * 480 + "\n",
-    "a-1" * 640 + "\n", "director: " * 190 + "\n", "a: is a directory\n", " M ", "\tmodified: ", "--- a/",
+    "a-1" * 640 + "\n", "bash: cd: a: ", "cd:1: no such file or directory: x\n", "Output: ", "Error: (none)\n",
+    '{"output":', "<stdout>", "director: " * 190 + "\n", "a: is a directory\n", " M ", "\tmodified: ", "--- a/",
     "\0", "'", "=> ", "exit code ",
 )  # fmt: skip
 SHELL_PIECES = (
