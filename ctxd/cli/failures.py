@@ -47,6 +47,8 @@ def code_of(error: CallFailed) -> int:
         return PERMISSION
     if error.code in ("invalid_params", "method_not_found"):
         return USAGE
+    if error.code == "not_in_index":
+        return NOT_FOUND  # to who typed the id, it is of no object
     for kind, code in (
         (NotFound, NOT_FOUND),
         (Conflict, CONFLICT),
