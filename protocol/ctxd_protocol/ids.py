@@ -1,7 +1,7 @@
 """Identifiers and their rules.
 
 An id is text. Ids that a client chooses follow ``ID_PATTERN``, tool call ids excepted: harnesses put ``|`` and blanks
-in theirs, so those may be any printable text of at most 256 characters.
+in theirs, so those may be any printable text of at most 1,024 characters.
 """
 
 import hashlib
@@ -19,14 +19,18 @@ ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$(?!\n)"
 Python's ``$`` also stands before a line feed at the end; what follows it here rules that out.
 """
 
-TOOLCALL_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]{1,256}$(?!\n)"
-"""A tool call id as harnesses make them: printable, 1 to 256 characters, no control or direction marks."""
+TOOLCALL_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]{1,1024}$(?!\n)"
+"""A tool call id as harnesses make them: printable, 1 to 1,024 characters, no control or direction marks.
+
+OpenAI's Responses API makes some of more than 450.
+"""
 
 PREFIX_CHARS_MIN: Final = 8
 """Fewest characters by which an object id may be abbreviated."""
 
 SessionIdText = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
-ObjectIdText = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+ObjectIdText = Annotated[str, msgspec.Meta(min_length=1, max_length=1280)]
+"""The id of an object: a tool call's, with its session's before it, is the longest."""
 ToolcallIdText = Annotated[str, msgspec.Meta(pattern=TOOLCALL_ID_PATTERN)]
 OpIdText = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 

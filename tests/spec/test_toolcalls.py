@@ -57,3 +57,15 @@ def test_a_tool_call_id_that_looks_like_another_kind_of_id_gets_one_of_its_own(
     assert client.object_get(recorded.object).object.payload["content"] == "mine\n"
     if before is not None and not form.startswith("session"):
         assert client.object_get(id) == before
+
+
+@pytest.mark.requirement("OBJ-9")
+def test_a_tool_call_id_is_as_long_as_providers_make_it_and_serves_everywhere(start, client: SyncClient) -> None:
+    one, two = start(), start()
+    id = f"call_{one.id}|fc_" + "b64+/=" * 165  # OpenAI's Responses API makes some of more than 450 characters
+    assert one.record(id, "bash", "one\n").object == id
+    theirs = two.record(id, "bash", "two\n").object
+    two.append([Message(role="toolcall", toolcall=id)])
+    assert two.pin(theirs).pinned
+    assert client.object_get(theirs).object.payload["content"] == "two\n"
+    assert theirs in two.assemble().text
