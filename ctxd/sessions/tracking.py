@@ -103,7 +103,8 @@ class Tracking:
             for document in write.puts:
                 if document.type == "segment":
                     for name in _READING:
-                        self._want(session, document.payload.get(name, ()), known=False)
+                        if ids := document.payload.get(name):
+                            self._want(session, ids, known=False)
                 elif document.type == "session" and _state(document.payload) != "active":
                     self._let_go(session)
                     break
