@@ -52,7 +52,7 @@ def replay(client: SyncClient, session: str, path: Path) -> AssembledContext | N
     taken = steps(path)
     if not taken:
         return None
-    client.session_create(path.parts[-3], session=session, workdir="/", labels={"file": path.name})
+    client.session_create(path.relative_to(ROOT).parts[0], session=session, workdir="/", labels={"file": path.name})
     every = max(1, len(taken) // ASSEMBLIES_MAX)
     for number, step in enumerate(taken):
         if isinstance(step, Said):

@@ -4,6 +4,9 @@ Reads just enough of each format to drive a session with real text. What a file 
 """
 
 import json
+import posixpath
+import re
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +34,8 @@ class Ran(NamedTuple):
 
 Step = Said | Ran
 Record = dict[str, Any]
+_HALF = re.compile("[\ud800-\udfff]")
+_INTEGER_MAX = 2**53 - 1
 
 
 def steps(path: Path) -> list[Step]:
@@ -43,12 +48,31 @@ def steps(path: Path) -> list[Step]:
     return [step for reader in (_blocks, _codex, _codex_exec, _run_json) for step in reader(records)]
 
 
+def _loads(text: str | bytes) -> Any:
+    """``text`` as a session takes it: half characters replaced, integers no double holds as text."""
+    return _plain(json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case str():
+            return _HALF.sub("\ufffd", value)
+        case int() if abs(value) > _INTEGER_MAX:
+            return str(value)
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {_plain(key): _plain(item) for key, item in value.items()}
+        case _:
+            return value
+
+
 def _records(path: Path) -> Iterator[Record]:
     text = path.read_text("utf-8", errors="replace")
-    documents = [text] if path.suffix == ".json" else text.splitlines()
+    documents = [text] if path.suffix == ".json" else text.split("\n")
     for document in documents:
         try:
-            record = json.loads(document)
+            record = _loads(document)
         except ValueError:
             continue
         if isinstance(record, dict):
@@ -68,7 +92,7 @@ def _text(content: object) -> str:
 def _args(raw: object) -> dict[str, Any]:
     if isinstance(raw, str):
         try:
-            raw = json.loads(raw)
+            raw = _loads(raw)
         except ValueError:
             return {"raw": raw}
     return raw if isinstance(raw, dict) else {"raw": raw}
@@ -77,9 +101,12 @@ def _args(raw: object) -> dict[str, Any]:
 def _ran(id: str, tool: str, args: dict[str, Any], output: object, failed: bool, cwd: str | None) -> Ran:
     command = args.get("command") or args.get("cmd")
     if isinstance(command, list):
-        command = command[-1] if command else None
+        command = shlex.join(map(str, command))
+    told = args.get("workdir") or args.get("working_directory")
+    if isinstance(told, str):
+        cwd = posixpath.join(cwd or "/", told)
     shell = command if isinstance(command, str) and tool.lower() not in {"read", "edit", "write"} else None
-    return Ran(id, tool, args, _text(output), failed, shell, args.get("workdir") or cwd)
+    return Ran(id, tool, args, _text(output), failed, shell, cwd)
 
 
 def _blocks(records: list[Record]) -> Iterator[Step]:
@@ -98,11 +125,11 @@ def _blocks(records: list[Record]) -> Iterator[Step]:
             continue
         for block in content if isinstance(content, list) else [{"type": "text", "text": _text(content)}]:
             kind = block.get("type") if isinstance(block, dict) else None
-            if kind == "text" and role in {"user", "assistant"} and block.get("text"):
-                yield Said(role, block["text"])
-            elif kind in {"tool_use", "toolCall"}:
+            if kind == "text" and role in {"user", "assistant"} and _text(block):
+                yield Said(role, _text(block))
+            elif kind in {"tool_use", "toolCall"} and block.keys() >= {"id", "name"}:
                 calls[block["id"]] = (block["name"], _args(block.get("input", block.get("arguments"))))
-            elif kind == "tool_result" and block.get("tool_use_id") in calls:
+            elif kind == "tool_result" and str(block.get("tool_use_id")) in calls:
                 tool, args = calls.pop(block["tool_use_id"])
                 yield _ran(block["tool_use_id"], tool, args, block.get("content"), bool(block.get("is_error")), cwd)
 
@@ -135,7 +162,9 @@ def _codex_exec(records: list[Record]) -> Iterator[Step]:
             yield Said("assistant", _text(item.get("text")))
         elif item.get("type") == "command_execution":
             args = {"command": item.get("command")}
-            yield _ran(item["id"], "exec", args, item.get("aggregated_output"), item.get("exit_code") != 0, None)
+            yield _ran(
+                item.get("id") or "", "exec", args, item.get("aggregated_output"), item.get("exit_code") != 0, None
+            )
 
 
 def _run_json(records: list[Record]) -> Iterator[Step]:
@@ -164,7 +193,7 @@ def _database_parts(path: Path) -> Iterator[Part]:
             JOIN message ON message.id = part.message_id JOIN session ON session.id = part.session_id
             ORDER BY part.session_id, part.id"""
         for message, part, directory in connection.execute(query):
-            yield json.loads(message).get("role") or "assistant", json.loads(part), directory
+            yield _loads(message).get("role") or "assistant", _loads(part), directory
     finally:
         connection.close()
 
