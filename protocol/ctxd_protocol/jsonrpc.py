@@ -223,7 +223,7 @@ def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
     try:
         msgspec.json.decode(frame, type=Raw)
     except msgspec.DecodeError as exc:
-        return refuse(None, error_object("parse_error", f"the frame is not JSON: {exc}"))
+        return _not_json(frame, exc)
     members = _members(frame)
     if not members:
         return refuse(None, error_object("invalid_request", "a request is an object with jsonrpc, method and id"))
@@ -246,6 +246,30 @@ def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
     if has_unsafe_integer(bytes(params)):
         return _unsafe(request_id)
     return Request("2.0", envelope["method"], request_id, params)
+
+
+def _not_json(frame: bytes, reason: msgspec.DecodeError) -> Failure:
+    """A parse error; under the request's id if nothing is wrong but characters cut in half, as JavaScript cuts them."""
+    mended = _SURROGATE.sub(lambda found: found[0] if found[1] is None else b"\\ufffd", frame)
+    error = error_object("parse_error", f"the frame is not JSON: {reason}")
+    if mended == frame:
+        return refuse(None, error)
+    error = error_object("parse_error", f"half of a surrogate pair is no character: {reason}", hint=_WHOLE)
+    try:
+        request_id = msgspec.json.decode(mended, type=_Numbered).id
+    except msgspec.DecodeError:
+        return refuse(None, error)
+    return refuse(request_id if _is_id(request_id) else None, error)
+
+
+_SURROGATE: Final = re.compile(
+    rb"\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+_WHOLE: Final = "Replace it before sending: toWellFormed() in JavaScript."
+
+
+class _Numbered(msgspec.Struct):
+    id: int | str | None = None
 
 
 _ID_RULE: Final = f"id is an integer within ±(2^53-1), a string of at most {REQUEST_ID_BYTES_MAX} bytes, or null"

@@ -106,6 +106,16 @@ def test_what_is_not_strict_json_is_a_parse_error(frame):
     assert BlockReader().read(frame + b"\n") is None
 
 
+@pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00 x", "\\ud83d\\ud83d\\ude00"])
+def test_half_a_surrogate_pair_is_refused_under_the_id_of_its_request_with_a_remedy(half):
+    text = f'{{"jsonrpc":"2.0","id":5,"method":"m","params":["{half}"]}}'
+    read = read_frame(text.encode())
+    assert (read.id, read.error.data.code) == (5, "parse_error")
+    assert "toWellFormed" in read.error.data.hint
+    assert read_frame(text.replace(',"params"', ";").encode()).id is None
+    assert isinstance(read_frame(text.replace(half, "\\\\ud83d \\ud83d\\ude00").encode()), Request)
+
+
 @pytest.mark.parametrize(("depth", "fits"), [(63, True), (64, False)])
 @pytest.mark.parametrize("brackets", [b"[]", b"{}"])
 @pytest.mark.requirement("RPC-8")
