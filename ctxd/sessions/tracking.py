@@ -124,9 +124,10 @@ class Tracking:
 
     def _take_up(self, live: LiveSession) -> None:
         """Track all that ``live`` has read: it is used after a restart, a pause, or a long rest."""
-        if live.settings.state == "active" and not self.trackers.tracked.leases(live.session):
+        read = live.state.read
+        if read and live.settings.state == "active" and not self.trackers.tracked.leases(live.session):
             self.trackers.renew(live.session)
-            self._want(live.session, live.state.read, known=True)
+            self._want(live.session, read, known=True)
 
     def _want(self, session: str, ids: Iterable[str], *, known: bool) -> None:
         wanted = {id: known for id in ids if is_file_id(id)}
