@@ -181,8 +181,12 @@ async def test_long_work_that_gets_on_is_a_sign_of_life_for_a_while_and_not_for_
         assert "service.long_work" in said.getvalue()
         assert "service.no_progress" not in said.getvalue()
         clock.now += LONG_WORK_S + 1
+        manager.setblocking(False)
         with anyio.fail_after(5):
             while "service.no_progress" not in said.getvalue():
+                with pytest.raises(BlockingIOError):
+                    while True:
+                        manager.recv(4096)
                 await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()
     supervisor.close()
