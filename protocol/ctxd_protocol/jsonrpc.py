@@ -250,8 +250,11 @@ def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
 
 def _not_json(frame: bytes, reason: msgspec.DecodeError) -> Failure:
     """A parse error; under the request's id if nothing is wrong but characters cut in half, as JavaScript cuts them."""
-    mended = _SURROGATE.sub(lambda found: found[0] if found[1] is None else b"\\ufffd", frame)
     error = error_object("parse_error", f"the frame is not JSON: {reason}")
+    # What a broken frame costs, everybody waits for: of a long one only that it is broken is told.
+    if len(frame) > _MENDED_BYTES_MAX:
+        return refuse(None, error)
+    mended = _HALF.sub(rb"\1\\ufffd", frame)
     if mended == frame:
         return refuse(None, error)
     error = error_object("parse_error", f"half of a surrogate pair is no character: {reason}", hint=_WHOLE)
@@ -262,9 +265,14 @@ def _not_json(frame: bytes, reason: msgspec.DecodeError) -> Failure:
     return refuse(request_id if _is_id(request_id) else None, error)
 
 
-_SURROGATE: Final = re.compile(
-    rb"\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
+_HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF: Final = re.compile(rb"(?<!\\)((?:\\\\)*)(?:%b(?!%b)|(?<!%b)%b)" % (_HIGH, _LOW, _HIGH, _LOW))
+"""Half a pair, behind backslashes that stand for themselves."""
+
+_MENDED_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of a frame in which halves are looked for: a fifth of a second at most, of nothing but halves."""
+
 _WHOLE: Final = "Replace it before sending: toWellFormed() in JavaScript."
 
 

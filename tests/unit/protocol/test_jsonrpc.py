@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -106,7 +107,18 @@ def test_what_is_not_strict_json_is_a_parse_error(frame):
     assert BlockReader().read(frame + b"\n") is None
 
 
-@pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00 x", "\\ud83d\\ud83d\\ude00"])
+@pytest.mark.parametrize(
+    "half",
+    [
+        "\\ud83d",
+        "\\uDE00 x",
+        "\\ud83d\\ud83d\\ude00",
+        "\\ud83d and more text",
+        "\\ud83d\\n",
+        "\\ud83d\\u0041",
+        "x\\\\\\ud83d",
+    ],
+)
 def test_half_a_surrogate_pair_is_refused_under_the_id_of_its_request_with_a_remedy(half):
     text = f'{{"jsonrpc":"2.0","id":5,"method":"m","params":["{half}"]}}'
     read = read_frame(text.encode())
@@ -114,6 +126,16 @@ def test_half_a_surrogate_pair_is_refused_under_the_id_of_its_request_with_a_rem
     assert "toWellFormed" in read.error.data.hint
     assert read_frame(text.replace(',"params"', ";").encode()).id is None
     assert isinstance(read_frame(text.replace(half, "\\\\ud83d \\ud83d\\ude00").encode()), Request)
+
+
+@pytest.mark.requirement("RPC-8")
+@pytest.mark.parametrize("end", [b"", b"\\ud83d and more", b'\\ud83d"}}'], ids=["broken", "half", "half at the end"])
+def test_what_a_broken_frame_of_many_escapes_costs_is_little_more_than_its_reading(end):
+    frame = b'{"jsonrpc":"2.0","id":5,"method":"m","params":{"a":"' + b"\\n" * 2_000_000 + end
+    began = time.process_time()
+    assert isinstance(read_frame(frame), Failure)
+    # A call of a function for each escape takes above a second.
+    assert time.process_time() - began < 0.6
 
 
 @pytest.mark.parametrize(("depth", "fits"), [(63, True), (64, False)])
