@@ -3,7 +3,7 @@
 Owns these values only. The parsers of single commands make them; `candidates` lays them beside the real output.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ctxd.indexing.discovery.paths import Anchor
@@ -27,6 +27,15 @@ class Form:
     begins: Callable[[str], bool] | None = None
     bare: bool = False
     anchor: Anchor | None = None
+
+
+def by_line(command: str, cwd: str | None, line: Callable[[str], str | None]) -> Form:
+    """The form of a command whose lines each tell by themselves what they name, whatever stands around them."""
+
+    def whole(lines: Sequence[str]) -> Iterator[str]:
+        return (name for name in map(line, lines) if name is not None)
+
+    return Form(command, cwd, whole, line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form
+from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form, by_line
 from ctxd.indexing.discovery.invocation import Arg, Invocation, split
 from ctxd.indexing.discovery.ls import LONG
 from ctxd.indexing.discovery.paths import Maybe, guessed
@@ -61,10 +61,10 @@ def emission(invocation: Invocation, cwd: str | None, runs: Runs) -> Emission:
     if set(_EXECUTES) & set(words):
         return _executed(expression, words, search, cwd, runs)
     if "-ls" in words:
-        return _form(cwd, search.listed)
+        return by_line("find", cwd, search.listed)
     if "-printf" in words:
         formatted = _formatted(words[words.index("-printf") + 1 :][:1], search)
-        return PROSE if formatted is None else _form(cwd, formatted.line)
+        return PROSE if formatted is None else by_line("find", cwd, formatted.line)
     return Form("find", cwd, search.whole, search.line)
 
 
@@ -98,13 +98,6 @@ def _only_files(words: Sequence[str]) -> bool:
 def _only_directories(words: Sequence[str]) -> bool:
     kinds = [following for word, following in zip(words, words[1:], strict=False) if word == "-type"]
     return bool(kinds) and all(kind == "d" for kind in kinds)
-
-
-def _form(cwd: str | None, line: Callable[[str], str | None]) -> Form:
-    def whole(lines: Sequence[str]) -> Iterator[str]:
-        return (name for name in map(line, lines) if name is not None)
-
-    return Form("find", cwd, whole, line)
 
 
 def _formatted(given: Sequence[str], search: "_Search") -> "_Formatted | None":
@@ -141,8 +134,7 @@ def _executed(
     at = next(index for index, word in enumerate(words) if word in _EXECUTES)
     if words[at + 1 : at + 2] == ["echo"] and any("{}" in word for word in words[at + 2 : at + 3]):
         before, _, behind = words[at + 2].partition("{}")
-        headed = _Headed(search, before, behind)
-        return Form("find", cwd, headed.whole, headed.line)
+        return by_line("find", cwd, _Headed(search, before, behind).line)
     program = words[at + 1 : at + 2]
     if program and program[0].rpartition("/")[2] in _NAMING and words[at] != "-execdir":
         end = next((index for index in range(at, len(words)) if words[index] in (";", "+")), len(words))
@@ -156,7 +148,7 @@ def _executed(
     )
     if not prints_names:
         return PROSE
-    return Form("find", cwd, search.strictly, search.line)
+    return by_line("find", cwd, search.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +176,6 @@ class _Search:
         kind, name = long.groups()
         name = _ESCAPED.sub(r"\1", name.partition(" -> ")[0] if kind == "l" else name)
         return name if kind == "-" else Maybe(name)
-
-    def strictly(self, lines: Sequence[str]) -> Iterator[str]:
-        for line in lines:
-            name = self.line(line)
-            if name is not None:
-                yield name
 
     def line(self, line: str) -> str | None:
         if self.only_directories or not line.startswith(self.prefixes):
@@ -226,12 +212,6 @@ class _Headed:
     search: _Search
     before: str
     behind: str
-
-    def whole(self, lines: Sequence[str]) -> Iterator[str]:
-        for line in lines:
-            name = self.line(line)
-            if name is not None:
-                yield name
 
     def line(self, line: str) -> str | None:
         if not line.startswith(self.before) or not line.endswith(self.behind):

@@ -1,9 +1,9 @@
 """Loops over files that nobody but the shell can list: what their ``echo "== $f"`` says is the name of one."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ctxd.indexing.discovery.emission import Form
+from ctxd.indexing.discovery.emission import Form, by_line
 from ctxd.indexing.discovery.invocation import Arg, fill
 from ctxd.indexing.discovery.paths import Maybe, looks_like_file
 from ctxd.indexing.discovery.syntax import Simple
@@ -55,8 +55,7 @@ def headed(simple: Simple, loops: Mapping[str, Listed], variables: Mapping[str, 
     if line.count(_HERE) != 1:
         return None
     before, _, behind = line.partition(_HERE)
-    heading = _Heading(before, behind, loops[names[0]])
-    return Form("echo", cwd, heading.whole, heading.line)
+    return by_line("echo", cwd, _Heading(before, behind, loops[names[0]]).line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,6 @@ class _Heading:
     before: str
     behind: str
     names: Listed
-
-    def whole(self, lines: Sequence[str]) -> Iterator[str]:
-        return (name for name in map(self.line, lines) if name is not None)
 
     def line(self, line: str) -> str | None:
         if not line.startswith(self.before) or not line.endswith(self.behind):
