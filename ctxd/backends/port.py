@@ -117,8 +117,13 @@ class EmbeddedBackend(VersionBackend, Protocol):
         """Remove every version and every number. What refers to a number has to go first."""
         ...
 
-    def number(self, ids: Iterable[str]) -> None:
-        """See to it that each of ``ids`` has a number. What ``append`` and ``apply`` write has one without this."""
+    def rolled_back(self) -> None:
+        """Hear that the transaction that the last calls were made in was rolled back."""
+        ...
+
+    def number(self, ids: Iterable[str]) -> dict[str, int]:
+        """The number of each of ``ids``, given to it now if it has none. What ``append`` and ``apply`` write has one
+        without this."""
         ...
 
     def append(self, versions: Sequence[Version]) -> None:

@@ -29,8 +29,6 @@ from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 _EXIT_NEWER: Final = 78
 _EXIT_DAMAGED: Final = 74
-_KNOWS_ROW: Final = "((SELECT n FROM entity WHERE id=?),(SELECT n FROM entity WHERE id=?))"
-_SIGNATURE_ROW: Final = "((SELECT n FROM entity WHERE id=?),?)"
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
 _JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
 _CLASSES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -257,15 +255,11 @@ class Committer:
         ]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", contents)
         self._versions.append([version for entry in entries for version in entry.versions()])
-        put = {id for entry in entries for id in entry.ids}
-        self._versions.number(dict.fromkeys(id for pair in (*knows, signatures) for id in pair if id not in put))
-        dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", _KNOWS_ROW, knows)
-        dbfile.insert_rows(
-            connection,
-            "INSERT OR REPLACE INTO signature(entity, sig)",
-            _SIGNATURE_ROW,
-            list(signatures.items()),
-        )
+        numbers = self._versions.number([*signatures, *(id for pair in knows for id in pair)])
+        pairs = [(numbers[object], numbers[session]) for object, session in knows]
+        dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)
+        signed = [(numbers[id], signature) for id, signature in signatures.items()]
+        dbfile.insert_rows(connection, "INSERT OR REPLACE INTO signature(entity, sig)", "(?,?)", signed)
         return [row[-1] for row in rows]
 
     @contextmanager
@@ -285,6 +279,7 @@ class Committer:
             # SQLite has rolled back by itself after some errors.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+            self._versions.rolled_back()
             raise
         try:
             hit("journal.postcommit")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ctxd import dbfile
+from ctxd.backends.port import EmbeddedBackend
 from ctxd.errors import StateDirError
 from ctxd.store import journal, statedir
 from ctxd.store.backend import backend_of
@@ -18,7 +19,6 @@ from ctxd.store.verify import Report, verify
 _EXIT_NO_STATE: Final = 10
 _EXIT_DAMAGED: Final = 2
 _STEP: Final = 1_000
-_KNOWS_ROW: Final = "((SELECT n FROM entity WHERE id=?),(SELECT n FROM entity WHERE id=?))"
 
 
 def checked(root: Path, step: Callable[[str, int], None]) -> tuple[Report, int]:
@@ -63,10 +63,11 @@ def refold(database: Path, step: Callable[[int], None]) -> int:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM knows").fetchall()
             connection.execute("DELETE FROM signature").fetchall()
-            backend_of(connection).clear()
+            versions = backend_of(connection)
+            versions.clear()
             done = 0
             for row in journal.read_rows(connection, after=0):
-                _put(connection, row)
+                _put(connection, versions, row)
                 done += 1
                 if done % _STEP == 0:
                     step(done)
@@ -76,9 +77,10 @@ def refold(database: Path, step: Callable[[int], None]) -> int:
             connection.close()
 
 
-def _put(connection: dbfile.Connection, row: journal.Row) -> None:
-    versions = backend_of(connection)
+def _put(connection: dbfile.Connection, versions: EmbeddedBackend, row: journal.Row) -> None:
     versions.append(fold(row))
-    knows = [(id, f"session:{row.session}") for id in journal.decode_body(row.body).knows]
-    versions.number(dict.fromkeys(id for pair in knows for id in pair))
-    dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", _KNOWS_ROW, knows)
+    session = f"session:{row.session}"
+    known = journal.decode_body(row.body).knows
+    numbers = versions.number([*known, session] if known else ())
+    pairs = [(numbers[id], numbers[session]) for id in known]
+    dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)

@@ -13,6 +13,7 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[tuple[int, int], Version]] = {}
+        self._numbers: dict[str, int] = {}
 
     def create(self) -> None:
         """See ``EmbeddedBackend.create``."""
@@ -20,9 +21,14 @@ class MemoryBackend:
     def clear(self) -> None:
         """See ``EmbeddedBackend.clear``."""
         self._rows.clear()
+        self._numbers.clear()
 
-    def number(self, ids: Iterable[str]) -> None:
-        """See ``EmbeddedBackend.number``. Nothing refers to what is here."""
+    def rolled_back(self) -> None:
+        """See ``EmbeddedBackend.rolled_back``. Nothing here is ever taken back."""
+
+    def number(self, ids: Iterable[str]) -> dict[str, int]:
+        """See ``EmbeddedBackend.number``."""
+        return {id: self._numbers.setdefault(id, len(self._numbers) + 1) for id in ids}
 
     def append(self, versions: Sequence[Version]) -> None:
         """See ``EmbeddedBackend.append``."""

@@ -267,6 +267,16 @@ class EmbeddedSuite(BackendSuite):
         embedded.apply(1, 0, [put("a", 10, b"x")])
         assert bodies(embedded.scan("")) == [b"x"]
 
+    async def test_a_number_is_kept_and_nobody_else_has_it(self, embedded: EmbeddedBackend) -> None:
+        first = embedded.number(["a", "b", "a"])
+        assert first.keys() == {"a", "b"} and len(set(first.values())) == 2
+        embedded.apply(1, 0, [put("c", 10, b"x")])
+        second = embedded.number(["d", "b", "c", "a"])
+        assert {id: second[id] for id in first} == first and len(set(second.values())) == 4
+        embedded.rolled_back()
+        assert embedded.number(["a", "c", "d"]) == {id: second[id] for id in ("a", "c", "d")}
+        assert embedded.number([]) == {}
+
     async def test_a_cleared_one_is_as_a_fresh_one(self, embedded: EmbeddedBackend) -> None:
         embedded.apply(1, 0, [put("a", 10, b"x"), put("b", 10, b"y")])
         embedded.clear()

@@ -11,6 +11,7 @@ import msgspec
 from ctxd import dbfile
 from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
 from ctxd.backends.sqlite import rows, schema
+from ctxd.backends.sqlite.numbers import Numbers
 
 _VISIBLE = """SELECT rowid FROM version WHERE entity=e.n AND vt<=:vt AND tx<=:tx ORDER BY vt DESC, tx DESC LIMIT 1"""
 
@@ -32,6 +33,7 @@ class SqliteBackend:
 
     def __init__(self, connection: dbfile.Connection) -> None:
         self._connection = connection
+        self._numbers = Numbers(connection)
 
     def create(self) -> None:
         """See ``EmbeddedBackend.create``."""
@@ -41,28 +43,30 @@ class SqliteBackend:
         """See ``EmbeddedBackend.clear``."""
         self._connection.execute("DELETE FROM version").fetchall()
         self._connection.execute("DELETE FROM entity").fetchall()
+        self._numbers.forget()
 
-    def number(self, ids: Iterable[str]) -> None:
+    def rolled_back(self) -> None:
+        """See ``EmbeddedBackend.rolled_back``."""
+        self._numbers.forget()
+
+    def number(self, ids: Iterable[str]) -> dict[str, int]:
         """See ``EmbeddedBackend.number``."""
-        dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in ids])
+        return self._numbers.of(ids)
 
     def append(self, versions: Sequence[Version]) -> None:
         """See ``EmbeddedBackend.append``."""
-        self.number(dict.fromkeys(version.id for version in versions))
-        self._write(versions)
-
-    def _write(self, versions: Iterable[Version]) -> None:
+        numbers = self._numbers.of([version.id for version in versions])
         head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content, crc)"
-        dbfile.insert_rows(self._connection, head, rows.ROW, [rows.of_version(version) for version in versions])
+        values = [rows.of_version(numbers[version.id], version) for version in versions]
+        dbfile.insert_rows(self._connection, head, rows.ROW, values)
 
     def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
         """See ``VersionBackend.apply``."""
-        self.number(dict.fromkeys(change.id for change in changes))
         for change in changes:
             if change.end is None:
-                self._write(self._open_ended(tx, tx_time, change))
+                self.append(self._open_ended(tx, tx_time, change))
             elif change.start < change.end:
-                self._write(self._bounded(tx, tx_time, change, change.end))
+                self.append(self._bounded(tx, tx_time, change, change.end))
 
     def _open_ended(self, tx: int, tx_time: int, change: Change) -> list[Version]:
         written = [Version(change.id, change.start, tx, tx_time, change.body, change.content)]

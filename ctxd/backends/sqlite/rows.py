@@ -15,8 +15,8 @@ from ctxd.backends.port import DamagedVersion, Version
 COLUMNS: Final = "e.id, v.vt, v.tx, v.tx_time, v.body, v.content, v.crc"
 """What a query must select, in order, for ``to_version``."""
 
-ROW: Final = "((SELECT n FROM entity WHERE id=?),?,?,?,?,?,?)"
-"""A row of ``version`` in an INSERT: its id first, looked up."""
+ROW: Final = "(?,?,?,?,?,?,?)"
+"""A row of ``version`` in an INSERT: the number of its entity first."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 """What a check sum is made of: the row as a MessagePack array, which says of each value its type and its length."""
@@ -42,7 +42,7 @@ def to_versions(rows: Iterable[Any]) -> list[Version]:
     return versions
 
 
-def of_version(version: Version) -> tuple[str, int, int, int, bytes | None, bytes | None, int]:
-    """The values that ``ROW`` takes."""
-    fields = (version.id, version.valid_time, version.tx, version.tx_time, version.body, version.content)
-    return (*fields, crc32(_encode(fields)))
+def of_version(number: int, version: Version) -> tuple[int, int, int, int, bytes | None, bytes | None, int]:
+    """The values that ``ROW`` takes of ``version``, whose entity has ``number``."""
+    said = (version.valid_time, version.tx, version.tx_time, version.body, version.content)
+    return (number, *said, crc32(_encode((version.id, *said))))

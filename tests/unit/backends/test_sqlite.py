@@ -6,6 +6,7 @@ import pytest
 
 from ctxd import dbfile
 from ctxd.backends.port import DamagedVersion, Version
+from ctxd.backends.sqlite import numbers
 from ctxd.backends.sqlite.backend import SqliteBackend
 from tests.suites.backend import EmbeddedSuite
 
@@ -52,6 +53,26 @@ def test_a_damaged_row_is_an_error_and_never_an_answer(connection, damage):
     connection.execute(f"UPDATE version SET {damage}")
     with pytest.raises(DamagedVersion, match="version of a"):
         backend.history("a")
+
+
+def test_a_number_that_was_rolled_back_is_given_again(connection):
+    backend = SqliteBackend(connection)
+    backend.create()
+    connection.execute("BEGIN")
+    backend.append([Version("lost", 10, 1, 7, b"x")])
+    connection.execute("ROLLBACK")
+    backend.rolled_back()
+    backend.append([Version("a", 10, 1, 7, b"a"), Version("lost", 10, 1, 7, b"b")])
+    assert [version.body for version in backend.history("a") + backend.history("lost")] == [b"a", b"b"]
+
+
+def test_numbers_beyond_what_memory_holds_are_looked_up(connection, monkeypatch):
+    monkeypatch.setattr(numbers, "_KNOWN_MAX", 10)
+    backend = SqliteBackend(connection)
+    backend.create()
+    given = {id: number for n in range(30) for id, number in backend.number([f"a{n}", f"b{n}"]).items()}
+    assert len(set(given.values())) == 60
+    assert backend.number(given) == given
 
 
 def test_rows_are_the_same_however_many_go_in_at_once(connection):

@@ -68,6 +68,21 @@ async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_bac
     assert report.problems == [] and report.rows == 2
 
 
+async def test_what_a_failed_transaction_called_an_entity_nobody_goes_by(root, monkeypatch):
+    monkeypatch.setattr(limits, "PROBE_S", 0.05)
+    async with running(root) as store:
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
+            assert await failure(store.submit(write(document("t1", "lost")))) == ("disk_full", "not_applied")
+        await until(lambda: store.status().state == "ok")
+        await store.submit(write(document("t2", "second"))).wait()
+        await store.submit(write(document("t1", "first"))).wait()
+    async with running(root) as store:
+        found = await store.bulk(("t1", "t2"), content=True)
+        assert [stored.document.content for stored in found.values()] == ["first", "second"]
+    *_, report = verify(root)
+    assert report.problems == []
+
+
 async def test_a_start_on_a_full_disk_answers_reads_and_takes_writes_once_there_is_room(root, monkeypatch):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
