@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,7 +75,8 @@ def open_writer(path: Path) -> Connection:
         "journal_mode=WAL",
         "synchronous=FULL",
         "mmap_size=0",
-        "cache_size=-65536",
+        # More would cost more: a transaction that put a page of an index in order walks all that is cached at its end.
+        "cache_size=-16384",
         "temp_store=MEMORY",
         # What is deleted or replaced is written over: a purge must leave nothing in a free page.
         "secure_delete=ON",
@@ -158,7 +160,7 @@ def insert_rows(connection: Connection, head: str, values: str, rows: Sequence[S
     at = 0
     for size in CHUNKS:
         while len(rows) - at >= size:
-            flat = [value for row in rows[at : at + size] for value in row]
+            flat = tuple(chain.from_iterable(rows[at : at + size]))
             connection.execute(_insert(head, values, tail, size), flat)
             at += size
 
