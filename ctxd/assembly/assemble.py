@@ -108,7 +108,7 @@ class Assembler:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._landed = 0
         self._lost = 0
-        store.on_durable(self._count)
+        store.on_durable(self._count, types=_SHOWN)
         store.on_lost(self._forget)
 
     async def assemble(self, live: LiveSession, principal: str) -> Assembled:
@@ -323,7 +323,7 @@ class Assembler:
         )
 
     def _count(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        self._landed += sum(any(put.type in _SHOWN for put in write.puts) for write, _ in landed)
+        self._landed += 1
         if any(write.purge is not None for write, _ in landed):
             # A kept rendering may show what was purged, under the same place in the journal.
             self._lost += 1

@@ -66,7 +66,7 @@ class Sessions:
         self._folding = anyio.CapacityLimiter(1)
         self._on_live: list[Callable[[LiveSession], None]] = []
         store.on_lost(self._drop)
-        store.on_durable(self._note)
+        store.on_durable(self._note, types=("session",))
 
     async def start(self) -> list[MountTable]:
         """Know every session there is; returns the mounts of those in sandboxes.

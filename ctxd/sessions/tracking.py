@@ -78,7 +78,7 @@ class Tracking:
         self._busy: OrderedDict[str, float] = OrderedDict()
         self._asked = anyio.Event()
         self._listing = anyio.CapacityLimiter(1)
-        self._store.on_durable(self._land)
+        self._store.on_durable(self._land, types=("segment", "session"))
         sessions.on_live(self._take_up)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -96,6 +96,7 @@ class Tracking:
     # --- who needs what ---
 
     def _land(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+        now = self._clock.monotonic()
         for write, _ in landed:
             session = write.session
             if session is None:
@@ -109,14 +110,13 @@ class Tracking:
                     self._let_go(session)
                     break
             else:
-                self._use(session)
+                self._use(session, now)
+        while self._busy and next(iter(self._busy.values())) < now - BUSY_S:
+            self._busy.popitem(last=False)
 
-    def _use(self, session: str) -> None:
-        now = self._clock.monotonic()
+    def _use(self, session: str, now: float) -> None:
         self._busy[session] = now
         self._busy.move_to_end(session)
-        while next(iter(self._busy.values())) < now - BUSY_S:
-            self._busy.popitem(last=False)
         if self.trackers.tracked.leases(session):
             self.trackers.renew(session)
         elif (live := self._sessions.peek(session)) is not None:

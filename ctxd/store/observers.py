@@ -4,30 +4,41 @@ A write stands, or is lost, whatever its observers do: what one of them raises i
 others nor the store stop.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from ctxd.store.writes import Pending, Write
 
 T = TypeVar("T")
+Landed = Sequence[tuple[Write, Pending]]
 
 
 class Observers:
-    """Callbacks of one store, by what they are told, in the order in which they came."""
+    """Callbacks of one store, by what they are told, in the order in which they came.
+
+    Those of ``on_durable`` stand with the types of entities that they are told of, null for all.
+    """
 
     def __init__(self) -> None:
         self.on_lost: list[Callable[[frozenset[str]], None]] = []
-        self.on_durable: list[Callable[[Sequence[tuple[Write, Pending]]], None]] = []
+        self.on_durable: list[tuple[Callable[[Landed], None], Collection[str] | None]] = []
         self.on_fault: list[Callable[[Exception], None]] = []
 
     def lost(self, sessions: frozenset[str]) -> None:
         """Tell of the sessions whose writes were lost."""
         self._tell(self.on_lost, sessions)
 
-    def durable(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        """Tell of writes that are on the disk."""
-        self._tell(self.on_durable, landed)
+    def durable(self, landed: Landed) -> None:
+        """Tell of writes that are on the disk. What a purge is about is known to none of them: all are told of one."""
+        types = {document.type for write, _ in landed for document in write.puts}
+        everybody = any(write.purge is not None for write, _ in landed)
+        told = [
+            callback
+            for callback, wanted in self.on_durable
+            if everybody or wanted is None or not types.isdisjoint(wanted)
+        ]
+        self._tell(told, landed)
 
     def fault(self, raised: Exception) -> None:
         """Tell what a callback raised."""

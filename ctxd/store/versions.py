@@ -6,7 +6,7 @@ waits for company, and nobody pays for a flush alone. If a transaction fails, so
 nothing of them remains. Reads of anything but a head wait until what was accepted before them is durable or has failed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ from ctxd.store.committer import Committer
 from ctxd.store.group_commit import GroupCommit
 from ctxd.store.journal import Body
 from ctxd.store.loads import fill
-from ctxd.store.observers import Observers
+from ctxd.store.observers import Landed, Observers
 from ctxd.store.operations import Operations, op_text, operation, replay_of
 from ctxd.store.projection.projection import Projection
 from ctxd.store.purge import is_unfinished
@@ -249,9 +249,10 @@ class VersionStore(Answering):
         """Have ``callback`` told the sessions whose accepted writes were lost, before their callers are told."""
         self._observers.on_lost.append(callback)
 
-    def on_durable(self, callback: Callable[[Sequence[tuple[Write, Pending]]], None]) -> None:
-        """Have ``callback`` told every write that became durable, in order, after each commit."""
-        self._observers.on_durable.append(callback)
+    def on_durable(self, callback: Callable[[Landed], None], *, types: Collection[str] | None = None) -> None:
+        """Have ``callback`` told every write that became durable, in order, some of a commit at a time; with ``types``
+        not of those among which none puts an entity of such a type, and none purges."""
+        self._observers.on_durable.append((callback, types))
 
     def on_fault(self, callback: Callable[[Exception], None]) -> None:
         """Have ``callback`` told what a callback of the store or of a ``Pending`` raised: the store goes on."""
