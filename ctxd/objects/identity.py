@@ -28,6 +28,7 @@ RESERVED_PREFIXES: Final = (*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES, "toolcall
 NUMBER_DIGITS: Final = 10
 """Digits of the number in a segment's and an assembly's id: with leading zeros, so that ids sort as numbers do."""
 
+_SEGMENT: Final = f"segment:%s#%0{NUMBER_DIGITS}d"
 _FILE: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -65,6 +66,12 @@ def session_of(id: str) -> str | None:
     return id.partition(":")[2].partition("#")[0] if id.startswith(_OWNED) else None
 
 
+def is_logged(id: str) -> bool:
+    """Whether the entity ``id`` is written once and read back with its neighbours: no newest version of it is kept in
+    memory, and one that was accepted is found once it is durable."""
+    return id.startswith("segment:")
+
+
 def segments_prefix(session: str) -> str:
     """How the ids of all segments of ``session`` begin, and no others."""
     return f"segment:{session}#"
@@ -72,7 +79,7 @@ def segments_prefix(session: str) -> str:
 
 def segment_id(session: str, number: int) -> str:
     """The id of segment ``number`` of ``session``."""
-    return f"segment:{session}#{number:0{NUMBER_DIGITS}d}"
+    return _SEGMENT % (session, number)
 
 
 def assemblies_prefix(session: str) -> str:

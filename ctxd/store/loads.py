@@ -1,6 +1,6 @@
 """Lookups of heads and operation ids, gathered: what one tick asks for is read in one go on a thread."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import anyio
@@ -9,6 +9,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.objects.identity import is_logged
 from ctxd.store import journal
 from ctxd.store.cache import Heads
 from ctxd.store.journal import Body
@@ -84,10 +85,12 @@ class Loads:
             raise CtxdError(batch.error.code, batch.error.message, hint=batch.error.hint)
         return batch
 
-    async def newest(self, ids: dict[str, None], lacks: Callable[[str], bool]) -> dict[str, Stored | None]:
+    async def newest(
+        self, ids: dict[str, None], lacks: Callable[[str], bool], settle: Callable[[], Awaitable[None]]
+    ) -> dict[str, Stored | None]:
         """The newest accepted heads of ``ids``, in their order, null for those that ``lacks`` knows or none are of.
 
-        Raises and cancel: as ``find``.
+        ``settle`` returns once all that was accepted is in the database, or lost. Raises and cancel: as ``find``.
         """
         readings: list[dict[str, Stored | None]] = []
         while True:
@@ -101,6 +104,8 @@ class Loads:
             missing = [id for id in ids if id not in heads]
             if all(map(lacks, missing)):
                 return {id: heads.get(id) for id in ids}
+            if any(map(is_logged, missing)):
+                await settle()
             readings.append((await self.find(missing)).heads)
 
     async def run(self, reader: Reader) -> None:
@@ -123,7 +128,7 @@ class Loads:
     def _answer(self, batch: Batch) -> None:
         for id in batch.written:
             batch.heads.pop(id, None)
-        self._heads.add(batch.heads)
+        self._heads.add({id: head for id, head in batch.heads.items() if not is_logged(id)})
         for message, refute in batch.refuted:
             refute(message)
         batch.done.set()

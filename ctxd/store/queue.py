@@ -10,6 +10,7 @@ from ctxd import limits
 from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.objects.document import Document, Stored
+from ctxd.objects.identity import is_logged
 from ctxd.store import journal
 from ctxd.store.writes import Pending, Write
 
@@ -32,8 +33,9 @@ class Prepared:
         self.write = write
         self.texts: dict[bytes, bytes] = {}
         self.puts = [self._put(document) for document in write.puts]
-        self.puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
-        self.ids = tuple(put.id for put in self.puts)
+        if write.deletes:
+            self.puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
+        self.ids = tuple([put.id for put in self.puts])
         self.body = journal.encode_body(write, self.puts)
         self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(map(len, self.texts.values()))
 
@@ -71,14 +73,19 @@ class Entry:
         seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
         return [Version(put.id, vt, seq, tx_time, put.document or None, put.content) for put in self.prepared.puts]
 
-    def heads(self) -> list[Stored]:
-        """What it puts, as the newest versions, without content."""
-        seq, vt, heads = self.pending.seq, self.pending.vt, []
+    def heads(self) -> list[tuple[Stored, str | None]]:
+        """What it puts and may be asked for by id, as the newest versions without content, each with its text."""
+        seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
+        heads: list[tuple[Stored, str | None]] = []
         # What is deleted comes last, and has no head.
         for document, put in zip(self.write.puts, self.prepared.puts, strict=False):
-            bare = document if document.content is None else msgspec.structs.replace(document, content=None)
-            ref = None if put.content is None else put.content.hex()
-            heads.append(Stored(document=bare, content_ref=ref, valid_time=vt, tx=seq, tx_time=self.tx_time))
+            if is_logged(document.id):
+                continue
+            text, ref = document.content, None
+            if text is not None and put.content is not None:
+                document, ref = msgspec.structs.replace(document, content=None), put.content.hex()
+            head = Stored(document=document, content_ref=ref, valid_time=vt, tx=seq, tx_time=tx_time)
+            heads.append((head, text))
         return heads
 
 

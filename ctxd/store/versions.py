@@ -20,6 +20,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
+from ctxd.objects.identity import is_logged
 from ctxd.observe.tally import Durations
 from ctxd.store import statedir
 from ctxd.store.answering import Answering
@@ -196,18 +197,20 @@ class VersionStore(Answering):
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)
         self._operations.begin(entry)
-        self._sieve.add(prepared.ids if key is None else (*prepared.ids, op_text(key)))
+        names = [id for id in prepared.ids if not is_logged(id)]
+        self._sieve.add(names if key is None else [*names, op_text(key)])
         self._show(entry)
         self._commits.put(entry)
         return pending
 
     def _show(self, entry: Entry) -> None:
         """Make the heads and the text of ``entry`` visible."""
-        for document, head in zip(entry.write.puts, entry.heads(), strict=True):
-            if document.content is not None and head.content_ref is not None:
-                self._texts.put(head.content_ref, document.content)
-            self._heads.put(document.id, head)
-        self._heads.delete(entry.write.deletes, entry.pending.seq)
+        for head, text in entry.heads():
+            if text is not None and head.content_ref is not None:
+                self._texts.put(head.content_ref, text)
+            self._heads.put(head.document.id, head)
+        if entry.write.deletes:
+            self._heads.delete(entry.write.deletes, entry.pending.seq)
         self._loads.note_written(entry.ids)
 
     @property

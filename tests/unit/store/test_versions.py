@@ -7,6 +7,7 @@ import pytest
 from ctxd import dbfile, failpoints, limits
 from ctxd.errors import CtxdError
 from ctxd.store.answers import MISSING
+from ctxd.store.asked import Purge
 from ctxd.store.verify import verify
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import SteppingClock, running
@@ -63,6 +64,33 @@ async def test_what_was_never_written_is_soon_known_without_a_read(root):
             assert await store.replay("host", "new op", b"q", heads=["new id"]) is None
             assert await store.heads(["new id"]) == {"new id": None}
         assert all([await store.replay("host", f"op{n}", b"q") for n in range(100)])
+
+
+async def test_a_logged_entity_is_kept_in_the_database_alone_and_found_all_the_same(root):
+    segment = document("segment:s1#0000000000", "a bundle", type="segment")
+    async with running(root) as store:
+        store.submit(write(document("t1"), segment))
+        accepted = await store.get(segment.id, content=True)
+        assert accepted is not None and accepted.document == segment
+        assert (await store.heads(("t1", segment.id))).keys() == {"t1", segment.id}
+        assert store.cached == 1 and store.peek(segment.id) is MISSING
+        while store.peek("unheard of") is MISSING:
+            await anyio.sleep(0.001)
+        assert store.peek("segment:s1#0000000001") is MISSING, "only a reading tells whether there is one"
+        assert (await store.heads(("segment:s1#0000000001",)))["segment:s1#0000000001"] is None
+        store.submit(write(document("segment:s1#0000000001", type="segment")))
+        assert await store.get("segment:s1#0000000001") is not None, "that there was none was not remembered"
+
+
+async def test_whoever_names_types_is_told_of_commits_that_put_one_of_them(root):
+    async with running(root) as store:
+        told = []
+        store.on_durable(lambda landed: told.append(("chats", len(landed))), types=("chat", "session"))
+        store.on_durable(lambda landed: told.append(("all", len(landed))))
+        await store.submit(write(document("t1"))).wait()
+        await store.submit(write(document("t2"), document("session:s1", type="session"))).wait()
+        await store.submit(write(purge=Purge(("t1",), lambda hashed: hashed))).wait()
+        assert told == [("all", 1), ("chats", 1), ("all", 1), ("chats", 1), ("all", 1)]
 
 
 async def test_reads_see_what_was_accepted_before_them(root):
