@@ -5,7 +5,7 @@ made of; equal secrets have equal tags; text that was redacted once is not chang
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from blake3 import blake3
@@ -20,7 +20,7 @@ KEY_BYTES: Final = 32
 TAG_DIGITS: Final = 8
 """Hex digits of a tag: enough to tell a host's secrets apart, too few to be worth anything."""
 
-_APART: Final = b"\n"
+_APART: Final = "\n"
 """What stands between two texts that are looked at together."""
 
 _NAMED_MAX: Final = 1024
@@ -92,8 +92,8 @@ class Capture:
         """Whether ``value`` and ``texts``, looked at in one go, hold nothing that would be flagged or redacted."""
         if self._policy == "off":
             return True
-        parts = (*_said(value), *(text.encode("utf-8", "surrogatepass") for text in texts))
-        return not self._guard.scanner.hits(_APART.join(parts))
+        said = _APART.join((*_said(value), *texts))
+        return not self._guard.scanner.hits(said.encode("utf-8", "surrogatepass"))
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
         """A JSON value as it is to be kept, names too; a text under a telling name is looked at together with it, and
@@ -126,7 +126,7 @@ class Capture:
         data = text.encode("utf-8", "surrogatepass")
         hits = self._guard.scanner.hits(data)
         if not hits and name and len(text) <= _NAMED_MAX:
-            prefix = _assigned(name)
+            prefix = f'{name}="'.encode("utf-8", "surrogatepass")
             end = len(prefix) + len(data)
             hits = [
                 Hit(hit.rule, hit.start - len(prefix), min(hit.end, end) - len(prefix))
@@ -148,26 +148,22 @@ class Capture:
         return b"".join((*parts, data[at:])).decode("utf-8", "surrogatepass")
 
 
-def _assigned(name: str) -> bytes:
-    return f'{name}="'.encode("utf-8", "surrogatepass")
-
-
-def _said(value: Any) -> Iterator[bytes]:  # noqa: ANN401 - any JSON value
+def _said(value: Any) -> list[str]:  # noqa: ANN401 - any JSON value
     """Every text in ``value``: as it is, for in JSON an escape hides where a word begins, and a short one behind its
     name as well; lists in order, so that lines stand together."""
+    said: list[str] = []
     left: list[tuple[str, Any]] = [("", value)]
     while left:
         name, item = left.pop()
         if isinstance(item, str):
-            data = item.encode("utf-8", "surrogatepass")
-            yield data
+            said.append(item)
             if name and len(item) <= _NAMED_MAX:
-                yield _assigned(name) + data + b'"'
+                said.append(f'{name}="{item}"')
         elif isinstance(item, dict):
-            for key, inner in item.items():
-                yield key.encode("utf-8", "surrogatepass")
-                left.append((key, inner))
+            said += item
+            left += item.items()
         elif isinstance(item, list | tuple):
             if all(isinstance(inner, str) for inner in item):
-                yield from (inner.encode("utf-8", "surrogatepass") for inner in item)
-            left.extend((name, inner) for inner in reversed(item) if name or not isinstance(inner, str))
+                said += item
+            left += [(name, inner) for inner in reversed(item) if name or not isinstance(inner, str)]
+    return said
