@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         self._want_turn()
 
     def _want_turn(self) -> None:
-        if not self._queued and self._intake and not self._is_full():
+        if not self._queued and not self._is_full():
             self._queued = True
             self._lane.turns.want(self)
 
@@ -267,8 +267,10 @@ class Connection(asyncio.Protocol):
         given back."""
         assert self._calls is not None, "work comes after the connection was admitted"
         begin, begun, open_max = self._begin_call, self._open, self._lane.limits.in_flight
-        may_write = self._calls.may_write
+        may_write: bool | None = None
         for place, item in enumerate(items):
+            if may_write is None:
+                may_write = self._calls.may_write
             if not may_write and self._writes(item):
                 self._intake.give_back(items[place:])
                 return True
@@ -279,7 +281,7 @@ class Connection(asyncio.Protocol):
                 self._intake.give_back(items[place + 1 :])
                 return True
             else:
-                may_write = self._calls.may_write
+                may_write = None  # To be looked up if there is another.
         return False
 
     def _writes(self, item: Work) -> bool:
@@ -298,8 +300,10 @@ class Connection(asyncio.Protocol):
         return self._calls.begin_member(member, batch)
 
     def _go_on(self) -> None:
-        self._want_turn()
-        self._close_if_idle()
+        if self._intake:
+            self._want_turn()
+        if self._draining or self._ending:
+            self._close_if_idle()
 
     def _deliver(self, answer: Answer | None) -> None:
         """Send the answer of a call that took its time; to a client that does not read, once it does."""

@@ -17,10 +17,9 @@ def overdue(state: SessionState, window: Collapse, *, turn: int, arriving: str |
     The order is that of activation within each kind: those left over from their turn first, then those chosen.
     """
     oldest = turn - window.turns + 1
-    recency, counts = state.recency, state.calls
+    counts = state.calls
     fallen: list[str] = []
-    for id in state.warm:
-        called, nth = recency[id]
+    for id, (called, nth) in state.warm.items():
         count = counts[called] + (arriving is not None and called == turn)
         if called < oldest or nth < count - window.per_turn:
             fallen.append(id)

@@ -5,9 +5,7 @@ sees, so that a session loaded again is the same session. A write is decided und
 applied at once; if it is lost later, this object is dropped whole and loaded anew.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -27,9 +25,6 @@ from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.ids import chat_id, system_prompt_id
 from ctxd_protocol.sessions import Message, SessionView
-
-OPS_REMEMBERED_MAX: Final = 256
-"""Operation ids of its newest writes that a session knows: more than one connection may have in flight."""
 
 
 class LiveSession:
@@ -71,7 +66,6 @@ class LiveSession:
         self.barred: Mapping[str, Barred] = NO_BARRED
         self._head_vt = head_vt
         self._host_filesystem_id = host_filesystem_id
-        self._ops: OrderedDict[str, None] = OrderedDict()
         self.mounts = self._mount_table()
 
     @property
@@ -138,8 +132,8 @@ class LiveSession:
         elif any(isinstance(self._store.peek(id), Missing) for id in heads):
             await self._store.heads(heads)
         await ticket.reached()
-        if replay is None and call.op_id is not None and call.op_id in self._ops:
-            # The same call was ahead of this one in the queue.
+        if replay is None and call.op_id is not None and not self._store.unheard(call.principal, call.op_id):
+            # The same call may have been ahead of this one in the queue.
             replay = await self._store.replay(call.principal, call.op_id, call.request)
         if replay is None:
             self.require_current()
@@ -254,10 +248,6 @@ class LiveSession:
                 self.mounts = self._mount_table()
             self.assembly, self.context_id, self.preview = head.assembly, head.context_id, head.preview
             self._head_vt = pending.vt
-        if call.op_id is not None:
-            self._ops[call.op_id] = None
-            if len(self._ops) > OPS_REMEMBERED_MAX:
-                self._ops.popitem(last=False)
         self.updated_at = pending.vt
         self.last_pending = pending
 

@@ -24,8 +24,8 @@ class SessionState:
     ``read``: object to the number of the segment that first showed its content. ``turns``: messages by turn; turn 0
     holds what came before the first user message. ``calls``: turn to its count of tool calls. ``recency``: active tool
     call to its turn and its place in that; ``chosen``: active object to the turn in which it was activated by request.
-    ``warm`` and ``chosen_calls`` (by turn) are the active tool calls that the window may collapse. ``segments``: how
-    many made this. ``tail``: changes of sets since the last snapshot.
+    ``warm`` (with its place, as in ``recency``) and ``chosen_calls`` (by turn) are the active tool calls that the
+    window may collapse. ``segments``: how many made this. ``tail``: changes of sets since the last snapshot.
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class SessionState:
         self.calls: dict[int, int] = {}
         self.recency: dict[str, tuple[int, int]] = {}
         self.chosen: dict[str, int] = {}
-        self.warm: OrderedSet = {}
+        self.warm: dict[str, tuple[int, int]] = {}
         self.chosen_calls: dict[int, OrderedSet] = {}
         self.segments = 0
         self.tail = 0
@@ -148,7 +148,8 @@ def check(state: SessionState) -> None:
     assert state.chosen.keys() <= state.active.keys(), "only active objects count as chosen"
     assert not any(is_file_id(id) for id in state.recency), "files have no place in a turn"
     loose = {id for id in state.active if not is_file_id(id) and id not in state.pinned}
-    assert state.warm.keys() == loose - state.chosen.keys(), "warm are the active, unpinned tool calls nobody chose"
+    warm = {id: state.recency[id] for id in loose - state.chosen.keys()}
+    assert state.warm == warm, "warm are the active, unpinned tool calls nobody chose, each with its place"
     chosen = {id: turn for turn, ids in state.chosen_calls.items() for id in ids}
     assert chosen == {id: state.chosen[id] for id in loose & state.chosen.keys()}, "chosen tool calls are kept by turn"
     assert all(state.chosen_calls.values()), "no turn is kept without a chosen tool call"
@@ -200,9 +201,8 @@ def _call(state: SessionState, id: str) -> None:
     nth = state.calls.get(turn, 0)
     state.calls[turn] = nth + 1
     state.active[id] = None
-    state.recency[id] = (turn, nth)
+    state.recency[id] = state.warm[id] = (turn, nth)
     state.read[id] = state.segments
-    state.warm[id] = None
 
 
 def _choose(state: SessionState, id: str) -> None:
@@ -233,7 +233,7 @@ def _warm(state: SessionState, id: str) -> None:
         return
     turn = state.chosen.get(id)
     if turn is None:
-        state.warm[id] = None
+        state.warm[id] = state.recency[id]
     else:
         state.chosen_calls.setdefault(turn, {})[id] = None
 

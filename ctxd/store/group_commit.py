@@ -19,7 +19,7 @@ from ctxd.store.commit_thread import CommitThread
 from ctxd.store.committer import Committer
 from ctxd.store.queue import Entry, Queue
 from ctxd.store.state import Health
-from ctxd.store.writes import Pending, note_submitted
+from ctxd.store.writes import SUBMITTING, Pending
 from ctxd_protocol.objects import Receipt
 
 Outcome = Literal["not_applied", "unknown"]
@@ -85,7 +85,8 @@ class GroupCommit:
         """Append an entry, which is next in the journal's order."""
         self._queue.put(entry)
         self._last = entry.pending
-        note_submitted()
+        if (submitting := SUBMITTING.get()) is not None:
+            submitting.perhaps = True
         if not self._busy and not self._wake.is_set():
             self._wake.set()
 
@@ -187,7 +188,7 @@ class GroupCommit:
         hit("journal.ack")
         for first in range(0, len(batch), _TOLD_AT_ONCE):
             if first:
-                await anyio.lowlevel.cancel_shielded_checkpoint()
+                await _others(1)
             some = batch[first : first + _TOLD_AT_ONCE]
             for entry, chain in zip(some, chains[first : first + _TOLD_AT_ONCE], strict=True):
                 pending = entry.pending
@@ -196,8 +197,7 @@ class GroupCommit:
         if self._committer.low_space:
             self._health.fill("the filesystem of the state directory is nearly full")
         if len(batch) > _SMALL:
-            for _ in range(_GATHERED_TURNS):
-                await anyio.lowlevel.cancel_shielded_checkpoint()
+            await _others(_GATHERED_TURNS)
 
     async def _rest(self) -> Exception | None:
         """Wait for a write. Meanwhile tidy up once, or look whether a full disk has room again."""
@@ -248,3 +248,10 @@ class GroupCommit:
     def _resolve(self, pending: Pending, receipt: Receipt | None, error: CtxdError | None = None) -> None:
         for raised in pending.resolve(receipt, error):
             self._fault(raised)
+
+
+async def _others(turns: int) -> None:
+    """Let others have so many turns of the loop. Cancel: has no effect before the end."""
+    with anyio.CancelScope(shield=True):
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()

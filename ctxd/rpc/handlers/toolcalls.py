@@ -76,11 +76,13 @@ class _Recorder:
         ``alone``: an alias unless the session has the id already: whether it is free would tell of other sessions.
         """
         index = live.state.index
-        alias = toolcall_alias(live.session, harness_id)
         if not is_reserved(harness_id) and (not alone or harness_id in index):
             head = self._store.peek(harness_id)
-            if isinstance(head, Missing) or harness_id in index or (head is None and alias not in index):
+            if isinstance(head, Missing) or harness_id in index:
                 return harness_id, head
+            if head is None and toolcall_alias(live.session, harness_id) not in index:
+                return harness_id, None
+        alias = toolcall_alias(live.session, harness_id)
         return alias, self._store.peek(alias)
 
 
