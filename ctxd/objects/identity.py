@@ -19,6 +19,10 @@ INFRASTRUCTURE_PREFIXES: Final = ("chat:", "session:", "system_prompt:")
 INNER_PREFIXES: Final = ("segment:", "assembly:", "sandbox:", "fence:")
 """How ids of entities begin that are no objects: no client is shown one."""
 
+LOGGED_PREFIX: Final = "segment:"
+"""How ids begin of entities that are written once and read back with their neighbours: no newest version of one is kept
+in memory, and one that was accepted is found once it is durable."""
+
 STORE_PREFIX: Final = "ctxd/"
 """How ids begin of what ctxd keeps for itself in a store that others can use as well."""
 
@@ -64,12 +68,6 @@ _OWNED: Final = ("session:", "system_prompt:", "segment:", "assembly:")
 def session_of(id: str) -> str | None:
     """The session that the entity ``id`` is a part of; null for what several sessions may know."""
     return id.partition(":")[2].partition("#")[0] if id.startswith(_OWNED) else None
-
-
-def is_logged(id: str) -> bool:
-    """Whether the entity ``id`` is written once and read back with its neighbours: no newest version of it is kept in
-    memory, and one that was accepted is found once it is durable."""
-    return id.startswith("segment:")
 
 
 def segments_prefix(session: str) -> str:

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 
 from ctxd import limits
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import is_logged
+from ctxd.objects.identity import LOGGED_PREFIX
 from ctxd.store.answers import MISSING, Change, Missing
 from ctxd.store.cache import Heads, Texts
 from ctxd.store.loads import Loads
@@ -68,7 +68,7 @@ class Answering:
 
     def _lacks(self, id: str) -> bool:
         """Whether there certainly is no entity ``id``."""
-        return self._sieve.lacks(id) and not is_logged(id)
+        return self._sieve.lacks(id) and not id.startswith(LOGGED_PREFIX)
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The newest accepted versions of ``ids``, in their order, without content; null for what does not exist.

@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import is_logged
+from ctxd.objects.identity import LOGGED_PREFIX
 from ctxd.store import journal
 from ctxd.store.cache import Heads
 from ctxd.store.journal import Body
@@ -26,6 +26,7 @@ class Batch:
         # In the order of their asking, which is mostly that of their writing: so a page is read once.
         self.ids: dict[str, None] = {}
         self.written: set[str] = set()
+        self.logged: set[str] = set()
         self.keys: set[Operation] = set()
         self.heads: dict[str, Stored | None] = {}
         self.operations: dict[Operation, tuple[Body, Receipt]] = {}
@@ -104,8 +105,9 @@ class Loads:
             missing = [id for id in ids if id not in heads]
             if all(map(lacks, missing)):
                 return {id: heads.get(id) for id in ids}
-            if any(map(is_logged, missing)):
+            if logged := [id for id in missing if id.startswith(LOGGED_PREFIX)]:
                 await settle()
+                self._next.logged.update(logged)
             readings.append((await self.find(missing)).heads)
 
     async def run(self, reader: Reader) -> None:
@@ -128,7 +130,10 @@ class Loads:
     def _answer(self, batch: Batch) -> None:
         for id in batch.written:
             batch.heads.pop(id, None)
-        self._heads.add({id: head for id, head in batch.heads.items() if not is_logged(id)})
+        kept = batch.heads
+        if batch.logged:
+            kept = {id: head for id, head in kept.items() if id not in batch.logged}
+        self._heads.add(kept)
         for message, refute in batch.refuted:
             refute(message)
         batch.done.set()

@@ -10,7 +10,7 @@ from ctxd import limits
 from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import is_logged
+from ctxd.objects.identity import LOGGED_PREFIX
 from ctxd.store import journal
 from ctxd.store.writes import Pending, Write
 
@@ -79,7 +79,7 @@ class Entry:
         heads: list[tuple[Stored, str | None]] = []
         # What is deleted comes last, and has no head.
         for document, put in zip(self.write.puts, self.prepared.puts, strict=False):
-            if is_logged(document.id):
+            if document.id.startswith(LOGGED_PREFIX):
                 continue
             text, ref = document.content, None
             if text is not None and put.content is not None:

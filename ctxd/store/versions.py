@@ -20,7 +20,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import is_logged
+from ctxd.objects.identity import LOGGED_PREFIX
 from ctxd.observe.tally import Durations
 from ctxd.store import statedir
 from ctxd.store.answering import Answering
@@ -197,7 +197,7 @@ class VersionStore(Answering):
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)
         self._operations.begin(entry)
-        names = [id for id in prepared.ids if not is_logged(id)]
+        names = [id for id in prepared.ids if not id.startswith(LOGGED_PREFIX)]
         self._sieve.add(names if key is None else [*names, op_text(key)])
         self._show(entry)
         self._commits.put(entry)

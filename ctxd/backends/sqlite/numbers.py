@@ -12,7 +12,7 @@ import msgspec
 from ctxd import dbfile
 
 _KNOWN_MAX: Final = 16_384
-"""Numbers kept in memory, some 2 MiB with their names. What is written again is mostly written again soon."""
+"""Numbers kept in memory, some 3 MiB with their names. What is written again is mostly written again soon."""
 
 
 class Numbers:
