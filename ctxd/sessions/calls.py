@@ -28,7 +28,8 @@ def call_of(kind: str, principal: str, params: Any) -> Call:  # noqa: ANN401 - a
     if params.op_id is None:
         return Call(kind, principal)
     # Methods share forms of parameters: without the name, an unpin would be answered as the pin before it was.
-    return Call(kind, principal, params.op_id, blake3(_encode((kind, params))).digest())
+    digest = blake3(_encode((kind, msgspec.structs.replace(params, op_id=None)))).digest()
+    return Call(kind, principal, params.op_id, digest)
 
 
 def kept_result(call: Call, result: msgspec.Struct) -> bytes:
