@@ -210,7 +210,9 @@ class VersionStore(Answering):
                 self._texts.put(head.content_ref, text)
             self._heads.put(head.document.id, head)
         if entry.write.deletes:
-            self._heads.delete(entry.write.deletes, entry.pending.seq)
+            # Of one that is not kept nor may its end be: it would hide what is written under that id again.
+            deleted = [id for id in entry.write.deletes if not id.startswith(LOGGED_PREFIX)]
+            self._heads.delete(deleted, entry.pending.seq)
         self._loads.note_written(entry.ids)
 
     @property

@@ -10,6 +10,7 @@ from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
+from ctxd.sessions.bundles import RUN
 from ctxd.sessions.entering import OwnJournal, enter, here_of, past_of
 from ctxd.store.verify import verify
 from tests.unit.sessions.world import World, code_of, filled, record, say, world
@@ -168,6 +169,17 @@ async def test_a_session_goes_on_elsewhere_and_comes_back(tmp_path: Path) -> Non
         again = await a.assemble()
         assert "a-call" in again
         assert "id=b-call " in again
+    clean(tmp_path / "a")
+
+
+async def test_a_session_that_has_a_bundle_can_be_loaded_after_its_return(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        for n in range(RUN + 4):
+            await a.w.begin("toolcall.record", session="s1", id=f"t{n}", tool="bash", content="out")
+        await b.take(a)
+        await a.take(b)
+        assert (await a.w.sessions.live("s1")).state == (await b.w.sessions.live("s1")).state
     clean(tmp_path / "a")
 
 

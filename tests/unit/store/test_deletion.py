@@ -39,6 +39,16 @@ async def test_a_deleted_entity_can_be_written_again(root):
         assert [stored.document.payload["n"] for stored in await store.history("a")] == [1, 2]
 
 
+async def test_a_deleted_logged_entity_can_be_written_again(root):
+    segment = document("segment:s1#0000000000", "a bundle", type="segment")
+    async with running(root) as store:
+        store.submit(write(segment))
+        store.submit(write(deletes=(segment.id,)))
+        assert await store.get(segment.id) is None
+        store.submit(write(segment))
+        assert (await store.get(segment.id, content=True)).document == segment
+
+
 async def test_a_deletion_is_in_the_journal_s_fold(root):
     async with running(root) as store:
         store.submit(write(document("a")))
