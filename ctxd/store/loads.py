@@ -107,6 +107,9 @@ class Loads:
                 return {id: heads.get(id) for id in ids}
             if logged := [id for id in missing if id.startswith(LOGGED_PREFIX)]:
                 await settle()
+                # A head that came in meanwhile may not be durable: what is read now would be taken for the newest.
+                known = self._heads.known(missing)
+                missing = [id for id in missing if id not in known]
                 self._next.logged.update(logged)
             readings.append((await self.find(missing)).heads)
 

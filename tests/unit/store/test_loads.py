@@ -48,6 +48,24 @@ async def test_a_write_between_a_lookup_and_its_reading_stays_the_newest(tmp_pat
             assert head.tx == pending.seq
 
 
+async def test_a_write_while_a_lookup_waits_for_what_is_pending_stays_the_newest(tmp_path):
+    async with opened(tmp_path / "state") as store:
+        first = await store.submit(prompt("old")).wait()
+    async with opened(tmp_path / "state") as store, anyio.create_task_group() as group:
+        id = "system_prompt:s"
+        with failpoints.armed("journal.flush=sleep:100ms*2"):
+            other = next_version.system_prompt("other", "")
+            store.submit(Write(kind="t", principal="p", puts=(other,)))
+            # What is logged is looked up once what is pending is durable.
+            group.start_soon(store.heads, [id, "segment:s#0000000000"])
+            await anyio.sleep(0.02)
+            pending = store.submit(prompt("new", first.vt + 1))
+            await pending.wait()
+            head = (await store.heads([id]))[id]
+            assert isinstance(head, Stored)
+            assert head.tx == pending.seq
+
+
 async def test_more_heads_than_the_cache_holds_are_answered_whole_and_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "HEADS_CACHED_MAX", 10)
     names = [f"n{number}" for number in range(700)]
