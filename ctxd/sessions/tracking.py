@@ -78,7 +78,8 @@ class Tracking:
         self._busy: OrderedDict[str, float] = OrderedDict()
         self._asked = anyio.Event()
         self._listing = anyio.CapacityLimiter(1)
-        self._store.on_durable(self._land, types=("segment", "session"))
+        # Of all types: an edit of a file that its session knows is a write of that file alone, and is work as well.
+        self._store.on_durable(self._land)
         sessions.on_live(self._take_up)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

@@ -91,6 +91,27 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
         assert (await authors(world, id))[1:] == [("file.index", "s"), (KIND, None)]
 
 
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-8")
+async def test_a_session_whose_write_is_of_a_file_alone_is_at_work(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    fake, tracked = FakeWatcher(), Tracked()
+    fake.mkdir(str(tmp_path))
+    trackers = FileTrackers(SystemClock(), tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at))
+    async with running(tmp_path / "state") as world, tracking(world, trackers) as made:
+        await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
+        id = await world.read("s", file)
+        await followed(made, id)
+        made.trackers.release("s")
+        file.write_text("2, its own")
+        edited = await world.call("file.index", session="s", path=str(file), cause="edit")
+        assert edited.outcome == "updated"
+        (change,) = await world.store.changes(after=edited.receipt.seq - 1, limit=1)
+        assert [put[0] for put in change.puts] == [id], "it changes no set"
+        assert tracked.leases("s"), "whoever is at work again is followed again"
+
+
 @asynccontextmanager
 async def found_by_a_tracker(tmp_path: Path, *readers: str) -> AsyncIterator[tuple[World, Path, str]]:
     """A file that ``readers`` read and of which a tracker stored the second version; nothing is at work."""
