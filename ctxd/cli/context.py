@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from ctxd.cli.command import Command, Invocation, common, session_argument
+from ctxd.cli.difference import print_diff, unified
 from ctxd.cli.exits import USAGE, Stop
 from ctxd.cli.names import session_id
 from ctxd.cli.screen import Colour, cell
@@ -26,8 +27,8 @@ _LOOKS: Final[dict[Section, tuple[str, Colour]]] = {
 
 @click.command(
     cls=Command,
-    examples="ctx context\nctx context s1 --text | less\nctx context s1 --turn 3\nctx context s1 --diff 3 4\n"
-    "ctx context s1 --diff t2 t5\nctx context s1 --plan 8000",
+    examples="ctx context\nctx context s1 --text | less\nctx context s1 --turn 3\nctx context s1 --diff t3 t4\n"
+    "ctx context s1 --diff 3 5\nctx context s1 --plan 8000",
 )
 @session_argument
 @click.option("--text", "as_text", is_flag=True, help="The context itself, byte for byte into a pipe.")
@@ -160,31 +161,14 @@ def _show_plan(run: Invocation, plan: BudgetPlan) -> None:
 
 
 def _diff(run: Invocation, client: SyncClient, session: str, a: str, b: str) -> None:
-    import difflib
-
     before, after = (_recorded(client, session, each) for each in (a, b))
-    lines = list(
-        difflib.unified_diff(
-            before.text.splitlines(keepends=True),
-            after.text.splitlines(keepends=True),
-            f"assembly {before.number} (turn {before.turn})",
-            f"assembly {after.number} (turn {after.turn})",
-        )
+    lines = unified(
+        before.text, after.text, *(f"assembly {each.number} (turn {each.turn})" for each in (before, after))
     )
     if run.screen.as_json:
         run.screen.document({"from": before.number, "to": after.number, "diff": "".join(lines)})
         return
     print_diff(run, lines)
-
-
-def print_diff(run: Invocation, lines: list[str]) -> None:
-    """The lines of a unified diff, coloured where that is wanted."""
-    colours: dict[str, Colour] = {"+": "green", "-": "red", "@": "cyan"}
-    for line in lines:
-        text = line.rstrip("\n")
-        shown = cell(text) if run.screen.terminal else text
-        colour = colours.get(text[:1])
-        run.screen.line(run.screen.paint(shown, colour) if colour else shown)
 
 
 def _recorded(client: SyncClient, session: str, which: str) -> AssembledContext:

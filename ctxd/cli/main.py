@@ -39,7 +39,7 @@ _EXAMPLES: Final = """
 ctx status
 ctx session ls
 ctx context
-ctx context s1 --diff 3 4
+ctx context s1 --diff t3 t4
 ctx object cat /workspace/a.py -s s1
 ctx doctor
 """

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -45,12 +46,21 @@ def session_if_any(client: SyncClient, given: str | None) -> str | None:
 
 
 def object_id(client: SyncClient, session: str | None, given: str) -> str:
-    """The object that is meant: an id as it is, or a path, absolute or starting with a dot, as the session sees it."""
+    """The object that is meant: an id as it is, or a file's path as the session sees it.
+
+    A relative path starts at the current directory, else at the session's; an id goes before a path of the same name.
+    Raises: ``Stop`` for a path that can only be one, and is of no object.
+    """
     if not given.startswith(("/", "./", "../")):
-        return given
+        return given if session is None else _by_either(client, session, given)
     if session is None:
         raise Stop(USAGE, f"{given!r} is a path, and paths belong to a session", hint="name one with -s SESSION")
-    return client.file_resolve(session, os.path.abspath(given)).object
+    found = client.file_resolve(session, os.path.abspath(given))
+    if not found.known:
+        message = f"there is no object of the file {found.display_path}"
+        hint = "ctx object ls names those that are known; an agent has to read or list it"
+        raise Stop(NOT_FOUND, message, hint=hint, symbol="object_not_found")
+    return found.object
 
 
 def moment_ms(text: str, now_ms: int) -> int:
@@ -68,6 +78,19 @@ def moment_ms(text: str, now_ms: int) -> int:
         raise Stop(
             USAGE, f"{text!r} is no point in time", hint="write 2h, 2026-05-01T12:00, or milliseconds since 1970"
         ) from None
+
+
+def _by_either(client: SyncClient, session: str, given: str) -> str:
+    # What this socket does not offer, or does not take, is told by the call that the name is for.
+    with suppress(InvalidCall):
+        try:
+            client.object_get(given, session=session, content=False)
+        except NotFound:
+            for path in (os.path.abspath(given), given):
+                found = client.file_resolve(session, path)
+                if found.known:
+                    return found.object
+    return given
 
 
 def _only_session(client: SyncClient) -> str:

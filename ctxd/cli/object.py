@@ -1,14 +1,16 @@
 """``ctx object``: what is known of files and tool calls, now and at any earlier time."""
 
+import json
 from typing import Any
 
 import click
 
 from ctxd.cli.command import Command, Group, Invocation, common, listing, paged, session_option, tell_more
-from ctxd.cli.context import print_diff
+from ctxd.cli.difference import print_diff, unified
 from ctxd.cli.exits import NOT_FOUND, Stop
 from ctxd.cli.names import moment_ms, object_id, session_if_any
-from ctxd.cli.words import count, moment, short
+from ctxd.cli.screen import cell
+from ctxd.cli.words import count, moment, short, size
 from ctxd.clock import SystemClock
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.objects import ObjectType, ObjectVersion
@@ -66,7 +68,7 @@ def ls(
 @session_option
 @common
 def cat(run: Invocation, object: str, session: str | None) -> None:
-    """Print the newest content of OBJECT, byte for byte into a pipe."""
+    """Print the newest content of OBJECT, byte for byte into a pipe; of a chat or a session what it holds, as JSON."""
     with run.client() as client:
         id, name = _names(client, object, session)
         found = client.object_get(name, session=id).object
@@ -127,19 +129,10 @@ def history(
 @common
 def diff(run: Invocation, object: str, a: int | None, b: int | None, session: str | None) -> None:
     """Compare two versions of OBJECT by their journal sequences; without B the newest, without A the one before."""
-    import difflib
-
     with run.client() as client:
         id, name = _names(client, object, session)
         before, after = _two_versions(client, name, id, a, b)
-    lines = list(
-        difflib.unified_diff(
-            _content(before).splitlines(keepends=True),
-            _content(after).splitlines(keepends=True),
-            f"{before.display_path or before.id} seq {before.tx}",
-            f"{after.display_path or after.id} seq {after.tx}",
-        )
-    )
+    lines = _difference(before, after)
     if run.screen.as_json:
         run.screen.document({"from": before.tx, "to": after.tx, "diff": "".join(lines)})
     else:
@@ -164,17 +157,42 @@ def _two_versions(
     return client.object_get(object, session=session, valid_time=before.valid_time, tx=b).object, after
 
 
-def _content(version: ObjectVersion) -> str:
+def _difference(before: ObjectVersion, after: ObjectVersion) -> list[str]:
+    names = [f"{each.display_path or each.id} seq {each.tx}" for each in (before, after)]
+    for each in (before, after):
+        if _text(each) is None and each.state == "present":
+            if (before.content_hash, before.source_hash) == (after.content_hash, after.source_hash):
+                return []
+            return [cell(f"{names[0]} and {names[1]} differ: of seq {each.tx} no text is kept, {_why(each)}") + "\n"]
+    return unified(_text(before) or "", _text(after) or "", *names)
+
+
+def _text(version: ObjectVersion) -> str | None:
+    """What there is to print: a version's content, or what a chat or a session holds; null where no text is kept."""
+    if version.type in ("chat", "session"):
+        held = {name: value for name, value in version.payload.items() if name != "content"}
+        return json.dumps(held, indent=2, ensure_ascii=False) + "\n"
     content: Any = version.payload.get("content")
-    return content if isinstance(content, str) else ""
+    return content if isinstance(content, str) else None
+
+
+def _why(version: ObjectVersion) -> str:
+    match version.payload.get("kind"):
+        case "binary":
+            return "it is binary"
+        case "too_large":
+            return f"it is too large: {size(version.payload['size_bytes'])}"
+    return f"it is {version.state}"
 
 
 def _print(run: Invocation, version: ObjectVersion) -> None:
     if run.screen.as_json:
         run.screen.document(version)
         return
-    if not isinstance(version.payload.get("content"), str):
-        raise Stop(
-            NOT_FOUND, f"{version.id} has no text: it is {version.state}", hint="--json shows what is known of it"
-        )
-    run.screen.content(_content(version))
+    text = _text(version)
+    if text is None:
+        unread = version.state == "unread"
+        hint = "ctx activate reads it" if unread else "--json shows what is known of it"
+        name = version.display_path or version.id
+        raise Stop(NOT_FOUND, f"{name} has no text: {_why(version)}", hint=hint, symbol="no_text")
+    run.screen.content(text)

@@ -167,6 +167,67 @@ def test_objects_are_listed_read_compared_and_read_as_of_a_time(real, session):
     assert real("object", "as-of", file, str(rows[2]["valid_time"])).code == 3, "unread: there is no text"
 
 
+def test_an_object_is_named_by_a_path_from_here_or_from_where_its_agent_works(real, running, session, monkeypatch):
+    id = real("object", "ls", "--type", "file", "-q").out.strip()
+    assert real("object", "cat", "a.py").out == "one\ntwo\n", "from the session's working directory"
+    monkeypatch.setattr("os.getcwd", lambda: "/w")
+    assert real("object", "cat", "./a.py").out == "one\ntwo\n"
+    assert real("activate", "a.py").out.startswith(id)
+    call = f"call-of-{session.id}"
+    with connect_sync(running.socket) as client:
+        client.file_index(session.id, f"/w/{call}", content="a file that is called as a tool call is")
+    assert real("object", "cat", call).out == "a.py\n", "an id goes before a name"
+
+
+def test_a_path_of_no_object_is_told_by_the_path_that_was_typed(real, session):
+    ran = real("object", "cat", "/w/none.py")
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith(
+        "ctx: there is no object of the file /w/none.py; ctx object ls names those that are known"
+    )
+    assert "no object id=none.py" in real("object", "cat", "none.py").err
+
+
+def test_a_diff_is_one_that_patch_takes_whatever_ends_the_lines(real, running, session):
+    with connect_sync(running.socket) as client:
+        for text in ("a\fb", "a\fc\n", "a\fc\r\nd"):
+            file = client.file_index(session.id, "/w/odd.txt", content=text).object
+    newest, middle, oldest = [str(row["tx"]) for row in real("object", "history", file, "--json").json["items"]]
+    ran = real("object", "diff", file, oldest, middle)
+    assert ran.out.split("\n")[2:] == ["@@ -1 +1 @@", "-a\fb", "\\ No newline at end of file", "+a\fc", ""]
+    assert real("object", "diff", file, oldest, middle, "--json").json["diff"] == ran.out
+    last = real("object", "diff", file, middle, newest).out
+    assert last.split("\n")[3:] == ["-a\fc", "+a\fc\r", "+d", "\\ No newline at end of file", ""]
+
+
+def test_what_no_text_is_kept_of_says_why(real, running, session, tmp_path):
+    (tmp_path / "tree/b.bin").write_bytes(b"\x00")
+    with (tmp_path / "tree/large").open("wb") as large:
+        large.truncate(2**30)
+    with connect_sync(running.socket) as client:
+        file = client.file_index(session.id, "/w/b.bin").object
+        client.file_index(session.id, "/w/large")
+        (tmp_path / "tree/b.bin").write_bytes(b"\x01\x00")
+        client.file_index(session.id, "/w/b.bin")
+        (tmp_path / "tree/seen").write_text("x")
+        client.file_discover(session.id, ["/w/seen"])
+    assert "/w/b.bin has no text: it is binary; --json shows" in real("object", "cat", file).err
+    assert "/w/large has no text: it is too large: 1.0 GiB" in real("object", "cat", "/w/large").err
+    assert "/w/seen has no text: it is unread; ctx activate reads it" in real("object", "cat", "/w/seen").err
+    assert re.fullmatch(
+        r"/w/b\.bin seq \d+ and /w/b\.bin seq \d+ differ: of seq \d+ no text is kept, it is binary\n",
+        real("object", "diff", file).out,
+    )
+
+
+def test_chats_and_sessions_are_printed_and_compared(real, session):
+    assert '"content": "second"' in real("object", "cat", f"chat:{session.id}").out
+    assert f'"chat_ref": "chat:{session.id}"' in real("object", "cat", f"session:{session.id}").out
+    diff = real("object", "diff", f"chat:{session.id}").out
+    assert [line for line in diff.splitlines() if line.startswith("+") and "second" in line]
+    assert "second" not in real("object", "as-of", f"chat:{session.id}", "--tx", "1").out
+
+
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_purge_that_is_thought_better_of_destroys_nothing_and_asks_beside_the_data(real, session, monkeypatch, more):
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
