@@ -2,15 +2,19 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def shown_as(make: Callable[..., Any], *, bound: int = 0) -> Callable[[F], F]:
+_AWAITED = re.compile(r"\(await (.+?\))\)")
+
+
+def shown_as(make: Callable[..., Any], *, bound: int = 0, awaited: bool = True) -> Callable[[F], F]:
     """Give a method the name, docstring and parameters of ``make``, less the first ``bound``, which the method
-    knows."""
+    knows. A method that is not ``awaited`` shows an example that awaits nothing."""
 
     def dress(method: F) -> F:
         signature = inspect.signature(make)
@@ -18,6 +22,8 @@ def shown_as(make: Callable[..., Any], *, bound: int = 0) -> Callable[[F], F]:
         this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         dressed = functools.wraps(make)(method)
         dressed.__signature__ = signature.replace(parameters=[this, *parameters])  # type: ignore[attr-defined]
+        if not awaited and make.__doc__:
+            dressed.__doc__ = _AWAITED.sub(r"\1", make.__doc__).replace("await ", "")
         return dressed  # type: ignore[return-value]
 
     return dress

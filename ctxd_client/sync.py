@@ -57,7 +57,7 @@ def connect_sync(
 
 
 def _blocking(make: Callable[P, Call[R]]) -> "Callable[Concatenate[SyncClient, P], R]":
-    @shown_as(make)
+    @shown_as(make, awaited=False)
     def method(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.call(make(*args, **kwargs))
 
@@ -65,7 +65,7 @@ def _blocking(make: Callable[P, Call[R]]) -> "Callable[Concatenate[SyncClient, P
 
 
 def _of_session(make: Callable[Concatenate[str, P], Call[R]]) -> "Callable[Concatenate[SyncSession, P], R]":
-    @shown_as(make, bound=1)
+    @shown_as(make, bound=1, awaited=False)
     def method(self: "SyncSession", /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.client.call(make(self.id, *args, **kwargs))
 

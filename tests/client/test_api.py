@@ -76,6 +76,18 @@ def test_a_method_says_what_it_does_with_an_example_that_calls_it(method):
         assert re.search(rf"Example: ``.*client\.{attribute(method)}\(", doc)
 
 
+@pytest.mark.parametrize("kind", [SyncClient, SyncSession])
+def test_an_example_of_the_synchronous_twin_is_plain_code(kind):
+    examples = [
+        (name, re.findall(r"Example: ``(.*?)``", getattr(kind, name).__doc__ or "", re.S)) for name in public(kind)
+    ]
+    assert sum(len(found) for _, found in examples) > 10
+    for name, found in examples:
+        for example in found:
+            assert "await" not in example, name
+            compile(" ".join(example.split()), name, "exec")
+
+
 @pytest.mark.requirement("CLT-1")
 def test_both_handles_have_the_same_methods_with_the_same_parameters():
     assert public(Session) == public(SyncSession)
