@@ -97,8 +97,9 @@ async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -
     carrying = await store.bulk(ends, content=True)
     if len(carrying) < len(ends):
         raise CtxdError("corrupt", f"segments of session {session} are missing")
-    tail = await store.scan(prefix, after=ends[-1] if ends else "")
     first = len(ends) * RUN
+    # Those that came in since then are of a session that somebody else has loaded meanwhile.
+    tail = await store.scan(prefix, after=ends[-1] if ends else "", limit=count - first)
 
     def read() -> tuple[list[Delta | None], list[int], Segments]:
         deltas: list[Delta | None] = []

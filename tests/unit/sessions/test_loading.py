@@ -3,11 +3,12 @@
 import random
 from pathlib import Path
 
+import anyio
 import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.state import check
-from tests.unit.sessions.world import filled, record, world
+from tests.unit.sessions.world import filled, record, say, world
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +53,25 @@ async def test_a_long_session_is_the_same_out_of_its_bundles_and_out_of_its_segm
         await last.pending.wait()
     async with world(tmp_path / "state") as w:
         assert (await w.sessions.live("s1")).state == again.state
+
+
+async def test_a_session_that_goes_on_while_it_is_read_is_read_as_it_was(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w, anyio.create_task_group() as group:
+        await w.call("session.create", agent="a", session="s1")
+        turns = 0
+
+        async def go_on() -> None:
+            nonlocal turns
+            while True:
+                await say(w, "s1", ("user", "on"))
+                turns += 1
+
+        group.start_soon(go_on)
+        for _ in range(20):
+            before = turns
+            read = await w.sessions.as_of("s1")
+            assert before <= read.state.turn <= turns + 1
+        group.cancel_scope.cancel()
 
 
 async def test_idle_sessions_are_unloaded_and_come_back_equal(tmp_path: Path) -> None:
