@@ -23,7 +23,10 @@ class Numbers:
         self._known: dict[str, int] = {}
 
     def of(self, ids: Iterable[str]) -> dict[str, int]:
-        """The number of each of ``ids``, given to it now if it has none. Part of the caller's transaction."""
+        """The number of each of ``ids``, given to it now if it has none. Part of the caller's transaction.
+
+        Raises: SqlFailed if the table does not say what it was told.
+        """
         known = self._known
         numbers = {id: known.get(id, 0) for id in ids}
         if unknown := [id for id, number in numbers.items() if number == 0]:
@@ -50,5 +53,8 @@ class Numbers:
 
     def _found(self, ids: Sequence[str]) -> dict[str, int]:
         query = "SELECT e.id, e.n FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value"
-        found: list[Any] = self._connection.execute(query, (msgspec.json.encode(ids).decode(),)).fetchall()
-        return dict(found)
+        rows: list[Any] = self._connection.execute(query, (msgspec.json.encode(ids).decode(),)).fetchall()
+        found: dict[str, int] = dict(rows)
+        if len(found) < len(ids):
+            raise dbfile.SqlFailed(f"{len(ids) - len(found)} entities have no number though all were given one")
+        return found

@@ -66,6 +66,14 @@ def test_a_number_that_was_rolled_back_is_given_again(connection):
     assert [version.body for version in backend.history("a") + backend.history("lost")] == [b"a", b"b"]
 
 
+def test_an_entity_that_gets_no_number_is_an_error_and_no_row_of_another(connection):
+    backend = SqliteBackend(connection)
+    backend.create()
+    connection.execute("CREATE TRIGGER lossy BEFORE INSERT ON entity WHEN new.id='b' BEGIN SELECT raise(IGNORE); END")
+    with pytest.raises(dbfile.SqlFailed, match="1 entities have no number"):
+        backend.append([Version("a", 10, 1, 7, b"x"), Version("b", 10, 1, 7, b"y")])
+
+
 def test_numbers_beyond_what_memory_holds_are_looked_up(connection, monkeypatch):
     monkeypatch.setattr(numbers, "_KNOWN_MAX", 10)
     backend = SqliteBackend(connection)
