@@ -17,6 +17,7 @@ _COMMANDS: Final = {
     "migrate": "ctxd.commands.migrate:migrate",
     "requeue": "ctxd.commands.requeue:requeue",
     "doctor": "ctxd.commands.xtdb:check_node",
+    "completion": "ctxd.commands.completion:completion",
 }
 
 

@@ -42,3 +42,15 @@ class Stop(Exception):
         self.message = message
         self.hint = hint
         self.symbol = symbol
+
+
+class OutputFailed(Stop):
+    """Standard output takes no more, for ``reason``: what was to be said is lost."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(
+            FAILURE,
+            f"standard output cannot be written: {reason.strerror or reason}",
+            hint="write to where there is room",
+            symbol="output_failed",
+        )

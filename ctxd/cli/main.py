@@ -10,7 +10,7 @@ import click
 
 from ctxd import __version__
 from ctxd.cli.command import Group, Invocation, adopt
-from ctxd.cli.exits import FAILURE, INTERRUPTED, MEANINGS, OK, USAGE, ReaderGone, Stop
+from ctxd.cli.exits import FAILURE, INTERRUPTED, MEANINGS, OK, USAGE, OutputFailed, ReaderGone, Stop
 from ctxd.cli.screen import cell
 
 _COMMANDS: Final = {
@@ -81,12 +81,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     as_json = "--json" in words
     try:
         result = cli.main(args=words, prog_name="ctx", standalone_mode=False)
-        sys.stdout.flush()
+        _flush()
         return result if isinstance(result, int) else OK
     except (BrokenPipeError, ReaderGone):
-        # The reader has seen enough. Standard output is pointed elsewhere, or Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()  # the reader has seen enough
         return OK
+    except OutputFailed as stop:
+        _write_no_more()
+        return _tell(stop, as_json=as_json)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
@@ -98,6 +100,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _tell(stop, as_json=as_json)
     except Exception as error:  # noqa: BLE001 - what is no failed call is raised again
         return _tell(_failed(error), as_json=as_json)
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(error) from error
+
+
+def _write_no_more() -> None:
+    # Standard output is pointed elsewhere, or Python would complain at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: click.ClickException) -> Stop:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TextIO
 
-from ctxd.cli.exits import ReaderGone
+from ctxd.cli.exits import OutputFailed, ReaderGone
 
 Colour = Literal["bold", "dim", "red", "green", "yellow", "blue", "magenta", "cyan"]
 
@@ -146,6 +146,8 @@ class Screen:
             self.out.write(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
         except BrokenPipeError as error:
             raise ReaderGone from error
+        except OSError as error:
+            raise OutputFailed(error) from error
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -65,8 +65,13 @@ def told(report: Any) -> str:  # noqa: ANN401 - a Report, which is imported only
 
 
 def show(as_json: bool, document: object, text: str) -> None:
-    """Print the answer on standard output: the document as JSON, or the text."""
-    click.echo(msgspec.json.encode(document).decode() if as_json else text)
+    """Print the answer on standard output: the document as JSON, or the text; or end the program saying why not."""
+    try:
+        click.echo(msgspec.json.encode(document).decode() if as_json else text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        fail(f"standard output cannot be written: {error.strerror}; write to where there is room", 1)
 
 
 def progress(text: str) -> None:

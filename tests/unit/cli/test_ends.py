@@ -90,6 +90,18 @@ def test_a_socket_that_one_may_not_connect_to_is_a_matter_of_permission(ctx, mon
     assert "another user or group" in ran.err
 
 
+@pytest.mark.parametrize("words", [("status",), ("rpc",), ("rpc", "rpc.discover"), ("status", "--json")])
+def test_output_that_cannot_be_written_is_a_failure_with_one_line(running, words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ctxd.cli.main", *words, "--socket", running.socket],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "standard output cannot be written: No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 def test_no_answer_in_time_is_124(scripted, daemon):
     daemon.script["daemon.status"] = lambda seen: HOLD
     ran = scripted("--timeout", "0.1", "status")

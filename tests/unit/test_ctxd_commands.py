@@ -1,0 +1,55 @@
+"""What every command of ``ctxd`` shares: help with examples, completion, and how it fails to write."""
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+
+from ctxd.__main__ import main
+
+
+def ctxd(*words, **environ):
+    return subprocess.run(
+        [sys.executable, "-c", "from ctxd.__main__ import main; main(prog_name='ctxd')", *words],
+        capture_output=True, text=True, timeout=60, env=environ or None,
+    )  # fmt: skip
+
+
+def leaves(command):
+    if not isinstance(command, click.Group):
+        return [command]
+    context = click.Context(command)
+    return [leaf for name in command.list_commands(context) for leaf in leaves(command.get_command(context, name))]
+
+
+def test_the_help_of_every_command_has_an_example():
+    for command in leaves(main):
+        assert "ctxd " in (command.help or "").partition("Examples:")[2], command.name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_by_the_script_that_is_printed(shell):
+    done = ctxd("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"_CTXD_COMPLETE={shell}_complete" in done.stdout
+    assert json.loads(ctxd("completion", shell, "--json").stdout)["script"] + "\n" == done.stdout
+    word = "ver" if shell == "fish" else "1"
+    offered = ctxd(COMP_WORDS="ctxd ver", COMP_CWORD=word, _CTXD_COMPLETE=f"{shell}_complete")
+    assert "verify" in offered.stdout
+
+
+def test_an_answer_that_cannot_be_written_ends_with_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ctxd", "completion", "zsh"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "ctxd: standard output cannot be written: No space left on device; write to where there is room\n"
+    )
