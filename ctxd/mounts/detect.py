@@ -100,8 +100,9 @@ def from_mountinfo(text: str) -> Detected:
     """The mappings that ``/proc/self/mountinfo`` of a sandbox shows: the binds of directories of one filesystem.
 
     Ignored: kernel filesystems, the sandbox's root, whole filesystems and Btrfs subvolumes (their path on the host is
-    not told), the runtime's own files, directories deleted since, paths that are no UTF-8, and mounts that a later one
-    hides. Raises: CtxdError invalid_params for a line of another form, and for text that no bytes are read as.
+    not told), what lies outside the root that the text was read in, the runtime's own files, directories deleted since,
+    paths that are no UTF-8, and mounts that a later one hides. Raises: CtxdError invalid_params for a line of another
+    form, and for text that no bytes are read as.
     """
     try:
         os.fsencode(text)
@@ -143,6 +144,8 @@ def _why_no_bind(line: Mounted) -> str | None:
         reason = "what was mounted is deleted"
     elif line.mount_point in _OWN_FILES:
         reason = "the runtime's own file"
+    elif ".." in line.root.split("/"):
+        reason = "what was mounted lies outside the root that this was read in"
     elif not (_is_absolute(line.root) and _is_absolute(line.mount_point)):
         reason = "its paths are not absolute"
     elif not (_is_text(line.root) and _is_text(line.mount_point)):

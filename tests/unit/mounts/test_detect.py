@@ -101,6 +101,7 @@ MOUNTINFO = rf"""
 1043 1035 252:2 / /data rw,relatime - xfs /dev/vdb rw
 1044 1035 0:40 /@home/a /sub rw,relatime - btrfs /dev/vdc rw
 1045 1035 252:1 /home/a/old//deleted /old rw,relatime - ext4 /dev/vda1 rw
+1048 1035 252:1 /../other /outside rw,relatime - ext4 /dev/vda1 rw
 1046 1035 252:1 /home/a/first /twice rw,relatime - ext4 /dev/vda1 rw
 1047 1046 252:1 /home/a/second /twice rw,relatime - ext4 /dev/vda1 ro
 """.lstrip()
@@ -128,6 +129,7 @@ def test_every_other_line_of_mountinfo_is_named_with_its_reason() -> None:
         "/data": "a whole xfs filesystem, whose path on the host is not told",
         "/sub": "Btrfs tells a path within its subvolumes, not on the host",
         "/old": "what was mounted is deleted",
+        "/outside": "what was mounted lies outside the root that this was read in",
         "/twice": "a later mount hides it",
     }
 
