@@ -144,13 +144,19 @@ def _why_no_bind(line: Mounted) -> str | None:
         reason = "what was mounted is deleted"
     elif line.mount_point in _OWN_FILES:
         reason = "the runtime's own file"
-    elif ".." in line.root.split("/"):
-        reason = "what was mounted lies outside the root that this was read in"
-    elif not (_is_absolute(line.root) and _is_absolute(line.mount_point)):
-        reason = "its paths are not absolute"
-    elif not (_is_text(line.root) and _is_text(line.mount_point)):
-        reason = "its paths are not UTF-8"
+    else:
+        reason = _why_no_path(line)
     return reason
+
+
+def _why_no_path(line: Mounted) -> str | None:
+    if ".." in line.root.split("/"):
+        return "what was mounted lies outside the root that this was read in"
+    if not (_is_absolute(line.root) and _is_absolute(line.mount_point)):
+        return "its paths are not absolute"
+    if not (_is_text(line.root) and _is_text(line.mount_point)):
+        return "its paths are not UTF-8"
+    return None
 
 
 def _is_text(path: str) -> bool:
