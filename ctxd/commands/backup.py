@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ctxd.commands.terminal import config_option, fail, json_option, show, state_dir_option, state_root
+from ctxd.commands.terminal import config_option, json_option, refuse, show, state_dir_option, state_root
 from ctxd.errors import StateDirError
 
 
@@ -27,7 +27,7 @@ def backup(directory: Path, as_json: bool, state_dir: Path | None, config: Path 
     try:
         manifest = copy(root, directory)
     except (StateDirError, OSError) as error:
-        fail(str(error), error.exit_code if isinstance(error, StateDirError) else 1)
+        refuse(error)
     size = sum(file.size for file in manifest.files)
     summary = f"{directory}: {len(manifest.files)} files, {size:,} bytes, up to journal row {manifest.head_seq}"
     show(as_json, msgspec.to_builtins(manifest), summary)

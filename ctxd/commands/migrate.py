@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ctxd.commands.projecting import Place, counted, end, perform, place, projected, url_option
-from ctxd.commands.terminal import EXITS, config_option, fail, json_option, progress, show, state_dir_option, told
+from ctxd.commands.terminal import EXITS, config_option, json_option, progress, refuse, show, state_dir_option, told
 from ctxd.errors import StateDirError
 
 
@@ -54,7 +54,7 @@ def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
         report, folded = checked(at.root, step)
     except StateDirError as error:
         progress("")
-        fail(str(error), error.exit_code)
+        refuse(error)
     progress("")
     how = f"{folded:,} rows were folded again" if folded else "the embedded versions are what the journal says"
     document = {**msgspec.to_builtins(report), "worst": report.worst, "folded": folded}

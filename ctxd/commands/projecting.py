@@ -9,7 +9,7 @@ import anyio
 import click
 import msgspec
 
-from ctxd.commands.terminal import EXIT_CONFIG, EXITS, fail, progress, show
+from ctxd.commands.terminal import EXIT_CONFIG, EXITS, fail, progress, refuse, show
 from ctxd.errors import StateDirError
 from ctxd_protocol.status import ProjectionStatus
 
@@ -49,7 +49,10 @@ def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     try:
         return anyio.run(work)
-    except (GivenUp, StateDirError) as error:
+    except StateDirError as error:
+        progress("")
+        refuse(error)
+    except GivenUp as error:
         progress("")
         fail(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -9,8 +9,8 @@ import msgspec
 from ctxd.commands.terminal import (
     EXITS,
     config_option,
-    fail,
     json_option,
+    refuse,
     show,
     state_dir_option,
     state_root,
@@ -37,6 +37,6 @@ def restore(directory: Path, as_json: bool, state_dir: Path | None, config: Path
     try:
         report = put_back(directory, root)
     except (StateDirError, OSError) as error:
-        fail(str(error), error.exit_code if isinstance(error, StateDirError) else 1)
+        refuse(error)
     show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, f"{root}: {told(report)}")
     sys.exit(EXITS[report.worst])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ctxd.commands.terminal import EXIT_CONFIG, config_option, fail, state_dir_option
+from ctxd.commands.terminal import EXIT_CONFIG, config_option, fail, refuse, state_dir_option
 from ctxd.errors import StateDirError
 from ctxd.process import leave, spare_the_collector
 
@@ -58,5 +58,5 @@ def run(
     try:
         code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
     except StateDirError as error:
-        fail(str(error), error.exit_code)
+        refuse(error)
     leave(code)

@@ -10,12 +10,21 @@ from typing import Any, Final, NoReturn
 import click
 import msgspec
 
+from ctxd.errors import StateDirError
 from ctxd.lazy_group import LazyGroup
 
 EXITS: Final = {None: 0, "warning": 1, "damage": 2, "data_loss": 3}
 """A check's exit code, by the worst it found."""
 
 EXIT_CONFIG: Final = 78
+
+_REMEDIES: Final = {
+    10: "name another place",
+    69: "stop it first, or name another socket: --socket PATH",
+    73: "name another place",
+    75: "stop it first, or name another state: --state-dir PATH",
+}
+"""What helps when a state, a backup or a socket is refused, by exit code; other refusals say it themselves."""
 
 state_dir_option = click.option(
     "--state-dir", type=click.Path(path_type=Path), help="Where the state is kept; as configured if left out."
@@ -78,6 +87,13 @@ def progress(text: str) -> None:
     """Replace the line of progress on a terminal; nothing is told elsewhere."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+
+def refuse(error: StateDirError | OSError) -> NoReturn:
+    """Say on standard error why a place is refused and what helps, and end the program with its exit code."""
+    code = error.exit_code if isinstance(error, StateDirError) else 1
+    remedy = _REMEDIES.get(code)
+    fail(f"{error}; {remedy}" if remedy else str(error), code)
 
 
 def fail(message: str, code: int) -> NoReturn:

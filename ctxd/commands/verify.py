@@ -11,9 +11,9 @@ from ctxd.commands.projecting import Place, counted, end, perform, place, url_op
 from ctxd.commands.terminal import (
     EXITS,
     config_option,
-    fail,
     json_option,
     progress,
+    refuse,
     show,
     state_dir_option,
     state_root,
@@ -50,7 +50,7 @@ def verify(store: bool, store_url: str | None, as_json: bool, state_dir: Path | 
         for report in check(root):
             progress(f"{report.phase}: {report.done}")
     except StateDirError as error:
-        fail(str(error), error.exit_code)
+        refuse(error)
     progress("")
     show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, told(report))
     sys.exit(EXITS[report.worst])

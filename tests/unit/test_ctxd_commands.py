@@ -8,6 +8,8 @@ import click
 import pytest
 
 from ctxd.__main__ import main
+from ctxd_client import connect_sync
+from tests.client.running import Running
 
 
 def ctxd(*words, **environ):
@@ -53,3 +55,30 @@ def test_an_answer_that_cannot_be_written_ends_with_one_line():
     assert done.stderr == (
         "ctxd: standard output cannot be written: No space left on device; write to where there is room\n"
     )
+
+
+def test_a_place_that_is_refused_is_told_with_what_helps(tmp_path):
+    (tmp_path / "file").write_text("")
+    none, some, file = tmp_path / "none", tmp_path, tmp_path / "file"
+    for words, code, told in (
+        (("verify", "--state-dir", none), 10, f"there is no state in {none}; name another place"),
+        (("restore", some, "--state-dir", none), 10, "has no manifest.json; name another place"),
+        (("run", "--ephemeral", "--socket", file), 73, f"{file} is there and is no socket; name another place"),
+        (("run", "--state-dir", file, "--socket", none), 73, "File exists; name another place"),
+    ):
+        done = ctxd(*map(str, words))
+        assert (done.returncode, done.stdout) == (code, ""), words
+        assert done.stderr.startswith("ctxd: ")
+        assert done.stderr.endswith(f"{told}\n")
+
+
+def test_a_state_and_a_socket_in_use_name_their_holder_and_the_flag_for_another(tmp_path):
+    with Running(tmp_path, keep_state=True) as running:
+        with connect_sync(running.socket) as client:
+            pid = client.daemon_status().pid
+        done = ctxd("run", "--ephemeral", "--socket", running.socket)
+        assert done.returncode == 69
+        assert done.stderr.endswith(f"(pid {pid}); stop it first, or name another socket: --socket PATH\n")
+        done = ctxd("run", "--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "s.sock"))
+        assert done.returncode == 75
+        assert done.stderr.endswith(f"process {pid}; stop it first, or name another state: --state-dir PATH\n")
