@@ -12,6 +12,8 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
 _AGE: Final = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)(?:\s+ago)?$")
+_FARTHEST_MS: Final = 2**53 - 1
+_DIGITS_MAX: Final = 16
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
@@ -66,18 +68,24 @@ def object_id(client: SyncClient, session: str | None, given: str) -> str:
 def moment_ms(text: str, now_ms: int) -> int:
     """A point in time in ms since 1970: such a number, an age (``2h``), or ISO 8601, local unless it names an offset.
 
-    Raises: ``Stop``.
+    Raises: ``Stop``, also for a time that is not within 2^53 ms of 1970.
     """
-    if text.isdigit():
-        return int(text)
-    if age := _AGE.match(text.strip()):
-        return now_ms - round(float(age[1]) * _UNIT_MS[age[2]])
+    found = _moment_ms(text.strip(), now_ms)
+    if found is None or not -_FARTHEST_MS <= found <= _FARTHEST_MS:
+        hint = "write 2h, 2026-05-01T12:00, or milliseconds since 1970"
+        raise Stop(USAGE, f"{text!r} is no point in time", hint=hint)
+    return found
+
+
+def _moment_ms(text: str, now_ms: int) -> int | None:
+    if text.isdigit() and text.isascii():
+        return int(text) if len(text) <= _DIGITS_MAX else None
     try:
+        if age := _AGE.match(text):
+            return now_ms - round(float(age[1]) * _UNIT_MS[age[2]])
         return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise Stop(
-            USAGE, f"{text!r} is no point in time", hint="write 2h, 2026-05-01T12:00, or milliseconds since 1970"
-        ) from None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _by_either(client: SyncClient, session: str, given: str) -> str:

@@ -13,12 +13,16 @@ from ctxd_client.wire import Call
 from ctxd_protocol.methods import METHODS, Params
 
 
+def _completed(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    return [name for name in METHODS if name.startswith(begun)]
+
+
 @click.command(
     cls=Command,
     examples='ctx rpc\nctx rpc context.current\nctx rpc session.get \'{"session": "s1"}\'\n'
     "echo '{\"limit\": 2}' | ctx rpc session.list -",
 )
-@click.argument("method", required=False)
+@click.argument("method", required=False, shell_complete=_completed)
 @click.argument("params", required=False, metavar="[JSON|-]")
 @common
 def rpc(run: Invocation, method: str | None, params: str | None) -> None:

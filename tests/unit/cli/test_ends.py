@@ -279,6 +279,11 @@ def test_the_completion_knows_the_commands():
     assert "plain,session" in done.stdout
 
 
+def test_the_completion_knows_the_methods():
+    done = process("rpc", _CTX_COMPLETE="bash_complete", COMP_WORDS="ctx rpc mount", COMP_CWORD="2")
+    assert done.stdout == "plain,mount.detect\n"
+
+
 def test_a_version_takes_well_under_a_second_even_on_a_busy_machine():
     times = []
     for _ in range(3):
