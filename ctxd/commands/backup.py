@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ctxd.commands.terminal import config_option, json_option, refuse, show, state_dir_option, state_root
+from ctxd.commands.terminal import config_option, json_option, progress, refuse, show, state_dir_option, state_root
 from ctxd.errors import StateDirError
 
 
@@ -25,9 +25,11 @@ def backup(directory: Path, as_json: bool, state_dir: Path | None, config: Path 
 
     root = state_root(state_dir, config)
     try:
-        manifest = copy(root, directory)
+        manifest = copy(root, directory, lambda what, done: progress(f"{what}: {done:,}"))
     except (StateDirError, OSError) as error:
+        progress("")
         refuse(error)
+    progress("")
     size = sum(file.size for file in manifest.files)
     summary = f"{directory}: {len(manifest.files)} files, {size:,} bytes, up to journal row {manifest.head_seq}"
     show(as_json, msgspec.to_builtins(manifest), summary)

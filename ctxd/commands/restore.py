@@ -10,6 +10,7 @@ from ctxd.commands.terminal import (
     EXITS,
     config_option,
     json_option,
+    progress,
     refuse,
     show,
     state_dir_option,
@@ -35,8 +36,10 @@ def restore(directory: Path, as_json: bool, state_dir: Path | None, config: Path
 
     root = state_root(state_dir, config)
     try:
-        report = put_back(directory, root)
+        report = put_back(directory, root, lambda what, done: progress(f"{what}: {done:,}"))
     except (StateDirError, OSError) as error:
+        progress("")
         refuse(error)
+    progress("")
     show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, f"{root}: {told(report)}")
     sys.exit(EXITS[report.worst])

@@ -6,6 +6,7 @@ file. A folder without manifest is no backup.
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, Literal
 
@@ -26,6 +27,14 @@ _EXIT_REFUSED: Final = 73
 _EXIT_DAMAGED: Final = 2
 _PAGES_STEP: Final = 4_096
 _READ_BYTES: Final = 1024 * 1024
+
+
+Step = Callable[[str, int], None]
+"""Is told what is being done, and how much of it is."""
+
+
+def _unheard(what: str, done: int) -> None:
+    """Nobody wants to know."""
 
 
 _PATH: Final = r"^(state\.db|artifacts/[0-9a-f]{2}/[0-9a-f]{64})$(?!\n)"
@@ -53,8 +62,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[File, ...]
 
 
-def backup(root: Path, destination: Path) -> Manifest:
+def backup(root: Path, destination: Path, step: Step = _unheard) -> Manifest:
     """Copy the state directory ``root`` to ``destination``, which is made or empty. Blocks; a daemon may be running.
+
+    ``step`` is told of pages and artifacts copied, and then what ``verify`` tells of the copy.
 
     Raises: StateDirError if there is no state, ``destination`` is in it or not empty, or what was copied is damaged.
     ``dbfile``'s errors. Whatever fails, no manifest is left.
@@ -68,32 +79,35 @@ def backup(root: Path, destination: Path) -> Manifest:
     _make_empty(destination)
     try:
         with dbfile.faults():
-            _copy_database(database, destination / "state.db")
-            _copy_artifacts(root, destination)
+            _copy_database(database, destination / "state.db", step)
+            _copy_artifacts(root, destination, step)
     except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
         raise StateDirError(f"{root} cannot be copied: {error}", exit_code=_EXIT_IO) from error
-    report = _verified(destination)
+    report = _verified(destination, step)
     files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
     manifest = Manifest(head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files)
     _write_synced(destination / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
     return manifest
 
 
-def restore(source: Path, root: Path) -> Report:
+def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
     """Put the backup ``source`` into the state directory ``root``, which is made or empty, and check it there. Blocks.
 
+    ``step`` is told of files compared with the manifest and copied, and then what ``verify`` tells of them.
     Raises: StateDirError if ``source`` is no backup or damaged, or ``root`` is not empty or in use.
     """
     manifest = _read_manifest(source)
     if all(file.path != "state.db" for file in manifest.files):
         raise StateDirError(f"the manifest of {source} names no state.db", exit_code=_EXIT_DAMAGED)
-    for file in manifest.files:
+    for done, file in enumerate(manifest.files):
+        step("comparing files", done)
         if not (source / file.path).is_file() or _describe(source, source / file.path) != file:
             raise StateDirError(f"{source / file.path} is not what the manifest says", exit_code=_EXIT_DAMAGED)
     _make_empty(root)
     held = statedir.hold(root)
     try:
-        for file in manifest.files:
+        for done, file in enumerate(manifest.files):
+            step("copying files", done)
             target = root / file.path
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _copy_file(source / file.path, target)
@@ -102,7 +116,7 @@ def restore(source: Path, root: Path) -> Report:
         witness.write(Head(manifest.head_seq, bytes.fromhex(manifest.head_chain)), sync=True)
         witness.close()
         _become_another(root / "state.db")
-        report = _verified(root)
+        report = _verified(root, step)
         if report.digest != manifest.digest:
             raise StateDirError(f"{root} does not hold what was backed up", exit_code=_EXIT_DAMAGED)
         return report
@@ -116,12 +130,20 @@ def _make_empty(folder: Path) -> None:
         raise StateDirError(f"{folder} is not empty", exit_code=_EXIT_REFUSED)
 
 
-def _copy_database(source: Path, target: Path) -> None:
+def _copy_database(source: Path, target: Path, step: Step) -> None:
+    copied = 0
+
+    def next_pages() -> None:
+        nonlocal copied
+        hit("backup.copy")
+        step("copying pages", copied)
+        copied += _PAGES_STEP
+
     # Made before SQLite does: open to nobody else, and so is its log.
     os.close(_create(target))
     reader, writer = dbfile.open_reader(source), dbfile.open_copy(target)
     try:
-        dbfile.copy(reader, writer, pages=_PAGES_STEP, step=lambda: hit("backup.copy"))
+        dbfile.copy(reader, writer, pages=_PAGES_STEP, step=next_pages)
     finally:
         writer.close()
         reader.close()
@@ -135,14 +157,15 @@ def _become_another(database: Path) -> None:
         connection.close()
 
 
-def _copy_artifacts(root: Path, destination: Path) -> None:
+def _copy_artifacts(root: Path, destination: Path, step: Step) -> None:
     """Copy what the copied database refers to: an artifact is on the disk before a row that names it."""
     sources, targets = ArtifactStore(root / "artifacts"), ArtifactStore(destination / "artifacts")
     targets.create()
     reader = dbfile.open_reader(destination / "state.db")
     try:
-        for (ref,) in reader.execute("SELECT hash FROM content WHERE bytes IS NULL"):
+        for done, (ref,) in enumerate(reader.execute("SELECT hash FROM content WHERE bytes IS NULL")):
             hit("backup.copy")
+            step("copying artifacts", done)
             targets.write(sources.read(ref.hex()))
     except CtxdError as error:
         raise StateDirError(error.message, exit_code=_EXIT_DAMAGED) from error
@@ -150,8 +173,10 @@ def _copy_artifacts(root: Path, destination: Path) -> None:
         reader.close()
 
 
-def _verified(root: Path) -> Report:
-    *_, report = verify(root)
+def _verified(root: Path, step: Step) -> Report:
+    report = Report()
+    for report in verify(root):
+        step(report.phase, report.done)
     if report.worst not in (None, "warning"):
         raise StateDirError(f"{root} is damaged: {report.problems[0].message}", exit_code=_EXIT_DAMAGED)
     for name in ("state.db-wal", "state.db-shm"):

@@ -112,8 +112,8 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
         "sandbox": sandbox,
         "s": lived.id,
         "file": file,
-        "first": str(rows[0].valid_time),
-        "last": str(rows[-1].valid_time),
+        "first": str(rows[0].tx),
+        "last": str(rows[-1].tx),
     }
     for command, use in USES.items():
         done = ctx(daemon, *shlex.split(f"{command} {use.format(**names)}"), "--json")

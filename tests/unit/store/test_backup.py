@@ -46,6 +46,17 @@ async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_p
         assert store.journal_id != restored
 
 
+async def test_who_waits_is_told_how_far_it_has_come(root, tmp_path):
+    told: list[tuple[str, int]] = []
+    backup(root, tmp_path / "backup", lambda *step: told.append(step))
+    assert told[:2] == [("copying pages", 0), ("copying artifacts", 0)]
+    assert {"structure", "journal", "versions", "content"} <= {what for what, _ in told}
+    told.clear()
+    restore(tmp_path / "backup", tmp_path / "again", lambda *step: told.append(step))
+    assert told[:4] == [("comparing files", 0), ("comparing files", 1), ("copying files", 0), ("copying files", 1)]
+    assert {"structure", "journal", "versions", "content"} <= {what for what, _ in told}
+
+
 @pytest.mark.parametrize("place", ["", "backup", "artifacts/deep/backup"])
 async def test_a_backup_into_the_state_itself_is_refused(root, tmp_path, place):
     (tmp_path / "alias").symlink_to(root)
