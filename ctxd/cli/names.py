@@ -9,10 +9,9 @@ from typing import Final
 from ctxd.cli.exits import CONFLICT, NOT_FOUND, USAGE, Stop
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 
 _AGE: Final = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)(?:\s+ago)?$")
-_FARTHEST_MS: Final = 2**53 - 1
 _DIGITS_MAX: Final = 16
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
@@ -71,7 +70,7 @@ def moment_ms(text: str, now_ms: int) -> int:
     Raises: ``Stop``, also for a time that is not within 2^53 ms of 1970.
     """
     found = _moment_ms(text.strip(), now_ms)
-    if found is None or not -_FARTHEST_MS <= found <= _FARTHEST_MS:
+    if found is None or abs(found) > SAFE_INTEGER_MAX:
         hint = "write 2h, 2026-05-01T12:00, or milliseconds since 1970"
         raise Stop(USAGE, f"{text!r} is no point in time", hint=hint)
     return found
