@@ -5,7 +5,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from ctxd.commands.terminal import config_option, json_option, progress, refuse, show, state_dir_option, state_root
+from ctxd.commands.terminal import (
+    config_option,
+    json_option,
+    progress,
+    refuse,
+    show,
+    state_dir_option,
+    state_root,
+    stepped,
+)
 from ctxd.errors import StateDirError
 
 
@@ -25,7 +34,7 @@ def backup(directory: Path, as_json: bool, state_dir: Path | None, config: Path 
 
     root = state_root(state_dir, config)
     try:
-        manifest = copy(root, directory, lambda what, done: progress(f"{what}: {done:,}"))
+        manifest = copy(root, directory, stepped)
     except (StateDirError, OSError) as error:
         progress("")
         refuse(error)

@@ -8,7 +8,17 @@ import click
 import msgspec
 
 from ctxd.commands.projecting import Place, counted, end, perform, place, projected, url_option
-from ctxd.commands.terminal import EXITS, config_option, json_option, progress, refuse, show, state_dir_option, told
+from ctxd.commands.terminal import (
+    EXITS,
+    config_option,
+    json_option,
+    progress,
+    refuse,
+    show,
+    state_dir_option,
+    stepped,
+    told,
+)
 from ctxd.errors import StateDirError
 
 
@@ -47,11 +57,8 @@ def _to_xtdb(at: Place, as_json: bool) -> NoReturn:
 def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
     from ctxd.store.refold import checked
 
-    def step(what: str, done: int) -> None:
-        progress(f"{what}: {done:,}")
-
     try:
-        report, folded = checked(at.root, step)
+        report, folded = checked(at.root, stepped)
     except StateDirError as error:
         progress("")
         refuse(error)

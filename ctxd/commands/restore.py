@@ -15,6 +15,7 @@ from ctxd.commands.terminal import (
     show,
     state_dir_option,
     state_root,
+    stepped,
     told,
 )
 from ctxd.errors import StateDirError
@@ -36,7 +37,7 @@ def restore(directory: Path, as_json: bool, state_dir: Path | None, config: Path
 
     root = state_root(state_dir, config)
     try:
-        report = put_back(directory, root, lambda what, done: progress(f"{what}: {done:,}"))
+        report = put_back(directory, root, stepped)
     except (StateDirError, OSError) as error:
         progress("")
         refuse(error)

@@ -89,6 +89,11 @@ def progress(text: str) -> None:
         click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
 
+def stepped(what: str, done: int) -> None:
+    """Show what is being done, and how far it has come."""
+    progress(f"{what}: {done:,}")
+
+
 def refuse(error: StateDirError | OSError) -> NoReturn:
     """Say on standard error why a place is refused and what helps, and end the program with its exit code."""
     code = error.exit_code if isinstance(error, StateDirError) else 1

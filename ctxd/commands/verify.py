@@ -17,6 +17,7 @@ from ctxd.commands.terminal import (
     show,
     state_dir_option,
     state_root,
+    stepped,
     told,
 )
 from ctxd.errors import StateDirError
@@ -41,14 +42,11 @@ def verify(store: bool, store_url: str | None, as_json: bool, state_dir: Path | 
     """
     if store or store_url is not None:
         _compare(place(state_dir, store_url, config), as_json)
-    from ctxd.store.verify import Report
-    from ctxd.store.verify import verify as check
+    from ctxd.store.verify import verified
 
     root = state_root(state_dir, config)
-    report = Report()
     try:
-        for report in check(root):
-            progress(f"{report.phase}: {report.done}")
+        report = verified(root, stepped)
     except StateDirError as error:
         refuse(error)
     progress("")

@@ -6,7 +6,6 @@ file. A folder without manifest is no backup.
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, Literal
 
@@ -18,7 +17,7 @@ from ctxd.artifacts.store import ArtifactStore, sync_folder
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.failpoints import hit
 from ctxd.store import journal, statedir
-from ctxd.store.verify import Report, verify
+from ctxd.store.verify import Report, Step, verified
 from ctxd.store.witness import Head, WitnessFile
 
 _EXIT_NO_STATE: Final = 10
@@ -27,10 +26,6 @@ _EXIT_REFUSED: Final = 73
 _EXIT_DAMAGED: Final = 2
 _PAGES_STEP: Final = 4_096
 _READ_BYTES: Final = 1024 * 1024
-
-
-Step = Callable[[str, int], None]
-"""Is told what is being done, and how much of it is."""
 
 
 def _unheard(what: str, done: int) -> None:
@@ -174,9 +169,7 @@ def _copy_artifacts(root: Path, destination: Path, step: Step) -> None:
 
 
 def _verified(root: Path, step: Step) -> Report:
-    report = Report()
-    for report in verify(root):
-        step(report.phase, report.done)
+    report = verified(root, step)
     if report.worst not in (None, "warning"):
         raise StateDirError(f"{root} is damaged: {report.problems[0].message}", exit_code=_EXIT_DAMAGED)
     for name in ("state.db-wal", "state.db-shm"):

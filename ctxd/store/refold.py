@@ -14,14 +14,14 @@ from ctxd.errors import StateDirError
 from ctxd.store import journal, statedir
 from ctxd.store.backend import backend_of
 from ctxd.store.digest import fold
-from ctxd.store.verify import Report, verify
+from ctxd.store.verify import Report, Step, verified
 
 _EXIT_NO_STATE: Final = 10
 _EXIT_DAMAGED: Final = 2
 _STEP: Final = 1_000
 
 
-def checked(root: Path, step: Callable[[str, int], None]) -> tuple[Report, int]:
+def checked(root: Path, step: Step) -> tuple[Report, int]:
     """See that the tables of the state directory ``root`` are what its journal says, folding it again if they are not.
 
     ``step`` is told what is looked at, and how much of it. Returns: the last verification, and how many rows were
@@ -32,23 +32,16 @@ def checked(root: Path, step: Callable[[str, int], None]) -> tuple[Report, int]:
         raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
     state = statedir.hold(root)
     try:
-        report, folded = _verified(root, step), 0
+        report, folded = verified(root, step), 0
         if report.worst not in (None, "warning"):
             try:
                 folded = refold(database, lambda done: step("folding", done))
             except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed, ValueError) as error:
                 raise StateDirError(f"{database} cannot be folded again: {error}", exit_code=_EXIT_DAMAGED) from error
-            report = _verified(root, step)
+            report = verified(root, step)
         return report, folded
     finally:
         state.close()
-
-
-def _verified(root: Path, step: Callable[[str, int], None]) -> Report:
-    report = Report()
-    for report in verify(root):
-        step(report.phase, report.done)
-    return report
 
 
 def refold(database: Path, step: Callable[[int], None]) -> int:

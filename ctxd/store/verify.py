@@ -3,7 +3,7 @@
 Reads one snapshot on a connection that writes nothing, so it works beside a running daemon as well as without one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -66,6 +66,18 @@ class Report:
         """Add a problem; past a thousand only count on the severest being told."""
         if len(self.problems) < _PROBLEMS_MAX:
             self.problems.append(Problem(severity, message))
+
+
+Step = Callable[[str, int], None]
+"""Is told what is being done, and how much of it is."""
+
+
+def verified(root: Path, step: Step) -> Report:
+    """What ``verify`` came to, with ``step`` told of each phase as it grows. Raises: as that."""
+    report = Report()
+    for report in verify(root):
+        step(report.phase, report.done)
+    return report
 
 
 def verify(root: Path) -> Iterator[Report]:
