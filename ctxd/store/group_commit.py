@@ -19,7 +19,7 @@ from ctxd.store.commit_thread import CommitThread
 from ctxd.store.committer import Committer
 from ctxd.store.queue import Entry, Queue
 from ctxd.store.state import Health
-from ctxd.store.writes import SUBMITTING, Pending
+from ctxd.store.writes import Pending, note_submitted
 from ctxd_protocol.objects import Receipt
 
 Outcome = Literal["not_applied", "unknown"]
@@ -85,8 +85,7 @@ class GroupCommit:
         """Append an entry, which is next in the journal's order."""
         self._queue.put(entry)
         self._last = entry.pending
-        if (submitting := SUBMITTING.get()) is not None:
-            submitting.perhaps = True
+        note_submitted()
         if not self._busy and not self._wake.is_set():
             self._wake.set()
 

@@ -38,7 +38,7 @@ from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.witness import WitnessFile
-from ctxd.store.writes import Pending, Write, note_submitted
+from ctxd.store.writes import Pending, Write, note_perhaps
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import StoreStatus
 
@@ -235,7 +235,7 @@ class VersionStore(Answering):
         Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
         """
         key = (principal, op_id)
-        forget = note_submitted(not self.unheard(*key))
+        forget = note_perhaps(not self.unheard(*key))
         found: Entry | tuple[Body, Receipt] | None = self._operations.under_way(key)
         while found is None:
             self._health.require_readable()

@@ -51,8 +51,14 @@ SUBMITTING: Final[ContextVar[Submitting | None]] = ContextVar("SUBMITTING", defa
 """What the store notes submitted writes in, null for nothing: it tells what became of the write of a failed call."""
 
 
-def note_submitted(perhaps: bool = True) -> Callable[[], None]:
-    """Note in ``SUBMITTING`` that a write was submitted, ``perhaps``. Returns: what takes the note back."""
+def note_submitted() -> None:
+    """Note in ``SUBMITTING`` that a write was submitted."""
+    if (submitting := SUBMITTING.get()) is not None:
+        submitting.perhaps = True
+
+
+def note_perhaps(perhaps: bool) -> Callable[[], None]:
+    """Note in ``SUBMITTING`` whether one may have been submitted before. Returns: what takes the note back."""
     submitting = SUBMITTING.get() or Submitting()
     before = submitting.perhaps
     submitting.perhaps = before or perhaps
