@@ -13,7 +13,6 @@ from anyio.to_thread import run_sync
 
 from ctxd import limits
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import LOGGED_PREFIX
 from ctxd.store.answers import MISSING, Change, Missing
 from ctxd.store.cache import Heads, Texts
 from ctxd.store.loads import Loads
@@ -64,11 +63,7 @@ class Answering:
     def peek(self, id: str) -> Stored | None | Missing:
         """The newest accepted version of ``id`` without waiting; ``MISSING`` when only a reading would tell."""
         head = self._heads.get(id)
-        return None if head is MISSING and self._lacks(id) else head
-
-    def _lacks(self, id: str) -> bool:
-        """Whether there certainly is no entity ``id``."""
-        return self._sieve.lacks(id) and not id.startswith(LOGGED_PREFIX)
+        return None if head is MISSING and self._sieve.lacks(id) else head
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The newest accepted versions of ``ids``, in their order, without content; null for what does not exist.
@@ -76,7 +71,7 @@ class Answering:
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
         self._health.require_readable()
-        return await self._loads.newest(dict.fromkeys(ids), self._lacks, self._settle)
+        return await self._loads.newest(dict.fromkeys(ids), self._sieve.lacks, self._settle)
 
     async def get(
         self, id: str, *, valid_time: int | None = None, tx: int | None = None, content: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 _BITS: Final = 27
-"""Bits of an index: 16 MiB in memory. With a million keys one lookup in 4,000 is left to the database, with ten one in
+"""Bits of an index: 16 MiB in memory. With a million keys one lookup in 3,400 is left to the database, with ten one in
 50."""
 _MASK: Final = (1 << _BITS) - 1
 _NEAR: Final = 511

@@ -197,8 +197,7 @@ class VersionStore(Answering):
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)
         self._operations.begin(entry)
-        names = [id for id in prepared.ids if not id.startswith(LOGGED_PREFIX)]
-        self._sieve.add(names if key is None else [*names, op_text(key)])
+        self._sieve.add(prepared.ids if key is None else (*prepared.ids, op_text(key)))
         self._show(entry)
         self._commits.put(entry)
         return pending
