@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = [*sorted((ROOT / "ctxd").rglob("*.py")), *sorted((ROOT / "ctxd_client").rglob("*.py"))]
 PRODUCT += sorted((ROOT / "protocol").rglob("*.py"))
 BESIDE_IT = [*sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "bench").rglob("*.py"))]
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 BANNED_NAMES = {"utils", "util", "helpers", "common", "misc", "base", "core", "manager", "managers", "impl"}
 
