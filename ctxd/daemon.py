@@ -368,17 +368,20 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
         settings=None if reread is None else Settings(config, reread),
         threshold=threshold,
     )
-    code = 0
+    code, refusal = 0, None
     try:
         anyio.run(daemon.run, backend_options={"use_uvloop": True})
     except* StoreFailed as failed:
         log.critical("store.failed", reason=str(_first(failed)))
         code = _EXIT_IO
     except* StateDirError as refused:
-        raise _first(refused) from None
+        refusal = _first(refused)
     except* Exception as bug:
         log.critical("daemon.failed", exc_info=bug)
         code = os.EX_SOFTWARE
+    if refusal is not None:
+        # Raised after the try: Python before 3.11.4 wraps an exception raised inside except* in a new group.
+        raise refusal
     return code
 
 

@@ -1,8 +1,11 @@
 """What every command of ``ctxd`` shares: help with examples, completion, and how it fails to write."""
 
 import json
+import os
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import click
 import pytest
@@ -10,6 +13,8 @@ import pytest
 from ctxd.__main__ import main
 from ctxd_client import connect_sync
 from tests.client.running import Running
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def ctxd(*words, **environ):
@@ -82,3 +87,29 @@ def test_a_state_and_a_socket_in_use_name_their_holder_and_the_flag_for_another(
         done = ctxd("run", "--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "s.sock"))
         assert done.returncode == 75
         assert done.stderr.endswith(f"process {pid}; stop it first, or name another state: --state-dir PATH\n")
+
+
+def system_python():
+    """The Python of the operating system, if it can load the packages of this environment; it is often older."""
+    program = "/usr/bin/python3"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = subprocess.run([program, "--version"], capture_output=True, text=True) if os.path.exists(program) else None
+    if found is None or not found.stdout.startswith(f"Python {version}."):
+        pytest.skip(f"needs Python {version} at {program}")
+    return program
+
+
+def test_a_start_error_is_one_line_with_its_exit_code_on_the_operating_systems_python(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    done = subprocess.run(
+        [system_python(), "-m", "ctxd", "run", "--state-dir", file, "--socket", tmp_path / "socket"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), f"{ROOT}/protocol", sysconfig.get_path("purelib")]),
+        },
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (73, 1), done.stderr
