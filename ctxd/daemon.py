@@ -59,7 +59,7 @@ from ctxd_protocol.places import SANDBOXES_NAME
 from ctxd_protocol.status import DaemonStatus
 
 if TYPE_CHECKING:
-    from ctxd.sessions.hosts import Hosts
+    from ctxd.sharing.hosts import Hosts
 
 _E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
@@ -116,7 +116,7 @@ class Daemon:
         if shared is None or target is None or projection is None:
             return None
         # What it takes to speak HTTP is loaded only by those who do.
-        from ctxd.sessions.hosts import hosts_at
+        from ctxd.sharing.hosts import hosts_at
 
         hosts = hosts_at(
             target.url, live, self._ownership, self._clock, host=shared.host, lease_s=shared.lease_s,

@@ -13,12 +13,12 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document
 from ctxd.objects.identity import segment_id
-from ctxd.sessions.barred import NO_BARRED, Barred
 from ctxd.sessions.bundles import RUN, carries_bundle, to_text
 from ctxd.sessions.calls import Call
 from ctxd.sessions.delta import NOTHING, Delta
 from ctxd.sessions.head import PREVIEW_CHARS, Head, Settings, head_document, segment_document
 from ctxd.sessions.lock import SessionLock, Ticket
+from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.state import SessionState, apply, snapshot
 from ctxd.store.answers import Missing, Replay
 from ctxd.store.versions import VersionStore
@@ -32,7 +32,7 @@ class LiveSession:
 
     ``seqs``: the journal sequence of each segment. ``updated_at``: valid time of the newest write, in ms. ``assembly``
     and ``context_id``: the newest recorded assembly, 0 and null before the first. ``lost``: this object is out of date.
-    ``watched``: how many subscriptions need it in memory. ``barred``: the sessions that went on on other hosts.
+    ``watched``: how many subscriptions need it in memory. ``moved_sessions``: those that went on on other hosts.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LiveSession:
         self.last_pending: Pending | None = None
         self.lost = False
         self.watched = 0
-        self.barred: Mapping[str, Barred] = NO_BARRED
+        self.moved_sessions: Mapping[str, MovedSession] = NO_MOVED_SESSIONS
         self._head_vt = head_vt
         self._host_filesystem_id = host_filesystem_id
         self.mounts = self._mount_table()
@@ -203,8 +203,8 @@ class LiveSession:
 
     def require_here(self) -> None:
         """Raises: CtxdError session_owned_elsewhere if the session went on on another host."""
-        if (barred := self.barred.get(self.session)) is not None:
-            raise barred.error(self.session)
+        if (moved := self.moved_sessions.get(self.session)) is not None:
+            raise moved.error(self.session)
 
     def require_current(self) -> None:
         """Raises: CtxdError store_failed if a write that this state shows was lost, or the session was unloaded."""

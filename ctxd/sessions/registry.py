@@ -16,13 +16,13 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import Guard, fleeting_guard
-from ctxd.sessions.barred import Barred
 from ctxd.sessions.calls import Call
 from ctxd.sessions.catalog import Catalog, no_session, summary_of
 from ctxd.sessions.head import Head, Settings, head_document, read_head
 from ctxd.sessions.live import LiveSession
 from ctxd.sessions.loading import load
 from ctxd.sessions.lock import SessionLock
+from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.state import SessionState
 from ctxd.store.answers import Replay
 from ctxd.store.asked import Purge
@@ -60,7 +60,7 @@ class Sessions:
         self._live_max = live_max
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._loading: dict[str, SessionLock] = {}
-        self.barred: dict[str, Barred] = {}
+        self.moved_sessions: dict[str, MovedSession] = {}
         self._creating = SessionLock()
         self._ordinal = 0
         self._folding = anyio.CapacityLimiter(1)
@@ -261,7 +261,7 @@ class Sessions:
         return await self.store.knowing(object_id)
 
     def _admit(self, live: LiveSession) -> None:
-        live.barred = self.barred
+        live.moved_sessions = self.moved_sessions
         self._live[live.session] = live
         for callback in self._on_live:
             callback(live)

@@ -14,7 +14,7 @@ from ctxd_protocol.sessions import SessionSummary
 
 if TYPE_CHECKING:
     # What it takes to speak HTTP is loaded only by those who do.
-    from ctxd.sessions.hosts import Hosts
+    from ctxd.sharing.hosts import Hosts
 
 _RESUME: Final = "session.resume"
 _CREATE: Final = "session.create"
@@ -44,7 +44,7 @@ class _SharedCalls:
         return await self._others.owner(params.session)
 
     async def resume(self, caller: Caller, params: wire.SessionWriteParams) -> Answer:
-        async with self._others.bringing(params.session, caller.principal):
+        async with self._others.acquire(params.session, caller.principal):
             return await self._here(_RESUME, caller, params)
 
     async def create(self, caller: Caller, params: wire.SessionCreateParams) -> Answer:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ctxd.objects.identity import segment_id
-from ctxd.sessions.barred import Barred
 from ctxd.sessions.calls import Call
+from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.store.verify import verify
 from tests.unit.sessions.world import code_of, record, say, world
@@ -21,12 +21,12 @@ async def test_a_chat_that_went_on_elsewhere_is_purged_there(tmp_path: Path) -> 
         await w.call("session.create", agent="a", session="s1")
         await say(w, "s1", ("user", "the secret"))
         live = await w.sessions.live("s1")
-        w.sessions.barred["s1"] = Barred("other", "s1@branch")
+        w.sessions.moved_sessions["s1"] = MovedSession("other", "s1@branch")
         before = w.store.head()
         assert await code_of(purge_chat(w.store, w.sessions.guard, CALL, live, None)) == "session_owned_elsewhere"
         await w.store.settled()
         assert w.store.head() == before and live.state.turns[1][0].content == "the secret"
-        del w.sessions.barred["s1"]
+        del w.sessions.moved_sessions["s1"]
         assert (await purge_chat(w.store, w.sessions.guard, CALL, live, None)).texts == 1
 
 

@@ -135,7 +135,7 @@ async def test_late_rows_of_a_lost_session_stay_out_and_everything_else_goes_on(
         assert await node.entity("late", valid_time=2**42) is not None
         assert await node.entity("elsewhere", valid_time=2**42) is not None
         assert a.projection.status().quarantined == ()
-        # Here it is still read, and the comparison knows what the node lacks.
+        # Destination it is still read, and the comparison knows what the node lacks.
         assert [stored.document.id for stored in await a.scan("segment:s1#", tx=10)] == [segment(0).id, segment(1).id]
     found = await compared(tmp_path / "a", node.connect)
     assert found.problems == []

@@ -7,8 +7,9 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.errors import Refused, Unknown
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Op
-from ctxd.store.sharing import leases, owners
-from ctxd.store.sharing.leases import Lease
+from ctxd.sharing import leases
+from ctxd.sharing.leases import Lease
+from ctxd.store.sharing import owners
 from ctxd.store.sharing.owners import Owner
 
 STEP_S: Final = 10.0

@@ -11,7 +11,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.sessions.bundles import RUN
-from ctxd.sessions.entering import OwnJournal, enter, here_of, past_of
+from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.store.verify import verify
 from tests.unit.sessions.world import World, code_of, filled, record, say, world
 from tests.unit.store.running import SteppingClock
@@ -24,7 +24,7 @@ class Host:
 
     def __init__(self, w: World) -> None:
         self.w = w
-        self.origin = OwnJournal(w.store)
+        self.origin = LocalSession(w.store)
         self.archive = Archive(w.store, w.sessions)
         self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, SystemClock())
 
@@ -38,10 +38,10 @@ class Host:
         return [(await self.archive.show(session, number=each.number)).context.text for each in records]
 
     async def take(self, other: "Host", session: str = "s1", name: str | None = None, kind: str = "session.adopt"):
-        past = await past_of(other.origin, session)
+        past = await read_history(other.origin, session)
         ordinal = self.w.sessions.next_ordinal()
-        here = await here_of(self.w.store, past, name or session, ordinal=ordinal, filesystem="a" * 64)
-        pending = await enter(self.w.store, other.origin, past, here, kind=kind, principal="host")
+        here = await read_destination(self.w.store, past, name or session, ordinal=ordinal, filesystem="a" * 64)
+        pending = await import_session(self.w.store, other.origin, past, here, kind=kind, principal="host")
         await pending.wait()
         self.w.sessions.unload(name or session)
         return past, here
@@ -122,7 +122,7 @@ async def test_a_long_session_keeps_its_bundles_and_goes_on(tmp_path: Path) -> N
     clean(tmp_path / "b")
 
 
-class Forgetful(OwnJournal):
+class Forgetful(LocalSession):
     """An origin from which a purge has taken some texts."""
 
     def __init__(self, host: Host, *gone: str) -> None:
@@ -240,15 +240,19 @@ async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(t
 
 @pytest.mark.requirement("HST-1")
 async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("ctxd.sessions.entering.TEXTS_AHEAD", 1)
-    monkeypatch.setattr("ctxd.sessions.entering.TEXTS_AHEAD_MAX", 1)
+    monkeypatch.setattr("ctxd.sharing.session_import.TEXTS_AHEAD", 1)
+    monkeypatch.setattr("ctxd.sharing.session_import.TEXTS_AHEAD_MAX", 1)
     async with two(tmp_path) as (a, b):
         texts = await lived(a, tmp_path / "files")
-        past = await past_of(a.origin, "s1")
+        past = await read_history(a.origin, "s1")
         for stop in (1, 5, 9):
-            here = await here_of(b.w.store, past, "s1", ordinal=b.w.sessions.next_ordinal(), filesystem="a" * 64)
+            here = await read_destination(
+                b.w.store, past, "s1", ordinal=b.w.sessions.next_ordinal(), filesystem="a" * 64
+            )
             with pytest.raises(InterruptedError):
-                await enter(b.w.store, _Breaking(a.origin, stop), past, here, kind="session.adopt", principal="host")
+                await import_session(
+                    b.w.store, _Breaking(a.origin, stop), past, here, kind="session.adopt", principal="host"
+                )
             await b.w.store.settled()
             assert await code_of(b.w.call("session.get", session="s1")) == "session_not_found"
             assert (await b.w.call("session.list")).sessions == ()
@@ -263,7 +267,7 @@ async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: P
 class _Breaking:
     """An origin that fails at its n-th text."""
 
-    def __init__(self, origin: OwnJournal, after: int) -> None:
+    def __init__(self, origin: LocalSession, after: int) -> None:
         self._origin = origin
         self._left = after
 
@@ -295,15 +299,15 @@ async def test_a_session_with_a_segment_missing_is_refused_whole(tmp_path: Path)
     async with two(tmp_path) as (a, b):
         await lived(a, tmp_path / "files")
         origin = _Lacking(a.origin)
-        past = await past_of(origin, "s1")
-        here = await here_of(b.w.store, past, "s1", ordinal=1)
+        past = await read_history(origin, "s1")
+        here = await read_destination(b.w.store, past, "s1", ordinal=1)
         with pytest.raises(CtxdError, match="segment 3 of session s1 is missing"):
-            await enter(b.w.store, origin, past, here, kind="session.adopt", principal="host")
+            await import_session(b.w.store, origin, past, here, kind="session.adopt", principal="host")
         assert await b.origin.scan("") == []
 
 
 class _Lacking:
-    def __init__(self, origin: OwnJournal) -> None:
+    def __init__(self, origin: LocalSession) -> None:
         self._origin = origin
 
     def __getattr__(self, name):

@@ -16,10 +16,10 @@ from ctxd.backends.xtdb.form import from_doc
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.sharing import ownership_ops
+from ctxd.sharing.heartbeat import Heartbeat, Tell
+from ctxd.sharing.remote_session import RemoteSession
 from ctxd.store.reads import to_stored
-from ctxd.store.sharing import claims
-from ctxd.store.sharing.beats import Beats, Tell
-from ctxd.store.sharing.origin import NodeOrigin
 from ctxd.store.sharing.owners import Owner
 
 ANSWER_S: Final = 3.0
@@ -33,29 +33,29 @@ class SharedLog:
     """See the module. ``run`` while anything else is called. All calls raise CtxdError ``store_unavailable`` if the
     node does not answer, or not in time; all may be cancelled."""
 
-    def __init__(self, client: XtdbClient, beats: Beats) -> None:
+    def __init__(self, client: XtdbClient, beats: Heartbeat) -> None:
         self._client = client
-        self._beats = beats
+        self._heartbeat = beats
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep this host's lease and watch the others' until cancelled; started once the rest may be called."""
         async with self._client:
             task_status.started()
-            await self._beats.run()
+            await self._heartbeat.run()
 
     # --- hosts ---
 
     def host(self, writer: str) -> str:
         """The name of the host of ``writer``."""
-        return self._beats.host(writer)
+        return self._heartbeat.host(writer)
 
     def filesystem(self, writer: str) -> str:
         """The id of the own filesystem of the host of ``writer``; empty where nothing tells it."""
-        return self._beats.filesystem(writer)
+        return self._heartbeat.filesystem(writer)
 
     def left_s(self, writer: str) -> float:
         """Seconds until ``writer`` counts as dead if it stays silent; 0 or less: it does."""
-        return self._beats.left_s(writer)
+        return self._heartbeat.left_s(writer)
 
     async def left_s_for_certain(self, writer: str) -> float:
         """As ``left_s``, and once it has run out with what was in the log when it was asked: while this host or its
@@ -64,37 +64,37 @@ class SharedLog:
         if self.left_s(writer) <= 0:
             with _asking("which hosts are alive", within_s=LEVEL_S):
                 await self._client.sync(LEVEL_S)
-                await self._beats.look()
+                await self._heartbeat.look()
         return self.left_s(writer)
 
     async def meet(self, writer: str) -> None:
         """Know the lease of ``writer``, if it has one."""
-        if writer not in self._beats.observer.leases:
+        if writer not in self._heartbeat.observer.leases:
             with _asking("which hosts there are"):
-                await self._beats.look()
+                await self._heartbeat.look()
 
     # --- owners ---
 
     async def owner(self, session: str) -> Owner | None:
         """Whose ``session`` is; null if nobody's."""
         with _asking(f"whose session {session} is"):
-            return await claims.owner_of(self._client, session)
+            return await ownership_ops.owner_of(self._client, session)
 
     async def newest_owner(self, session: str) -> Owner | None:
         """As ``owner``, once this host's node has everything that was in the log when it was asked."""
         with _asking(f"whose session {session} is", within_s=LEVEL_S):
             await self._client.sync(LEVEL_S)
-            return await claims.owner_of(self._client, session)
+            return await ownership_ops.owner_of(self._client, session)
 
     async def owners(self) -> dict[str, Owner]:
         """The owner of each session that has one, by id of session."""
         with _asking("whose the sessions are"):
-            return await claims.every_owner(self._client)
+            return await ownership_ops.every_owner(self._client)
 
     async def step(self, session: str, before: Owner | None, after: Owner) -> bool:
-        """See ``claims.take_step``."""
+        """See ``ownership_ops.take_step``."""
         with _asking(f"whether session {session} changed hands"):
-            return await claims.take_step(self._client, session, before, after)
+            return await ownership_ops.take_step(self._client, session, before, after)
 
     # --- what others wrote ---
 
@@ -107,10 +107,10 @@ class SharedLog:
         found = {session: to_stored(version) for session, version in versions.items()}
         return {session: stored for session, stored in found.items() if stored is not None}
 
-    async def origin(self, session: str, source: str) -> NodeOrigin:
+    async def origin(self, session: str, source: str) -> RemoteSession:
         """``session`` as it was when ``source`` had it whole for the last time."""
         with _asking(f"since when session {session} is claimed"):
-            return NodeOrigin(self._client, source, await claims.basis_of(self._client, session))
+            return RemoteSession(self._client, source, await ownership_ops.basis_of(self._client, session))
 
 
 def shared_log(
@@ -118,7 +118,7 @@ def shared_log(
 ) -> SharedLog:
     """The log behind the node at ``url``, for the journal of ``writer`` in its ``incarnation`` on ``host``."""
     client = XtdbClient(url, clock=clock)
-    beats = Beats(
+    beats = Heartbeat(
         client,
         clock,
         writer=writer,

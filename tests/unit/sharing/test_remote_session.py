@@ -9,7 +9,7 @@ from ctxd.backends.port import Version
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, content_id, to_doc
 from ctxd.backends.xtdb.operations import Doc, Put
 from ctxd.errors import CtxdError
-from ctxd.store.sharing.origin import NodeOrigin
+from ctxd.sharing.remote_session import RemoteSession
 from tests.fakes.node import MemoryNode
 
 pytestmark = pytest.mark.anyio
@@ -18,10 +18,10 @@ TEXT = "a text"
 REF = blake3(TEXT.encode()).digest()
 
 
-async def origin_of(*ops: Put) -> NodeOrigin:
+async def origin_of(*ops: Put) -> RemoteSession:
     """What is to be read of the writer ``w`` at a node that holds ``ops``."""
     node: Any = MemoryNode()
-    return NodeOrigin(node, "w", await node.submit(list(ops)))
+    return RemoteSession(node, "w", await node.submit(list(ops)))
 
 
 def mine(id: str) -> Doc:

@@ -8,8 +8,8 @@ import anyio
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.clock import Clock
-from ctxd.store.sharing import claims, leases
-from ctxd.store.sharing.leases import Lease, Observer
+from ctxd.sharing import leases, ownership_ops
+from ctxd.sharing.leases import Lease, Observer
 
 BEAT_S: Final = 2.0
 """Seconds that a renewal may take, however short the lease: less is no sign of a node that lost the request."""
@@ -17,7 +17,7 @@ BEAT_S: Final = 2.0
 Tell = Callable[[str, dict[str, Any]], None]
 
 
-class Beats:
+class Heartbeat:
     """The leases of all hosts as seen from ``writer``'s. ``run`` while the daemon does."""
 
     def __init__(
@@ -55,12 +55,12 @@ class Beats:
         """Renew this host's lease and look at all. Raises: XtdbFailure, ValueError. Cancel: safe."""
         await self.look()
         after = leases.renewed(self._mine, self._standing)
-        if await claims.renew(self._client, self._writer, self._standing, after):
+        if await ownership_ops.renew(self._client, self._writer, self._standing, after):
             self._mine = self._standing = after
 
     async def look(self) -> None:
         """See everybody's lease. Raises: XtdbFailure, ValueError. Cancel: safe."""
-        seen = await claims.every_lease(self._client)
+        seen = await ownership_ops.every_lease(self._client)
         self._standing = seen.pop(self._writer, None)
         self.observer.see(seen.items(), self._clock.monotonic())
 

@@ -13,14 +13,14 @@ import anyio
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.identity import assemblies_prefix
-from ctxd.sessions.barred import Barred, owned_elsewhere
-from ctxd.sessions.entering import OwnJournal, enter, here_of, past_of
+from ctxd.sessions.moved_sessions import MovedSession, owned_elsewhere
 from ctxd.sessions.registry import Sessions
+from ctxd.sharing.heartbeat import Tell
+from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
+from ctxd.sharing.shared_log import SharedLog
 from ctxd.store.projection.ownership import Lost, Ownership
 from ctxd.store.sharing import fences
-from ctxd.store.sharing.beats import Tell
 from ctxd.store.sharing.fences import Fence
-from ctxd.store.sharing.log import SharedLog
 from ctxd.store.sharing.owners import Owner
 from ctxd.store.writes import Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
@@ -36,7 +36,7 @@ _SESSION_CHARS: Final = 96
 """Characters of a session's id that its branch's id begins with: what is added must fit an id."""
 
 
-class Losses:
+class OwnershipLoss:
     """The sessions of this host that others have claimed."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Losses:
         newest = self._ownership.fences.newest(session)
         head = (await self._store.heads((str(session_object_id(session)),)))[str(session_object_id(session))]
         if newest is not None and head is not None and head.tx < newest[1]:
-            self._sessions.barred[session] = Barred(newest[0].host, newest[0].branch)
+            self._sessions.moved_sessions[session] = MovedSession(newest[0].host, newest[0].branch)
 
     async def told_apart(self, session: str) -> None:
         """Return once nothing of ``session`` was written here that another host, which claimed it, may not have had.
@@ -97,7 +97,7 @@ class Losses:
             await self._log.meet(owner.writer)
         host = self._log.host(owner.writer)
         branch = self._branch_id(session, owner) if session in self._sessions.catalog else None
-        self._sessions.barred[session] = Barred(host, branch)
+        self._sessions.moved_sessions[session] = MovedSession(host, branch)
         self._sessions.unload(session)
         await self._store.settled()
         if branch is not None:
@@ -112,12 +112,12 @@ class Losses:
     async def _keep_branch(self, session: str, branch: str) -> None:
         if branch in self._sessions.catalog:
             return
-        origin = OwnJournal(self._store)
-        past = await past_of(origin, session)
+        origin = LocalSession(self._store)
+        past = await read_history(origin, session)
         if past is None:
             return
-        here = await here_of(self._store, past, branch, ordinal=self._sessions.next_ordinal())
-        pending = await enter(self._store, origin, past, here, kind="session.branch", principal="daemon")
+        here = await read_destination(self._store, past, branch, ordinal=self._sessions.next_ordinal())
+        pending = await import_session(self._store, origin, past, here, kind="session.branch", principal="daemon")
         await pending.wait()
 
     def _branch_id(self, session: str, owner: Owner) -> str:

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from ctxd.backends.xtdb.form import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Match
 from ctxd.clock import SystemClock
-from ctxd.store.sharing import beats as beating
-from ctxd.store.sharing import claims, leases
-from ctxd.store.sharing.beats import Beats
-from ctxd.store.sharing.leases import Lease, Observer
-from ctxd.store.sharing.log import SharedLog
+from ctxd.sharing import heartbeat, leases, ownership_ops
+from ctxd.sharing.heartbeat import Heartbeat
+from ctxd.sharing.leases import Lease, Observer
+from ctxd.sharing.shared_log import SharedLog
 from tests.fakes.node import MemoryNode
 from tests.unit.store.projection.projecting import until
 
@@ -63,8 +62,8 @@ def test_a_renewal_matches_what_it_renews():
     assert leases.renewal("a", None, lease(0))[0].doc is None
 
 
-def beats(node: MemoryNode, incarnation: int) -> Beats:
-    return Beats(
+def beats(node: MemoryNode, incarnation: int) -> Heartbeat:
+    return Heartbeat(
         node, SystemClock(), writer="a", host="h", filesystem="f", incarnation=incarnation, lease_s=LEASE_S,
         tell=lambda what, figures: None,
     )  # fmt: skip
@@ -81,10 +80,10 @@ async def test_no_two_renewals_are_at_one_valid_time_over_restarts_and_a_node_th
             await one.beat()
             if (incarnation, n) == (1, 1):
                 older = node.copy()
-    assert (await claims.every_lease(node))["a"] == lease(9)
+    assert (await ownership_ops.every_lease(node))["a"] == lease(9)
     node.become(older)
     await one.beat()
-    assert (await claims.every_lease(node))["a"] == lease(10)
+    assert (await ownership_ops.every_lease(node))["a"] == lease(10)
     rows = await node.history(leases.lease_id("a"), corrections=True, valid_time=NEWEST_VALID_TIME)
     times = [row.valid_time for row in rows]
     assert len(times) == len(set(times)) > 1
@@ -115,7 +114,7 @@ async def test_a_host_that_renews_is_not_taken_for_dead_by_one_that_looked_away(
     theirs, clock = MemoryNode(), StandingClock()
     node = Lagging(theirs)
     holder = beats(theirs, 1)
-    observer = Beats(
+    observer = Heartbeat(
         node, clock, writer="b", host="h", filesystem="f", incarnation=1, lease_s=LEASE_S,
         tell=lambda what, figures: None,
     )  # fmt: skip
@@ -133,7 +132,7 @@ async def test_a_host_that_renews_is_not_taken_for_dead_by_one_that_looked_away(
 @pytest.mark.anyio
 @pytest.mark.requirement("HST-3")
 async def test_a_renewal_that_the_node_does_not_answer_leaves_room_for_another(monkeypatch):
-    monkeypatch.setattr(beating, "BEAT_S", 0.05)
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.05)
     told: list[str] = []
 
     class LosingOne(MemoryNode):
@@ -146,7 +145,7 @@ async def test_a_renewal_that_the_node_does_not_answer_leaves_room_for_another(m
             return await super().ids(*given, **rest)
 
     node = LosingOne()
-    holder = Beats(
+    holder = Heartbeat(
         node, SystemClock(), writer="a", host="h", filesystem="f", incarnation=1, lease_s=0.06,
         tell=lambda what, figures: told.append(what),
     )  # fmt: skip

@@ -14,17 +14,17 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.sessions.barred import owned_elsewhere
 from ctxd.sessions.catalog import no_session, summary_of
-from ctxd.sessions.entering import Origin, enter, here_of, past_of
 from ctxd.sessions.head import read_head
 from ctxd.sessions.lock import SessionLock
-from ctxd.sessions.losses import Losses
+from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions
+from ctxd.sharing.heartbeat import Tell
+from ctxd.sharing.ownership_loss import OwnershipLoss
+from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
+from ctxd.sharing.shared_log import SharedLog, shared_log
 from ctxd.store.projection.ownership import Ownership
 from ctxd.store.sharing import fences, owners
-from ctxd.store.sharing.beats import Tell
-from ctxd.store.sharing.log import SharedLog, shared_log
 from ctxd.store.sharing.owners import Owner
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.methods import SessionOwnerResult
@@ -44,7 +44,7 @@ class Hosts:
     """The several hosts, as one of them sees them. ``start``, then ``run`` while anything else is called."""
 
     def __init__(
-        self, sessions: Sessions, log: SharedLog, ownership: Ownership, losses: Losses, clock: Clock, *,
+        self, sessions: Sessions, log: SharedLog, ownership: Ownership, loss: OwnershipLoss, clock: Clock, *,
         projected: Callable[[], int], tell: Tell,
     ) -> None:  # fmt: skip
         """``projected``: the newest journal row that the node is known to have."""
@@ -52,11 +52,11 @@ class Hosts:
         self._store = sessions.store
         self._log = log
         self._ownership = ownership
-        self._losses = losses
+        self._loss = loss
         self._clock = clock
         self._projected = projected
         self._tell = tell
-        self._bringing: dict[str, SessionLock] = {}
+        self._acquiring: dict[str, SessionLock] = {}
 
     @property
     def _writer(self) -> str:
@@ -64,9 +64,9 @@ class Hosts:
 
     async def start(self) -> None:
         """Know what was fenced, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
-        self._ownership.open(await self._store.scan(fences.PREFIX), self._losses.settle)
+        self._ownership.open(await self._store.scan(fences.PREFIX), self._loss.settle)
         for session in self._ownership.fences.sessions:
-            await self._losses.bar_again(session)
+            await self._loss.bar_again(session)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the lease and watch the others' until cancelled; started once the rest may be called."""
@@ -78,33 +78,33 @@ class Hosts:
     # --- take a session up, or over ---
 
     @asynccontextmanager
-    async def bringing(self, session: str, principal: str) -> AsyncIterator[None]:
+    async def acquire(self, session: str, principal: str) -> AsyncIterator[None]:
         """Have ``session`` here, whole and this host's, inside: it is about to be resumed.
 
         Raises: CtxdError session_not_found, session_owned_elsewhere, store_unavailable, session_closed, corrupt and
         those of the store. Cancel: safe; what is taken in by then is taken in again by the next attempt.
         """
-        lock = self._bringing.setdefault(session, SessionLock())
+        lock = self._acquiring.setdefault(session, SessionLock())
         try:
             async with lock:
                 with self._ownership.holding(session):
                     if not self._is_active(session):
-                        await self._bring(session, principal)
+                        await self._acquire(session, principal)
                     yield
         finally:
             if lock.free:
-                self._bringing.pop(session, None)
+                self._acquiring.pop(session, None)
 
     def _is_active(self, session: str) -> bool:
         """Whether ``session`` is here and was not given up."""
         state = self._sessions.catalog.state(session)
-        return state == "active" and session not in self._sessions.barred
+        return state == "active" and session not in self._sessions.moved_sessions
 
     def _is_whole(self, session: str) -> bool:
         """Whether all of ``session`` is here, as it was when it was here last."""
-        return session in self._sessions.catalog and session not in self._sessions.barred
+        return session in self._sessions.catalog and session not in self._sessions.moved_sessions
 
-    async def _bring(self, session: str, principal: str) -> None:
+    async def _acquire(self, session: str, principal: str) -> None:
         for attempt in range(STEPS_MAX):
             try:
                 owner = await self._take(session, level=attempt > 0)
@@ -168,7 +168,7 @@ class Hosts:
                 return None
             wait = max(1, int(left_s * 1000))
             raise owned_elsewhere(session, self._log.host(owner.writer), retry_after_ms=wait)
-        await self._losses.told_apart(session)
+        await self._loss.told_apart(session)
         await self._require_open(session)
         after = owners.claimed(owner, self._writer)
         return owners.adopted(after) if after.source == self._writer and self._is_whole(session) else after
@@ -187,11 +187,11 @@ class Hosts:
     async def _take_in(self, session: str, source: str, principal: str) -> None:
         """Write ``session`` here as it is at the node. Raises: CtxdError."""
         began = self._clock.monotonic()
-        origin: Origin = await self._log.origin(session, source)
-        past = await past_of(origin, session)
+        origin: SessionSource = await self._log.origin(session, source)
+        past = await read_history(origin, session)
         if past is None:
             raise CtxdError("corrupt", f"session {session} has an owner, but is not at the node", outcome="not_applied")
-        here = await here_of(
+        here = await read_destination(
             self._store,
             past,
             session,
@@ -201,10 +201,10 @@ class Hosts:
         )
         read_ms = int((self._clock.monotonic() - began) * 1000)
         self._sessions.unload(session)
-        pending = await enter(self._store, origin, past, here, kind="session.adopt", principal=principal)
+        pending = await import_session(self._store, origin, past, here, kind="session.adopt", principal=principal)
         await pending.wait()
         self._sessions.unload(session)
-        self._sessions.barred.pop(session, None)
+        self._sessions.moved_sessions.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
         figures = {"segments": len(past.segments), "objects": len(past.objects), "read_ms": read_ms, "took_ms": took_ms}
         self._tell("sharing.taken_in", {"session": session, "from": self._log.host(source), **figures})
@@ -243,7 +243,7 @@ class Hosts:
         states = {
             session: state
             for session, state in self._sessions.catalog.states().items()
-            if session not in self._sessions.barred and not self._ownership.is_held(session)
+            if session not in self._sessions.moved_sessions and not self._ownership.is_held(session)
         }
         unsure = [session for session in states if self._is_untidy(session, states[session])]
         for session in unsure:
@@ -269,7 +269,7 @@ class Hosts:
 
     async def owner(self, session: str) -> SessionOwnerResult:
         """Whose ``session`` is. Raises: CtxdError session_not_found, store_unavailable. Cancel: safe."""
-        barred = self._sessions.barred.get(session)
+        moved = self._sessions.moved_sessions.get(session)
         owner = await self._log.owner(session)
         if owner is None and session not in self._sessions.catalog:
             raise no_session(session)
@@ -282,7 +282,7 @@ class Hosts:
             host=self._log.host(writer),
             here=here,
             released=owner is not None and owner.released,
-            branch=None if barred is None else barred.branch,
+            branch=None if moved is None else moved.branch,
             lease_left_ms=None if here else max(0, int(self._log.left_s(writer) * 1000)),
         )
 
@@ -310,5 +310,5 @@ def hosts_at(
         url, clock, writer=store.writer, host=host, filesystem=filesystem, incarnation=store.incarnation,
         lease_s=lease_s, tell=tell,
     )  # fmt: skip
-    losses = Losses(sessions, log, ownership, clock, projected=projected, tell=tell)
-    return Hosts(sessions, log, ownership, losses, clock, projected=projected, tell=tell)
+    loss = OwnershipLoss(sessions, log, ownership, clock, projected=projected, tell=tell)
+    return Hosts(sessions, log, ownership, loss, clock, projected=projected, tell=tell)

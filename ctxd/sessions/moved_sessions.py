@@ -9,7 +9,7 @@ import msgspec
 from ctxd.errors import CtxdError
 
 
-class Barred(msgspec.Struct, frozen=True):
+class MovedSession(msgspec.Struct, frozen=True):
     """Where a session is now, and the session that keeps what was written here too late; null if nothing was."""
 
     host: str
@@ -22,7 +22,7 @@ class Barred(msgspec.Struct, frozen=True):
         return owned_elsewhere(session, self.host, hint=hint)
 
 
-NO_BARRED: Final[Mapping[str, Barred]] = MappingProxyType({})
+NO_MOVED_SESSIONS: Final[Mapping[str, MovedSession]] = MappingProxyType({})
 
 
 def owned_elsewhere(session: str, host: str, *, hint: str = "", retry_after_ms: int | None = None) -> CtxdError:

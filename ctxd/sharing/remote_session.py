@@ -24,7 +24,7 @@ from ctxd.store.reads import to_stored
 T = TypeVar("T")
 
 
-class NodeOrigin:
+class RemoteSession:
     """What ``writer`` had projected by the node's transaction ``tx_id``.
 
     All raise CtxdError store_unavailable if the node does not answer, corrupt for what no version of this program
@@ -37,7 +37,7 @@ class NodeOrigin:
         self._tx_id = tx_id
 
     async def newest(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """See ``Origin.newest``."""
+        """See ``SessionSource.newest``."""
         held = await _answered(self._client.held(ids, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
         found: dict[str, Stored] = {}
         for id, one in held.items():
@@ -51,12 +51,12 @@ class NodeOrigin:
         return {id: found[id] for id in ids if id in found}
 
     async def scan(self, prefix: str) -> list[Stored]:
-        """See ``Origin.scan``."""
+        """See ``SessionSource.scan``."""
         ids = await _answered(self._client.ids(prefix, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
         return list((await self.newest(ids)).values())
 
     async def history(self, id: str) -> list[Stored]:
-        """See ``Origin.history``."""
+        """See ``SessionSource.history``."""
         rows = await _answered(self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
         by_tx: dict[int, Stored] = {}
         for row in rows:
@@ -77,7 +77,7 @@ class NodeOrigin:
         return [purged[tx] for tx in sorted(purged)] or others[-1:]
 
     async def contents(self, refs: Iterable[str]) -> dict[str, str]:
-        """See ``Origin.contents``."""
+        """See ``SessionSource.contents``."""
         wanted = {ref: form.content_id(bytes.fromhex(ref)) for ref in refs}
         docs = await self._texts(wanted.values())
         parts = {id: _parts(doc) for id, doc in docs.items()}
