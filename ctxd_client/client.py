@@ -14,7 +14,7 @@ import anyio
 
 from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sandboxes, sessions
 from ctxd_client.calls.handle import ToolRecorded
-from ctxd_client.errors import Conflict
+from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client.follow import Notices
 from ctxd_client.link import Link
 from ctxd_client.paths import find_socket
@@ -286,7 +286,8 @@ class Session:
         """Keep a tool call and its output; with ``command``, a shell command line, also find the files it speaks of.
 
         ``id`` null: the harness has no id for the call, and gets one. The chat refers to the call once a message of
-        role ``toolcall`` is appended. Cancel: the record may be kept without its files.
+        role ``toolcall`` is appended. Raises if the record was not kept; a failed search for files is ``failure`` of the
+        result. Cancel: the record may be kept without its files.
 
         Example: ``await s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
         """
@@ -294,5 +295,8 @@ class Session:
         record = await self.record(
             id, tool, output, args=args, args_display=args_display, status=status, file_refs=file_refs
         )
-        observed = await self.observe(command, output, cwd=cwd) if command is not None else None
+        try:
+            observed = await self.observe(command, output, cwd=cwd) if command is not None else None
+        except CallFailed as failure:
+            return ToolRecorded(record, None, failure)
         return ToolRecorded(record, observed)

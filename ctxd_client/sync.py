@@ -14,7 +14,7 @@ from ctxd_client.calls import context, daemon, handle, membership, objects, reco
 from ctxd_client.calls.handle import ToolRecorded
 from ctxd_client.channel import Channel
 from ctxd_client.cursor import Cursor
-from ctxd_client.errors import Conflict, ConnectionLost
+from ctxd_client.errors import CallFailed, Conflict, ConnectionLost
 from ctxd_client.paths import find_socket
 from ctxd_client.retry import Retry
 from ctxd_client.signatures import shown_as
@@ -282,13 +282,17 @@ class SyncSession:
         """Keep a tool call and its output; with ``command``, a shell command line, also find the files it speaks of.
 
         ``id`` null: the harness has no id for the call, and gets one. The chat refers to the call once a message of
-        role ``toolcall`` is appended.
+        role ``toolcall`` is appended. Raises if the record was not kept; a failed search for files is ``failure`` of the
+        result.
 
         Example: ``s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
         """
         id = id or handle.toolcall_id()
         record = self.record(id, tool, output, args=args, args_display=args_display, status=status, file_refs=file_refs)
-        observed = self.observe(command, output, cwd=cwd) if command is not None else None
+        try:
+            observed = self.observe(command, output, cwd=cwd) if command is not None else None
+        except CallFailed as failure:
+            return ToolRecorded(record, None, failure)
         return ToolRecorded(record, observed)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from ctxd_client.calls.context import context_current
 from ctxd_client.calls.recording import file_index
 from ctxd_client.calls.sessions import session_append
+from ctxd_client.errors import CallFailed
 from ctxd_client.wire import Call
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods import FileIndexResult, SessionAppendResult, ToolcallRecordResult, ToolObserveResult
@@ -16,10 +17,14 @@ from ctxd_protocol.sessions import Message, Mount
 
 
 class ToolRecorded(NamedTuple):
-    """What became of a tool call: its record, and the files found in its output (null without ``command``)."""
+    """Result of a tool call: its record, and the files found in its output.
+
+    ``observed`` is `None` without ``command``, and when the search failed; ``failure`` is the reason then.
+    """
 
     record: ToolcallRecordResult
     observed: ToolObserveResult | None
+    failure: CallFailed | None = None
 
 
 def user(

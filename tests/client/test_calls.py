@@ -56,6 +56,21 @@ async def test_hello_comes_first_and_its_answer_is_kept(daemon):
     assert daemon.seen[0].params["version"] == "3"
 
 
+@pytest.mark.requirement("DIS-4")
+async def test_a_recorded_tool_call_is_returned_with_the_failure_of_its_search_for_files(daemon):
+    def fails(seen):
+        raise Refusal("internal_error")
+
+    daemon.script["tool.observe"] = fails
+    async with connect(daemon.path) as client:
+        s = await client.session("s1")
+        ran = await s.tool("bash", {"command": "ls"}, output="a.py\n", command="ls", cwd="/w")
+    assert ran.observed is None
+    assert ran.failure is not None
+    assert ran.failure.code == "internal_error"
+    assert len(daemon.of("toolcall.record")) == 1
+
+
 async def test_a_daemon_without_hello_is_served_too(daemon):
     def no_hello(seen):
         raise Refusal("method_not_found")

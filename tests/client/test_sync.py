@@ -138,6 +138,20 @@ def test_a_tool_call_is_recorded_and_with_a_command_its_files_are_looked_for(dae
     assert (observe.params["command"], observe.params["output"], observe.params["cwd"]) == ("ls", "a.py\n", "/w")
 
 
+@pytest.mark.requirement("DIS-4")
+def test_a_recorded_tool_call_is_returned_with_the_failure_of_its_search_for_files(daemon):
+    def fails(seen):
+        raise Refusal("internal_error")
+
+    daemon.script["tool.observe"] = fails
+    with connect_sync(daemon.path) as client:
+        ran = client.session("s1").tool("bash", {"command": "ls"}, output="a.py\n", command="ls", cwd="/w")
+    assert ran.observed is None
+    assert ran.failure is not None
+    assert ran.failure.code == "internal_error"
+    assert len(daemon.of("toolcall.record")) == 1
+
+
 def test_bytes_of_a_file_go_over_as_they_are(daemon):
     with connect_sync(daemon.path) as client:
         s = client.session("s1")

@@ -109,6 +109,16 @@ def test_names_are_taken_from_the_calls_own_directory(start, project: Path) -> N
 
 
 @pytest.mark.requirement("DIS-1")
+@pytest.mark.parametrize("command", ["ls {0}", "find {0}", "chmod +x {0}", "rg x {0}", "git diff -- {0}", "stat {0}"])
+def test_an_absolute_name_without_an_extension_is_found_where_it_is_a_file(
+    s: SyncSession, project: Path, command: str
+) -> None:
+    (project / "gradlew").write_text("#!/bin/sh\n")
+    command = command.format(project / "gradlew")
+    assert found(s.observe(command, printed(command, project)), project) == {"gradlew"}
+
+
+@pytest.mark.requirement("DIS-1")
 def test_what_is_found_is_known_as_an_unread_stub_and_what_was_read_stays(
     s: SyncSession, client: SyncClient, project: Path
 ) -> None:

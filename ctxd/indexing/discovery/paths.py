@@ -108,7 +108,7 @@ def resolve(cwd: str | None, name: str) -> str | None:
         return None
     if len(name) > NAME_CHARS_MAX and any(len(part) > NAME_CHARS_MAX for part in name.split("/")):
         return None
-    return name
+    return str(name)  # A `Maybe` is no type that an encoder knows.
 
 
 def directory(cwd: str | None, name: str) -> str | None:

@@ -305,3 +305,22 @@ def test_certain_ones_go_before_doubtful_ones_where_there_are_too_many():
     assert len(found) == PATHS_MAX
     assert [one.path for one in found if one.certain] == ["/w/a.py", "/w/b.py"]
     assert found[0].path == "/w/d0"
+
+
+DOUBTFUL = [
+    ("ls /w/gradlew", "/w/gradlew\n"),
+    ("find /w", "/w\n/w/gradlew\n"),
+    ("chmod +x /w/gradlew", ""),
+    ("rg x /w/gradlew", "1:x\n"),
+    ("git diff -- /w/gradlew", ""),
+    ("stat /w/gradlew", ""),
+    ("file /w/gradlew", "/w/gradlew: POSIX shell script\n"),
+    ("./run /w/gradlew", ""),
+]
+
+
+@pytest.mark.parametrize(("command", "output"), DOUBTFUL, ids=[command for command, _ in DOUBTFUL])
+def test_an_uncertain_absolute_name_is_a_plain_string_in_the_result(command: str, output: str) -> None:
+    found = {candidate.path: candidate for candidate in candidates(command, output, "/x").paths}
+    assert not found["/w/gradlew"].certain
+    assert {type(path) for path in found} == {str}
