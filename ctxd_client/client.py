@@ -286,8 +286,8 @@ class Session:
         """Keep a tool call and its output; with ``command``, a shell command line, also find the files it speaks of.
 
         ``id`` null: the harness has no id for the call, and gets one. The chat refers to the call once a message of
-        role ``toolcall`` is appended. Raises if the record was not kept; a failed search for files is ``failure`` of the
-        result. Cancel: the record may be kept without its files.
+        role ``toolcall`` is appended. A failed search for files is ``failure`` of the result, for the record is
+        kept by then. Cancel: the record may be kept without its files.
 
         Example: ``await s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
         """

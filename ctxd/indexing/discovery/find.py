@@ -163,7 +163,11 @@ class _Search:
         if self.only_directories:
             return
         prefixes, only_files = self.prefixes, self.only_files
-        for line in lines:
+        before = ""
+        for line in (*lines, ""):
+            if f"{before}/" in prefixes and not line.startswith(f"{before}/"):
+                yield guessed(before)  # `find` was started from a file, or from an empty directory.
+            before = line
             if line.startswith(prefixes) and not _is_complaint(line):
                 yield line if only_files else guessed(line)
 
