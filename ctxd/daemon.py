@@ -29,6 +29,8 @@ from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, where_handed
 from ctxd.process import has_terminal, have_descriptors, spare_the_collector
+from ctxd.projection.ownership import Ownership
+from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.faults import catch_strays
 from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
@@ -51,8 +53,6 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.answers import StoreFailed
-from ctxd.store.projection.ownership import Ownership
-from ctxd.store.projection.projection import Projection
 from ctxd.store.versions import VersionStore
 from ctxd.trackers.opening import file_trackers
 from ctxd_protocol.places import SANDBOXES_NAME
@@ -89,7 +89,9 @@ class Daemon:
         self._ownership = Ownership(lambda ids: self._store.heads(ids))
         self._projection = self._make_projection()
         self._hosts: Hosts | None = None
-        self._store = VersionStore(options.state_dir, clock, self._projection)
+        self._store = VersionStore(options.state_dir, clock)
+        if self._projection is not None:
+            self._store.attach(self._projection.serve)
         self._store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
         self._server: Server | None = None
         self._sessions: Sessions | None = None
@@ -325,6 +327,8 @@ class Daemon:
         assert self._server is not None, "only a daemon that serves is asked"
         assert self._sessions is not None, "a daemon that serves has its sessions"
         store = self._store.status()
+        if self._projection is not None:
+            store = self._projection.reported_in(store)
         state = self._options.state_dir
         amiss = store.reason or (store.projection is not None and store.projection.reason)
         return DaemonStatus(

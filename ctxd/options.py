@@ -17,13 +17,13 @@ import msgspec
 
 from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
+from ctxd.projection.projection import Target
+from ctxd.projection.spill import Room
 from ctxd.rpc.lane import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.scan import Scanner
-from ctxd.store.projection.projection import Target
-from ctxd.store.projection.spill import Room
 from ctxd.trackers.opening import Choice
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.secrets import SecretPolicy

@@ -48,7 +48,7 @@ def migrate(store: str, store_url: str | None, as_json: bool, state_dir: Path | 
 
 def _to_xtdb(at: Place, as_json: bool) -> NoReturn:
     from ctxd.clock import SystemClock
-    from ctxd.store.projection.rebuild import rebuild
+    from ctxd.projection.rebuild import rebuild
 
     report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, counted))
     end(as_json, report, f'{at.url}: set store = "xtdb" and start the daemon', store_url=at.url)

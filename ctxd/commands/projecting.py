@@ -15,7 +15,7 @@ from ctxd_protocol.status import ProjectionStatus
 
 if TYPE_CHECKING:
     # Loaded by those commands only that compare.
-    from ctxd.store.projection.compare import Comparison
+    from ctxd.projection.compare import Comparison
 
 T = TypeVar("T")
 _EXIT_INTERRUPTED: Final = 130
@@ -45,7 +45,7 @@ def place(state_dir: Path | None, store_url: str | None, config: Path | None) ->
 
 def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return what ``work`` does, or end the program saying why it cannot be done."""
-    from ctxd.store.projection.offline import GivenUp
+    from ctxd.projection.offline import GivenUp
 
     try:
         return anyio.run(work)

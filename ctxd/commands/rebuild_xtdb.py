@@ -29,7 +29,7 @@ def rebuild_xtdb(
       ctxd rebuild-xtdb --store-url unix:/run/ctxd/xtdb.sock --json
     """
     from ctxd.clock import SystemClock
-    from ctxd.store.projection.rebuild import rebuild
+    from ctxd.projection.rebuild import rebuild
 
     at = place(state_dir, store_url, config)
     report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, counted, force=force))

@@ -27,7 +27,7 @@ def requeue(
       ctxd requeue
       ctxd requeue 4711
     """
-    from ctxd.store.projection.offline import put_back
+    from ctxd.projection.offline import put_back
 
     at = place(state_dir, store_url, config)
     outcome = perform(lambda: put_back(at.root, at.url, rows))

@@ -55,8 +55,8 @@ def verify(store: bool, store_url: str | None, as_json: bool, state_dir: Path | 
 
 
 def _compare(at: Place, as_json: bool) -> NoReturn:
-    from ctxd.store.projection.node import connect
-    from ctxd.store.projection.offline import compared
+    from ctxd.projection.node import connect
+    from ctxd.projection.offline import compared
 
     report = perform(lambda: compared(at.url, at.root, connect, counted))
     end(as_json, report, store_url=at.url)

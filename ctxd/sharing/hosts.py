@@ -14,6 +14,7 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.projection.ownership import Ownership
 from ctxd.sessions.catalog import no_session, summary_of
 from ctxd.sessions.head import read_head
 from ctxd.sessions.lock import SessionLock
@@ -23,7 +24,6 @@ from ctxd.sharing.heartbeat import Tell
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog, shared_log
-from ctxd.store.projection.ownership import Ownership
 from ctxd.store.sharing import fences, owners
 from ctxd.store.sharing.owners import Owner
 from ctxd_protocol.ids import session_object_id

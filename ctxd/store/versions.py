@@ -6,10 +6,11 @@ waits for company, and nobody pays for a flush alone. If a transaction fails, so
 nothing of them remains. Reads of anything but a head wait until what was accepted before them is durable or has failed.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskStatus
@@ -32,7 +33,7 @@ from ctxd.store.journal import Body
 from ctxd.store.loads import fill
 from ctxd.store.observers import Landed, Observers
 from ctxd.store.operations import Operations, op_text, operation, replay_of
-from ctxd.store.projection.projection import Projection
+from ctxd.store.past import Past, ReadModel
 from ctxd.store.purge import is_unfinished
 from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader
@@ -48,14 +49,14 @@ _EXIT_IO: Final = 74
 class VersionStore(Answering):
     """Versions of entities in a state directory. ``run`` has to run while anything else is called."""
 
-    def __init__(self, root: Path | None, clock: Clock, projection: Projection | None = None) -> None:
-        """``root`` is the state directory; null keeps everything in a fresh one that is removed at the end. With a
-        ``projection`` the journal is also carried to another store, which then answers about the past."""
+    def __init__(self, root: Path | None, clock: Clock) -> None:
+        """``root`` is the state directory; ``None`` keeps everything in a fresh one that is removed at the end."""
         super().__init__()
         self._root = root
         self.root = root or Path()
         self._clock = clock
-        self._projection = projection
+        self._attached: list[Callable[..., Coroutine[Any, Any, None]]] = []
+        self._admissions: list[Callable[[], None]] = []
         self._observers = Observers()
         self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._observers.fault)
         self._times = ValidTimes()
@@ -73,7 +74,7 @@ class VersionStore(Answering):
         Cancel: what is queued is refused as ``draining``; call ``drain`` before.
         """
         directory = await run_sync(statedir.hold, self._root)
-        self.root = directory.root
+        self.root, self.directory = directory.root, directory
         try:
             await self._serve(directory, task_status)
         finally:
@@ -92,17 +93,14 @@ class VersionStore(Answering):
             raise StateDirError(message, exit_code=_EXIT_IO) from error
         self._begin(damage)
         self._answer_from(Reader(directory.database, artifacts))
-        if self._projection is not None:
-            await run_sync(self._projection.open, directory.database, artifacts, directory.projection)
-            self._past = self._projection.past(self._model)
         loader, sifter = Reader(directory.database, artifacts), Reader(directory.database, artifacts)
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._loads.run, loader)
                 group.start_soon(fill, self._sieve, sifter)
-                if self._projection is not None:
-                    group.start_soon(self._projection.run, self._observers.fault)
+                for part in self._attached:
+                    await group.start(partial(part, self))
                 task_status.started()
                 failure = await self._commits.run(committer)
                 group.cancel_scope.cancel()
@@ -128,8 +126,6 @@ class VersionStore(Answering):
 
     async def _end(self, failure: Exception | None, *readers: Reader) -> None:
         self._health.close()
-        if self._projection is not None:
-            await run_sync(self._projection.close)
         await run_sync(self._reader.close, limiter=self._reading)
         for reader in readers:
             await run_sync(reader.close)
@@ -153,12 +149,8 @@ class VersionStore(Answering):
             self._operations.end(entry, durable=True)
             if entry.write.purge is not None and entry.write.purge.done is not None:
                 self._forget(entry.write.purge.done)
-                if self._projection is not None:
-                    self._projection.purged(entry.pending.seq)
         self._durable = batch[-1].pending.receipt
         self._heads.trim(batch[-1].pending.seq)
-        if self._projection is not None:
-            self._projection.rise(batch[-1].pending.seq, sum(entry.prepared.size for entry in batch))
         self._observers.durable([(entry.write, entry.pending) for entry in batch])
 
     def _forget(self, purged: Purged) -> None:
@@ -187,13 +179,13 @@ class VersionStore(Answering):
         self._health.require_writable()
         if self._commits.full:
             raise CtxdError("store_backlog_full", "too many writes wait", retry_after_ms=100, outcome="not_applied")
-        if self._projection is not None:
-            self._projection.admit()
+        for admit in self._admissions:
+            admit()
         self._operations.require_new(key := operation(write))
         prepared = Prepared(write)
         wall = self._clock.wall_ms()
         vt = self._times.next(wall, write.floor_vt, prepared.ids)
-        pending = Pending(self._next_seq, vt)
+        pending = Pending(self._next_seq, vt, prepared.size)
         self._next_seq += 1
         entry = Entry(prepared, pending, wall)
         self._operations.begin(entry)
@@ -258,6 +250,28 @@ class VersionStore(Answering):
         not of those among which none puts an entity of such a type, and none purges."""
         self._observers.on_durable.append((callback, types))
 
+    def attach(self, part: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        """Run ``part(store, task_status=…)`` while the store is open: it has started before the store has, and has
+        ended before the store closes its files. Call this before ``run``."""
+        self._attached.append(part)
+
+    def on_submit(self, admit: Callable[[], None]) -> None:
+        """Call ``admit`` before each write is accepted. It refuses the write by raising a CtxdError."""
+        self._admissions.append(admit)
+
+    def read_past_from(self, past: Past) -> None:
+        """Answer reads that name a time from ``past``, which may use ``embedded``."""
+        self._past = past
+
+    @property
+    def embedded(self) -> ReadModel:
+        """The embedded tables, for reads that name a time."""
+        return self._model
+
+    def note_fault(self, fault: Exception) -> None:
+        """Report ``fault``, raised by an attached part that goes on, to the ``on_fault`` listeners."""
+        self._observers.fault(fault)
+
     def on_fault(self, callback: Callable[[Exception], None]) -> None:
         """Have ``callback`` told what a callback of the store or of a ``Pending`` raised: the store goes on."""
         self._observers.on_fault.append(callback)
@@ -297,6 +311,4 @@ class VersionStore(Answering):
             rows=self._committer.head.seq,
             flush_ms_p50=self._committer.flush_ms(50),
             flush_ms_p99=self._committer.flush_ms(99),
-            backend="sqlite" if self._projection is None else "xtdb",
-            projection=None if self._projection is None else self._projection.status(),
         )

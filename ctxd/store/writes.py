@@ -66,13 +66,15 @@ def note_perhaps(perhaps: bool) -> Callable[[], None]:
 
 
 class Pending:
-    """A write that was accepted and waits for its flush. ``seq`` and ``vt`` are final once it is durable."""
+    """A write that was accepted and waits for its flush. ``seq`` and ``vt`` are final once it is durable; ``size`` is
+    roughly what it takes in the journal, in bytes."""
 
-    __slots__ = ("_callbacks", "_event", "error", "receipt", "seq", "vt")
+    __slots__ = ("_callbacks", "_event", "error", "receipt", "seq", "size", "vt")
 
-    def __init__(self, seq: int, vt: int) -> None:
+    def __init__(self, seq: int, vt: int, size: int) -> None:
         self.seq = seq
         self.vt = vt
+        self.size = size
         self.receipt: Receipt | None = None
         self.error: Exception | None = None
         self._callbacks: list[Callable[[Pending], None]] = []

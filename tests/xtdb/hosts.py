@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import anyio
 
-from ctxd.store.projection.node import connect
-from ctxd.store.projection.offline import compared
+from ctxd.projection.node import connect
+from ctxd.projection.offline import compared
 from ctxd.store.verify import verify
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient

@@ -13,11 +13,13 @@ from ctxd.backends.port import Version
 from ctxd.backends.xtdb import form
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import SystemClock
+from ctxd.projection import projector, stream
+from ctxd.projection.node import connect
+from ctxd.projection.spill import Room
 from ctxd.store import journal
 from ctxd.store.digest import digest, fold
-from ctxd.store.projection import projector, stream
-from ctxd.store.projection.projection import Projection, Target
 from ctxd.store.versions import VersionStore
+from tests.unit.projection.projecting import Projecting
 from tests.unit.store.documents import document, write
 from tests.xtdb.proxy import HARMFUL, ChaosProxy, Fault, Schedule
 from tests.xtdb.running import Node, node
@@ -53,16 +55,13 @@ class HastyClock(SystemClock):
 @asynccontextmanager
 async def projecting(root: Path, url: str):
     """A store in ``root`` that projects to ``url``."""
-    clock = HastyClock()
-    store = VersionStore(root, clock, Projection(Target(url=url), clock, tell=lambda *_: None))
-    faults: list[Exception] = []
-    store.on_fault(faults.append)
+    store = Projecting(root, url, connect, Room(), HastyClock())
     async with anyio.create_task_group() as group:
         await group.start(store.run)
         yield store
         await store.drain()
         group.cancel_scope.cancel()
-    assert faults == []
+    assert store.faults == []
 
 
 async def write_some(store: VersionStore, chance: random.Random, apart: str, count: int) -> None:

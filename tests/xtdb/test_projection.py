@@ -19,14 +19,14 @@ from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.operations import Put
-from ctxd.store.projection.compare import Comparison
-from ctxd.store.projection.offline import put_back
+from ctxd.projection.compare import Comparison
+from ctxd.projection.offline import put_back
 from ctxd_client import connect_sync
 from ctxd_protocol.status import ProjectionStatus
 from tests.crash.daemon import DaemonProcess, NotReady, daemon_process
 from tests.crash.storm import Storm
+from tests.unit.projection.projecting import compared, level, projecting
 from tests.unit.store.documents import document, write
-from tests.unit.store.projection.projecting import compared, level, projecting
 from tests.unit.store.running import running
 from tests.xtdb.running import Node, node
 

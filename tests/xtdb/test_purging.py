@@ -15,7 +15,7 @@ from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.sessions import Message
 from tests.crash.daemon import daemon_process
-from tests.unit.store.projection.projecting import compared
+from tests.unit.projection.projecting import compared
 from tests.xtdb.running import Node, node
 from tests.xtdb.test_projection import ctxd, told, until, xtdb
 

@@ -38,7 +38,7 @@ class Services:
 
     def append(self, caller: Any, params: Any) -> Accepted:
         """A write whose flush the test decides."""
-        pending = Pending(seq=len(self.pending) + 1, vt=0)
+        pending = Pending(seq=len(self.pending) + 1, vt=0, size=0)
         self.pending.append(pending)
         return Accepted(pending, lambda receipt: SessionAppendResult(turn=1, receipt=receipt))
 
@@ -50,7 +50,7 @@ class Services:
         except anyio.get_cancelled_exc_class():
             self.cancelled.append("session.set_system_prompt")
             raise
-        pending = Pending(seq=len(self.pending) + 1, vt=0)
+        pending = Pending(seq=len(self.pending) + 1, vt=0, size=0)
         self.pending.append(pending)
         return Accepted(pending, lambda receipt: WriteResult(receipt=receipt))
 

@@ -13,7 +13,7 @@ from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.leases import Lease, Observer
 from ctxd.sharing.shared_log import SharedLog
 from tests.fakes.node import MemoryNode
-from tests.unit.store.projection.projecting import until
+from tests.unit.projection.projecting import until
 
 LEASE_S = 15.0
 

@@ -19,10 +19,10 @@ from anyio.to_thread import run_sync
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_id, evictions_doc, parts_of
 from ctxd.backends.xtdb.operations import Evict, Op, Put
-from ctxd.store.projection.batches import Piece, documents
-from ctxd.store.projection.cursor import Cursor, advance
-from ctxd.store.projection.node import Node
-from ctxd.store.projection.rows import Rows
+from ctxd.projection.batches import Piece, documents
+from ctxd.projection.cursor import Cursor, advance
+from ctxd.projection.node import Node
+from ctxd.projection.rows import Rows
 from ctxd.store.sharing.fences import Fences
 
 VERSIONS_MAX: Final = 500

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ctxd.store.projection.cursor import Cursor
+from ctxd.projection.cursor import Cursor
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -8,10 +8,10 @@ from anyio.to_thread import run_sync
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.store.projection.compare import Comparison
-from ctxd.store.projection.cursor import Halt
-from ctxd.store.projection.node import Connect, connect
-from ctxd.store.projection.offline import (
+from ctxd.projection.compare import Comparison
+from ctxd.projection.cursor import Halt
+from ctxd.projection.node import Connect, connect
+from ctxd.projection.offline import (
     EXIT_IO,
     EXIT_REFUSED,
     EXIT_UNAVAILABLE,
@@ -24,7 +24,7 @@ from ctxd.store.projection.offline import (
     project,
     rows_of,
 )
-from ctxd.store.projection.projection import Target
+from ctxd.projection.projection import Target
 
 
 async def rebuild(

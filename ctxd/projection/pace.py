@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.store.projection.batches import Bounds
+from ctxd.projection.batches import Bounds
 
 VERSIONS_MIN: Final = 32
 VERSIONS_MAX: Final = 1_000

@@ -7,9 +7,9 @@ from ctxd.backends.xtdb import form
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id, deletions_id
 from ctxd.backends.xtdb.operations import Delete, Match, Put
 from ctxd.errors import CtxdError
-from ctxd.store.projection import batches, cursor, pace, spill
-from ctxd.store.projection.batches import Bounds, Piece
-from ctxd.store.projection.cursor import Cursor, Halt, Resume
+from ctxd.projection import batches, cursor, pace, spill
+from ctxd.projection.batches import Bounds, Piece
+from ctxd.projection.cursor import Cursor, Halt, Resume
 
 WIDE = Bounds(rows=100, versions=100, bytes=10_000)
 AT = Cursor(3, "run-a", 7, "c7")

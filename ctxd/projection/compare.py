@@ -24,11 +24,11 @@ from ctxd.backends.xtdb.form import (
     text_of,
 )
 from ctxd.backends.xtdb.operations import Doc
+from ctxd.projection.cursor import Cursor
+from ctxd.projection.cursor import from_doc as to_cursor
+from ctxd.projection.node import Node
+from ctxd.projection.rows import Rows
 from ctxd.store.digest import LogicalDigest
-from ctxd.store.projection.cursor import Cursor
-from ctxd.store.projection.cursor import from_doc as to_cursor
-from ctxd.store.projection.node import Node
-from ctxd.store.projection.rows import Rows
 from ctxd.store.sharing.fences import Fences
 from ctxd.store.verify import Problem, Severity
 

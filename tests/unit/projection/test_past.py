@@ -3,9 +3,9 @@
 import anyio
 import pytest
 
-from ctxd.store.projection import past
+from ctxd.projection import past
+from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, write
-from tests.unit.store.projection.projecting import compared, fill, level, projecting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

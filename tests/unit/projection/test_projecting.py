@@ -6,10 +6,10 @@ import pytest
 from ctxd.backends.xtdb.form import content_id, cursor_id
 from ctxd.backends.xtdb.operations import Match, Put
 from ctxd.errors import CtxdError
-from ctxd.store.projection import spill
-from ctxd.store.projection.spill import Room
+from ctxd.projection import spill
+from ctxd.projection.spill import Room
+from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, sourced, write
-from tests.unit.store.projection.projecting import compared, fill, level, projecting, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

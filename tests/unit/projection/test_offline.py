@@ -10,13 +10,13 @@ from anyio.to_thread import run_sync
 from ctxd.backends.xtdb.operations import Put
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
-from ctxd.store.projection import offline, projector, rebuild
-from ctxd.store.projection.offline import GivenUp, put_back
-from ctxd.store.projection.rebuild import rebuild as make
+from ctxd.projection import offline, projector, rebuild
+from ctxd.projection.offline import GivenUp, put_back
+from ctxd.projection.rebuild import rebuild as make
 from ctxd.store.refold import checked
 from tests.fakes.node import MemoryNode
+from tests.unit.projection.projecting import compared, level, projecting
 from tests.unit.store.documents import document, sourced, write
-from tests.unit.store.projection.projecting import compared, level, projecting
 from tests.unit.store.running import running
 
 pytestmark = pytest.mark.anyio

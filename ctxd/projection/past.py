@@ -17,12 +17,12 @@ from ctxd.backends.xtdb.apart import apart
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id, from_doc
 from ctxd.clock import Clock
+from ctxd.projection import cursor as cursors
+from ctxd.projection.cursor import Cursor
+from ctxd.projection.node import Node
+from ctxd.projection.progress import Progress
+from ctxd.projection.stream import Tide
 from ctxd.store.past import ReadModel
-from ctxd.store.projection import cursor as cursors
-from ctxd.store.projection.cursor import Cursor
-from ctxd.store.projection.node import Node
-from ctxd.store.projection.progress import Progress
-from ctxd.store.projection.stream import Tide
 from ctxd.store.sharing.fences import Fences
 
 ANSWER_S: Final = 2.0

@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.backends.xtdb.operations import Put
-from tests.unit.store.projection.projecting import compared, fill, level, projecting
+from tests.unit.projection.projecting import compared, fill, level, projecting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

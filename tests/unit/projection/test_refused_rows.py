@@ -3,9 +3,9 @@
 import pytest
 
 from ctxd.backends.xtdb.operations import Put
-from ctxd.store.projection import projector
+from ctxd.projection import projector
+from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, write
-from tests.unit.store.projection.projecting import compared, fill, level, projecting, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

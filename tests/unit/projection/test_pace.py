@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.operations import Put
-from ctxd.store.projection import pace
+from ctxd.projection import pace
 from tests.fakes.node import MemoryNode
-from tests.unit.store.projection.projecting import fill, level, projecting
+from tests.unit.projection.projecting import fill, level, projecting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

@@ -3,10 +3,10 @@
 from collections import deque
 from typing import Final, Literal
 
-from ctxd.store.projection.cursor import Cursor
-from ctxd.store.projection.node import Node
-from ctxd.store.projection.spill import Waiting
-from ctxd.store.projection.stream import Sent
+from ctxd.projection.cursor import Cursor
+from ctxd.projection.node import Node
+from ctxd.projection.spill import Waiting
+from ctxd.projection.stream import Sent
 
 State = Literal["connecting", "projecting", "unreachable", "failed", "stopped"]
 

@@ -12,8 +12,8 @@ from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND
 from ctxd.store.writes import Write
 from tests.fakes.node import MemoryNode
+from tests.unit.projection.projecting import compared, level, projecting, until
 from tests.unit.store.documents import document, write
-from tests.unit.store.projection.projecting import compared, level, projecting, until
 
 pytestmark = pytest.mark.anyio
 SECRET = "the-secret-9f8e7d6c"

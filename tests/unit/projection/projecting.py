@@ -9,13 +9,14 @@ import anyio
 from anyio.to_thread import run_sync
 
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.clock import SystemClock
-from ctxd.store.projection.compare import Comparison, compare
-from ctxd.store.projection.node import Connect
-from ctxd.store.projection.projection import Projection, Target
-from ctxd.store.projection.rows import Rows
-from ctxd.store.projection.spill import Room
+from ctxd.clock import Clock, SystemClock
+from ctxd.projection.compare import Comparison, compare
+from ctxd.projection.node import Connect
+from ctxd.projection.projection import Projection, Target
+from ctxd.projection.rows import Rows
+from ctxd.projection.spill import Room
 from ctxd.store.versions import VersionStore
+from ctxd_protocol.status import StoreStatus
 from tests.unit.store.documents import document, write
 
 WAIT_S = 30
@@ -25,18 +26,22 @@ ROOM = Room()
 class Projecting(VersionStore):
     """A store with the projection at hand, and what it told."""
 
-    def __init__(self, root: Path, url: str, connect: Connect, room: Room) -> None:
+    def __init__(self, root: Path, url: str, connect: Connect, room: Room, clock: Clock | None = None) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
-        clock = SystemClock()
+        clock = clock or SystemClock()
         self.projection = Projection(
             Target(url=url, room=room),
             clock,
             tell=lambda what, said: self.told.append((what, said)),
             connect=connect,
         )
-        super().__init__(root, clock, self.projection)
+        super().__init__(root, clock)
+        self.attach(self.projection.serve)
         self.faults: list[Exception] = []
         self.on_fault(self.faults.append)
+
+    def status(self) -> StoreStatus:
+        return self.projection.reported_in(super().status())
 
     def heard(self, what: str) -> list[dict[str, Any]]:
         return [said for name, said in self.told if name == what]

@@ -13,9 +13,9 @@ from ctxd.backends.port import Version
 from ctxd.backends.xtdb.form import content_docs, content_ref
 from ctxd.backends.xtdb.operations import Op
 from ctxd.errors import CtxdError
+from ctxd.projection.batches import Piece, documents, wanted
 from ctxd.store import journal
 from ctxd.store.digest import fold
-from ctxd.store.projection.batches import Piece, documents, wanted
 from ctxd.store.purge import KIND as PURGE
 from ctxd.store.reads import Reader, answering, to_stored
 from ctxd.store.sharing.fences import PREFIX, Fences

@@ -18,7 +18,7 @@ from ctxd.backends.xtdb.form import FIXED_VALID_TIME
 from ctxd.backends.xtdb.operations import Doc, Op
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import session_of
-from ctxd.store.projection.batches import Piece
+from ctxd.projection.batches import Piece
 from ctxd.store.sharing import owners
 from ctxd.store.sharing.fences import Fences
 from ctxd.store.sharing.owners import Owner

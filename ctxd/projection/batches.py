@@ -11,7 +11,7 @@ import msgspec
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, deletions_doc, deletions_time, to_doc
 from ctxd.backends.xtdb.operations import Delete, Doc, Op, Put
-from ctxd.store.projection.cursor import Cursor, moved
+from ctxd.projection.cursor import Cursor, moved
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):

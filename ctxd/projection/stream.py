@@ -20,13 +20,13 @@ from ctxd.backends.xtdb.operations import Doc, Match, Op
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
-from ctxd.store.projection.batches import Bounds, Piece, take, transaction
-from ctxd.store.projection.cursor import QUARANTINED_MAX, Cursor, advance
-from ctxd.store.projection.eviction import steps
-from ctxd.store.projection.node import Node
-from ctxd.store.projection.ownership import Guarded, Lost, Ownership
-from ctxd.store.projection.pace import ROWS_MAX, Pace, adapted, bounds, is_full, linger_s
-from ctxd.store.projection.rows import PORTION_ROWS, Rows, Texts
+from ctxd.projection.batches import Bounds, Piece, take, transaction
+from ctxd.projection.cursor import QUARANTINED_MAX, Cursor, advance
+from ctxd.projection.eviction import steps
+from ctxd.projection.node import Node
+from ctxd.projection.ownership import Guarded, Lost, Ownership
+from ctxd.projection.pace import ROWS_MAX, Pace, adapted, bounds, is_full, linger_s
+from ctxd.projection.rows import PORTION_ROWS, Rows, Texts
 
 OUTSTANDING_MAX: Final = 4
 """Transactions that are submitted and not known to be committed: so much may the node's index be behind its log."""

@@ -2,8 +2,13 @@
 
 import pytest
 
-from ctxd.store.projection import projector
+from ctxd.projection import projector
 from tests.fakes.node import MemoryNode
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "state"
 
 
 @pytest.fixture

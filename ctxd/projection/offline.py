@@ -21,14 +21,14 @@ from ctxd.backends.xtdb.errors import Refused, XtdbFailure
 from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
+from ctxd.projection.batches import transaction
+from ctxd.projection.compare import Comparison, compare
+from ctxd.projection.cursor import Cursor, Halt, fence, from_doc, judge, moved, requeued
+from ctxd.projection.node import Connect, Node
+from ctxd.projection.node import connect as connect_to
+from ctxd.projection.projection import Projection, Target
+from ctxd.projection.rows import Rows, Texts
 from ctxd.store import journal, statedir
-from ctxd.store.projection.batches import transaction
-from ctxd.store.projection.compare import Comparison, compare
-from ctxd.store.projection.cursor import Cursor, Halt, fence, from_doc, judge, moved, requeued
-from ctxd.store.projection.node import Connect, Node
-from ctxd.store.projection.node import connect as connect_to
-from ctxd.store.projection.projection import Projection, Target
-from ctxd.store.projection.rows import Rows, Texts
 from ctxd_protocol.status import ProjectionStatus
 
 EXIT_NO_STATE: Final = 10

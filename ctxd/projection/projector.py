@@ -16,13 +16,13 @@ from ctxd.backends.xtdb.errors import Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.store.projection.cursor import Cursor, Halt, explains, fence, from_doc, judge, moved
-from ctxd.store.projection.node import Connect, Node
-from ctxd.store.projection.ownership import Lost, Ownership
-from ctxd.store.projection.pace import ROWS_MAX, Pace
-from ctxd.store.projection.progress import Progress
-from ctxd.store.projection.rows import Rows
-from ctxd.store.projection.stream import Aborted, Sent, Stopped, Stream, Tide
+from ctxd.projection.cursor import Cursor, Halt, explains, fence, from_doc, judge, moved
+from ctxd.projection.node import Connect, Node
+from ctxd.projection.ownership import Lost, Ownership
+from ctxd.projection.pace import ROWS_MAX, Pace
+from ctxd.projection.progress import Progress
+from ctxd.projection.rows import Rows
+from ctxd.projection.stream import Aborted, Sent, Stopped, Stream, Tide
 
 FENCES_MAX: Final = 10
 """Attempts to move the cursor before a life is given up: each one lost is a late transaction that came through."""

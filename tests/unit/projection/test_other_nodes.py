@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, write
-from tests.unit.store.projection.projecting import compared, fill, level, projecting, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

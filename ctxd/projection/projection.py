@@ -10,21 +10,24 @@ from typing import Any, Final
 
 import anyio
 import msgspec
+from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
+from ctxd.projection.node import Connect, connect
+from ctxd.projection.ownership import Ownership
+from ctxd.projection.past import ProjectedPast
+from ctxd.projection.progress import Progress
+from ctxd.projection.projector import RECHECK_S, Projector, Tell
+from ctxd.projection.record import Record, load, save
+from ctxd.projection.rows import Rows
+from ctxd.projection.spill import THROTTLE_AT, Room, Throttle, fullness, level, refusal
+from ctxd.projection.stream import Tide
+from ctxd.store.observers import Landed
 from ctxd.store.past import Past, ReadModel
-from ctxd.store.projection.node import Connect, connect
-from ctxd.store.projection.ownership import Ownership
-from ctxd.store.projection.past import ProjectedPast
-from ctxd.store.projection.progress import Progress
-from ctxd.store.projection.projector import RECHECK_S, Projector, Tell
-from ctxd.store.projection.record import Record, load, save
-from ctxd.store.projection.rows import Rows
-from ctxd.store.projection.spill import THROTTLE_AT, Room, Throttle, fullness, level, refusal
-from ctxd.store.projection.stream import Tide
-from ctxd_protocol.status import ProjectionStatus
+from ctxd.store.versions import VersionStore
+from ctxd_protocol.status import ProjectionStatus, StoreStatus
 
 RECORD_S: Final = 1.0
 """Seconds between two saves of how far it came."""
@@ -83,6 +86,23 @@ class Projection:
         self._keep()
         self._rows.close()
 
+    async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Project what ``store`` commits, and answer its reads of the past, until cancelled: a part to attach to it.
+
+        Raises: CtxdError ``corrupt``, ``store_failed`` before it has started.
+        """
+        directory = store.directory
+        await run_sync(self.open, directory.database, ArtifactStore(directory.artifacts), directory.projection)
+        try:
+            store.read_past_from(self.past(store.embedded))
+            store.on_submit(self.admit)
+            store.on_durable(self._land)
+            task_status.started()
+            await self.run(store.note_fault)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(self.close)
+
     async def run(self, fault: Callable[[Exception], None]) -> None:
         """Project until cancelled. ``fault`` is told what should not have happened; it goes on all the same."""
         async with anyio.create_task_group() as group:
@@ -133,14 +153,13 @@ class Projection:
         fences = None if self._ownership is None else self._ownership.fences
         return ProjectedPast(model, self._progress, self._tide, self._clock, self._rows.writer, fences)
 
-    def rise(self, seq: int, size: int) -> None:
-        """The journal is durable up to row ``seq``, by ``size`` bytes more."""
-        self._progress.waiting.add(seq, size, self._clock.monotonic())
+    def _land(self, landed: Landed) -> None:
+        for write, pending in landed:
+            if write.purge is not None and write.purge.done is not None:
+                self._progress.purged = pending.seq
+        seq = landed[-1][1].seq
+        self._progress.waiting.add(seq, sum(pending.size for _, pending in landed), self._clock.monotonic())
         self._tide.rise(seq)
-
-    def purged(self, seq: int) -> None:
-        """Row ``seq`` purged something."""
-        self._progress.purged = seq
 
     def admit(self) -> None:
         """Raises: CtxdError ``store_backlog_full`` or ``rate_limited`` if a write would have no room to wait in."""
@@ -170,6 +189,10 @@ class Projection:
             rows_per_s=round(progress.rate(now), 1),
             quarantined=progress.quarantined[:100],
         )
+
+    def reported_in(self, status: StoreStatus) -> StoreStatus:
+        """The store's ``status`` with that of its projection."""
+        return msgspec.structs.replace(status, backend="xtdb", projection=self.status())
 
     def _reason(self, full: float) -> str:
         progress = self._progress
