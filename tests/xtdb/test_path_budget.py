@@ -1,0 +1,40 @@
+"""Budget of the way from a journal row to the XTDB node."""
+
+import time
+from itertools import count
+from pathlib import Path
+
+from ctxd_client import connect_sync
+from tests.traced import traced
+from tests.xtdb.running import Node
+
+PROJECT = (26, 120)
+"""Modules and functions entered for one row, from the journal to the node's confirmation."""
+
+LEVEL_S = 60
+
+
+def test_a_row_reaches_the_node_within_its_budget(memory_node: Node, tmp_path: Path) -> None:
+    env = {"CTXD_STORE_BACKEND": "xtdb", "CTXD_STORE_URL": memory_node.url}
+    with traced(tmp_path, env) as daemon, connect_sync(str(daemon.socket)) as client:
+        numbers = count()
+        client.session("projected", agent="a")
+
+        def project() -> None:
+            id = f"row-{next(numbers)}"
+            client.toolcall_record("projected", id=id, tool="bash", content="x" * 200, op_id=id)
+            ends = time.monotonic() + LEVEL_S
+            while (
+                (found := client.daemon_status().store.projection) is None
+                or found.lag_rows
+                or found.state != "projecting"
+            ):
+                assert time.monotonic() < ends, found
+                time.sleep(0.01)
+
+        for _ in range(5):
+            project()
+        entered = daemon.fewest(project, under="projection/")
+        modules, functions = PROJECT
+        assert len(entered.modules) <= modules, sorted(entered.modules)
+        assert len(entered.functions) <= functions, sorted(entered.functions)
