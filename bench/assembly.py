@@ -21,11 +21,10 @@ from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.indexing.index import Indexer
-from ctxd.sessions import changes
-from ctxd.sessions.calls import Call
-from ctxd.sessions.head import Settings
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import SessionSettings
+from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.sessions import Message
@@ -62,25 +61,25 @@ class Bench:
 
     async def session(self, name: str, paths: list[Path]) -> LiveSession:
         """A session that read the first files and discovered all."""
-        settings = Settings(agent="bench", principal="bench", created_at=0, ordinal=0, filesystem_id=HOST)
-        made = await self.sessions.create(Call("session.create", "bench"), name, settings, "Be brief.\n" * 100)
+        settings = SessionSettings(agent="bench", principal="bench", created_at=0, ordinal=0, filesystem_id=HOST)
+        made = await self.sessions.create(WriteRequest("session.create", "bench"), name, settings, "Be brief.\n" * 100)
         live = made[0]
         live.commit(
-            Call("session.append", "bench"),
-            changes.append(live.state, name, [Message(role="user", content="Fix it.")], live.settings.collapse),
+            WriteRequest("session.append", "bench"),
+            transitions.append(live.state, name, [Message(role="user", content="Fix it.")], live.settings.collapse),
         )
         for path in paths[:ACTIVE]:
             read = await self.indexer.index(live.mounts, "/", str(path))
-            delta = changes.read(live.state, read.object)
-            call = Call("file.index", "bench")
+            delta = transitions.read(live.state, read.object)
+            call = WriteRequest("file.index", "bench")
             live.commit(call, delta, puts=read.puts, signatures=read.signatures, floor_vt=read.floor_vt)
         for start in range(0, len(paths), 1000):
             discovered = await self.indexer.discover(
                 live.mounts, "/", [str(path) for path in paths[start : start + 1000]]
             )
-            delta = changes.discover(live.state, [one.object for one in discovered if one.object is not None])
+            delta = transitions.discover(live.state, [one.object for one in discovered if one.object is not None])
             puts = [one.document for one in discovered if one.document is not None]
-            pending = live.commit(Call("file.discover", "bench"), delta, puts=puts)
+            pending = live.commit(WriteRequest("file.discover", "bench"), delta, puts=puts)
         await pending.wait()
         return live
 

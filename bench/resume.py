@@ -25,11 +25,10 @@ from ctxd.backends import documents
 from ctxd.clock import SystemClock
 from ctxd.objects.identity import file_id
 from ctxd.objects.next_version import file_text, toolcall
-from ctxd.sessions import changes
-from ctxd.sessions.calls import Call
-from ctxd.sessions.head import Settings
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import SessionSettings
+from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Message
@@ -41,7 +40,7 @@ SETTLE_S = 0.5
 """What a store does for itself after a start is not part of opening a session."""
 HOST = "f" * 64
 SESSION = "bench"
-CALL = Call("bench", "host")
+CALL = WriteRequest("bench", "host")
 
 _ROW = "e.id, v.body, v.vt, v.tx, v.tx_time, v.content"
 _NEWEST = "JOIN version AS v ON v.rowid=(SELECT rowid FROM version WHERE entity=e.n ORDER BY vt DESC, tx DESC LIMIT 1)"
@@ -55,7 +54,7 @@ def file_in_turn(live: LiveSession, number: int) -> None:
     source = FilesystemSource(HOST, f"/work/project/src/package{number % 50}/module{number}.py")
     text = f"# module {number}\n" + "value = 1\n" * 20
     document = file_text(file_id(source), source, text, f"{number:064x}")
-    live.commit(CALL, changes.read(live.state, document.id), puts=(document,))
+    live.commit(CALL, transitions.read(live.state, document.id), puts=(document,))
 
 
 def call_in_turn(live: LiveSession, number: int) -> None:
@@ -64,7 +63,7 @@ def call_in_turn(live: LiveSession, number: int) -> None:
     document = toolcall(
         id, tool="bash", args={"command": f"make test{number}"}, content=f"ok {number}", chat_ref="chat:bench"
     )
-    live.commit(CALL, changes.call(live.state, id, live.settings.collapse), puts=(document,))
+    live.commit(CALL, transitions.call(live.state, id, live.settings.collapse), puts=(document,))
 
 
 async def build(root: Path, objects: int) -> None:
@@ -74,12 +73,12 @@ async def build(root: Path, objects: int) -> None:
         await group.start(store.run)
         sessions = Sessions(store, SystemClock(), host_filesystem_id=HOST)
         await sessions.start()
-        settings = Settings(agent="bench", principal="host", created_at=0, ordinal=0, filesystem_id=HOST)
+        settings = SessionSettings(agent="bench", principal="host", created_at=0, ordinal=0, filesystem_id=HOST)
         await sessions.create(CALL, SESSION, settings, "Be brief.")
         live = await sessions.live(SESSION)
         for turn in range(objects // OBJECTS_PER_TURN):
             said = (Message(role="user", content=f"do step {turn}"), Message(role="assistant", content="On it. " * 20))
-            live.commit(CALL, changes.append(live.state, SESSION, said, live.settings.collapse))
+            live.commit(CALL, transitions.append(live.state, SESSION, said, live.settings.collapse))
             for number in range(turn * OBJECTS_PER_TURN, (turn + 1) * OBJECTS_PER_TURN):
                 (file_in_turn if number % 2 else call_in_turn)(live, number)
             if live.barrier is not None:

@@ -12,9 +12,9 @@ from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import assemblies_prefix, assembly_id
 from ctxd.objects.kinds import is_purged
-from ctxd.sessions.live import LiveSession
 from ctxd.sessions.purging_chat import PURGED_TEXT
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import LiveSession
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.ids import chat_id, system_prompt_id
 

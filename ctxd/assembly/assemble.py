@@ -24,10 +24,9 @@ from ctxd.indexing.index import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
-from ctxd.sessions.calls import Call
-from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.resume import freshen
+from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.answers import MISSING, Missing
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
@@ -118,7 +117,7 @@ class Assembler:
         corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and nothing is
         recorded.
         """
-        call = Call(KIND, principal)
+        call = WriteRequest(KIND, principal)
         with live.lock.ticket() as ticket:
             await live.admit(ticket, call)
             await self._freshen(live, call)
@@ -153,7 +152,7 @@ class Assembler:
             except _NotInMemory:
                 await self._load(live, kept, loaded)
 
-    async def _freshen(self, live: LiveSession, call: Call) -> None:
+    async def _freshen(self, live: LiveSession, call: WriteRequest) -> None:
         files = [id for id in live.state.active if is_file_id(id)]
         if not files:
             return
@@ -213,7 +212,7 @@ class Assembler:
         except _NotInMemory:
             return
 
-    def _settle(self, live: LiveSession, kept: _Kept, call: Call, composition: Composition) -> Assembled:
+    def _settle(self, live: LiveSession, kept: _Kept, call: WriteRequest, composition: Composition) -> Assembled:
         """Record ``composition``, unless it is the one recorded last. Does not await."""
         if self._is_repeat(live, kept, composition):
             return self._repeated(live, kept, composition)

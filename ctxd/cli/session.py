@@ -19,7 +19,7 @@ from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods import SessionOwnerResult
-from ctxd_protocol.sessions import SessionState, SessionView
+from ctxd_protocol.sessions import SessionStatus, SessionView
 
 
 @click.group(cls=Group, examples="ctx session ls --state active\nctx session new demo --workdir /workspace")
@@ -38,7 +38,7 @@ def session() -> None:
 @common
 def ls(
     run: Invocation,
-    state: SessionState | None,
+    state: SessionStatus | None,
     agent: str | None,
     label: str | None,
     text: str | None,

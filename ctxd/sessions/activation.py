@@ -1,6 +1,6 @@
 """What activating an object takes: its text, which for a file that only its name is known of has to be read first.
 
-``changes.activate`` decides the change of the sets; here is found out whether there is anything to show. Nothing is
+``transitions.activate`` decides the change of the sets; here is found out whether there is anything to show. Nothing is
 written here.
 """
 
@@ -10,16 +10,16 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.index import Indexer
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_unread
-from ctxd.sessions import changes
-from ctxd.sessions.delta import NOTHING, Delta
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions import transitions
+from ctxd.sessions.segments import NOTHING, SessionDelta
+from ctxd.sessions.session import LiveSession
 from ctxd.store.versions import VersionStore
 
 
 class Activation(msgspec.Struct, frozen=True):
     """What one write says: the change of the sets, and the version of the file if it was read for this."""
 
-    delta: Delta
+    delta: SessionDelta
     puts: tuple[Document, ...] = ()
     signatures: dict[str, bytes] = {}
     floor_vt: int = 0
@@ -31,7 +31,7 @@ async def activation(store: VersionStore, indexer: Indexer, live: LiveSession, i
     Raises: CtxdError content_unavailable if there is no text to show; source_unreachable if the file cannot be read;
     path_escapes_mount, corrupt, store_failed. Cancel: safe.
     """
-    delta = changes.activate(live.state, id)
+    delta = transitions.activate(live.state, id)
     if delta is NOTHING or id in live.state.active:
         return Activation(delta)
     head = (await store.heads((id,)))[id]
@@ -44,7 +44,9 @@ async def activation(store: VersionStore, indexer: Indexer, live: LiveSession, i
     return Activation(delta)
 
 
-async def _read(store: VersionStore, indexer: Indexer, live: LiveSession, delta: Delta, known: Stored) -> Activation:
+async def _read(
+    store: VersionStore, indexer: Indexer, live: LiveSession, delta: SessionDelta, known: Stored
+) -> Activation:
     """Read the file of which only the name is known, or that was gone, so that it is activated in one write."""
     id = known.document.id
     try:

@@ -13,10 +13,8 @@ from anyio.to_thread import run_sync
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import number_of, segment_id, segments_prefix
-from ctxd.sessions.bundles import RUN, carriers, from_text
-from ctxd.sessions.delta import Delta, from_payload
-from ctxd.sessions.head import read_head
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions.segments import RUN, SessionDelta, carriers, from_payload, from_text, read_head
+from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState, fold
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.ids import session_object_id
@@ -30,7 +28,7 @@ T = TypeVar("T")
 class Segments(msgspec.Struct, frozen=True):
     """A session's deltas from the first on, the sequence of each one's write, and the newest valid time, or 0."""
 
-    deltas: list[Delta]
+    deltas: list[SessionDelta]
     seqs: list[int]
     valid_time: int
 
@@ -101,8 +99,8 @@ async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -
     # Those that came in since then are of a session that somebody else has loaded meanwhile.
     tail = await store.scan(prefix, after=ends[-1] if ends else "", limit=count - first)
 
-    def read() -> tuple[list[Delta | None], list[int], Segments]:
-        deltas: list[Delta | None] = []
+    def read() -> tuple[list[SessionDelta | None], list[int], Segments]:
+        deltas: list[SessionDelta | None] = []
         seqs: list[int] = []
         for stored in carrying.values():
             _unbundle(stored, deltas, seqs)
@@ -118,7 +116,7 @@ async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -
     return Segments(whole, seqs + rest.seqs, newest[0].valid_time if newest else 0)
 
 
-def _unbundle(stored: Stored, deltas: list[Delta | None], seqs: list[int]) -> None:
+def _unbundle(stored: Stored, deltas: list[SessionDelta | None], seqs: list[int]) -> None:
     """Add the run that ends with ``stored``."""
     try:
         bundle = from_text(stored.document.content or "")
@@ -130,7 +128,7 @@ def _unbundle(stored: Stored, deltas: list[Delta | None], seqs: list[int]) -> No
     seqs.append(stored.tx)
 
 
-def _delta(segment: Stored) -> Delta:
+def _delta(segment: Stored) -> SessionDelta:
     try:
         return from_payload(segment.document.payload)
     except msgspec.ValidationError as error:

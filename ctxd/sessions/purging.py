@@ -19,9 +19,8 @@ from ctxd.objects.identity import INNER_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.checks import entropy
 from ctxd.secrets.guard import Guard
-from ctxd.sessions.calls import Call
-from ctxd.sessions.live import LiveSession
 from ctxd.sessions.purging_chat import Gone, restating, said_in, within, without_bundle
+from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.answers import Replay
 from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND, counted
@@ -50,7 +49,7 @@ class Proof(msgspec.Struct, frozen=True):
     receipt: Receipt | None
 
 
-async def purge(store: VersionStore, guard: Guard, call: Call, id: str) -> Proof:
+async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) -> Proof:
     """Destroy what ``id`` says, in every version, and look for it in every file of the state directory.
 
     Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
@@ -68,7 +67,7 @@ async def purge(store: VersionStore, guard: Guard, call: Call, id: str) -> Proof
 
 
 async def purge_chat(
-    store: VersionStore, guard: Guard, call: Call, live: LiveSession, turns: Sequence[int] | None
+    store: VersionStore, guard: Guard, call: WriteRequest, live: LiveSession, turns: Sequence[int] | None
 ) -> Proof:
     """Destroy what was said in ``turns`` of the chat of ``live``, in all of them with null, and look for it in every
     file of the state directory. The turns stay, with roles and tool calls; what the session says elsewhere in the very
@@ -94,7 +93,7 @@ async def purge_chat(
     return await _proof(store, asked, pending, needles)
 
 
-def _write(call: Call, asked: Purge, session: str | None = None) -> Write:
+def _write(call: WriteRequest, asked: Purge, session: str | None = None) -> Write:
     return Write(
         kind=KIND, principal=call.principal, session=session, op_id=call.op_id, request=call.request, purge=asked
     )
@@ -123,7 +122,7 @@ def _told(ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(chat_id(session_of(id) or "")) if id.startswith(parts) else id for id in ids))
 
 
-async def again(store: VersionStore, call: Call, replay: Replay) -> Proof:
+async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proof:
     """The proof of a purge that comes again: what it destroyed is as it was told, and nothing is left to search for.
 
     Raises: CtxdError of the store if that purge failed. Cancel: safe.

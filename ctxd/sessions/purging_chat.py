@@ -13,9 +13,7 @@ import msgspec
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.identity import segments_prefix
-from ctxd.sessions.bundles import from_text, to_text
-from ctxd.sessions.delta import Delta, from_payload, to_payload
-from ctxd.sessions.head import PREVIEW_CHARS
+from ctxd.sessions.segments import PREVIEW_CHARS, SessionDelta, from_payload, from_text, to_payload, to_text
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.sessions import Message
 
@@ -44,7 +42,7 @@ class Gone:
         content = PURGED_TEXT if text_goes else message.content
         return msgspec.structs.replace(message, content=content, meta=None, secrets=None)
 
-    def delta(self, delta: Delta) -> Delta:
+    def delta(self, delta: SessionDelta) -> SessionDelta:
         """What is left of ``delta``; itself if all of it is."""
         messages = tuple(map(self.message, delta.messages))
         same = all(one is other for one, other in zip(messages, delta.messages, strict=True))

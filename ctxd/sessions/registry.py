@@ -1,11 +1,13 @@
-"""Which sessions there are and which are live: create, look up, list, unload.
+"""Registry of sessions: create, look up, list, load and unload.
 
-Owns the bound on live sessions and the catalog of all. A session is loaded once, however many ask for it at the same
-time, and unloaded only while nothing of it is under way.
+Owns the bound on live sessions and the catalog of all heads, which listings and ``context.current`` are answered from.
+A session is loaded once, however many callers need it at the same time, and unloaded only while it is idle.
 """
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from heapq import nsmallest
 from typing import Final
 
 import anyio
@@ -16,13 +18,10 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import Guard, fleeting_guard
-from ctxd.sessions.calls import Call
-from ctxd.sessions.catalog import Catalog, no_session, summary_of
-from ctxd.sessions.head import Head, Settings, head_document, read_head
-from ctxd.sessions.live import LiveSession
 from ctxd.sessions.loading import load
-from ctxd.sessions.lock import SessionLock
 from ctxd.sessions.moved_sessions import MovedSession
+from ctxd.sessions.segments import SessionHead, SessionSettings, head_document, read_head
+from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.state import SessionState
 from ctxd.store.answers import Replay
 from ctxd.store.asked import Purge
@@ -32,7 +31,152 @@ from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sessions import SessionSummary
+from ctxd_protocol.sessions import SessionStatus, SessionSummary
+
+NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)
+"""The current context when no session is meant."""
+
+
+def no_session(session: str) -> CtxdError:
+    """The error of a call for ``session``, which is not there."""
+    return CtxdError("session_not_found", f"there is no session {session}", hint="session.list names them.")
+
+
+def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | None = None) -> SessionSummary:
+    """A row of a listing of ``session``, whose head was written at ``valid_time``; ``host``: by that other host."""
+    settings = head.settings
+    return SessionSummary(
+        session=session,
+        agent=settings.agent,
+        state=settings.state,
+        created_at=settings.created_at,
+        updated_at=valid_time,
+        turn_count=head.turn_count,
+        index_count=head.index_count,
+        active_count=head.active_count,
+        preview=head.preview,
+        labels=settings.labels,
+        host=host,
+    )
+
+
+class Catalog:
+    """Session id to head. About 1 KiB a session."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, tuple[SessionHead, int]] = {}
+        self._order: list[tuple[int, str]] = []
+        self._open: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._heads
+
+    def newest(self, session: str) -> tuple[SessionHead, int] | None:
+        """The head of ``session`` and when it was written, null if it is not known."""
+        return self._heads.get(session)
+
+    def names(self, after: str, limit: int) -> list[str]:
+        """The ids of at most ``limit`` sessions, in order, from beyond ``after`` on."""
+        return nsmallest(limit, (session for session in self._heads if session > after))
+
+    def state(self, session: str) -> SessionStatus | None:
+        """The state of ``session``, null if it is not known."""
+        known = self._heads.get(session)
+        return None if known is None else known[0].settings.state
+
+    def states(self) -> dict[str, SessionStatus]:
+        """The state of every session."""
+        return {session: head.settings.state for session, (head, _) in self._heads.items()}
+
+    def put(self, session: str, head: SessionHead, valid_time: int) -> None:
+        """Take ``head``, written at ``valid_time``, for the newest of ``session``."""
+        if session not in self._heads:
+            insort(self._order, (head.settings.ordinal, session))
+        self._heads[session] = (head, valid_time)
+        if head.settings.state == "closed":
+            self._open.pop(session, None)
+        else:
+            self._open[session] = None
+
+    def discard(self, session: str) -> None:
+        """Know nothing of ``session`` any more. One that is not known: no effect."""
+        known = self._heads.pop(session, None)
+        if known is not None:
+            self._order.remove((known[0].settings.ordinal, session))
+            self._open.pop(session, None)
+
+    def settings(self, session: str) -> SessionSettings:
+        """What ``session`` is set to. Raises: CtxdError session_not_found."""
+        if session not in self._heads:
+            raise no_session(session)
+        return self._heads[session][0].settings
+
+    def summary(self, session: str) -> SessionSummary:
+        """One row of a listing."""
+        head, valid_time = self._heads[session]
+        return summary_of(session, head, valid_time)
+
+    def current(self, session: str | None) -> CurrentContext:
+        """Where ``session`` stands; null means the only one that is not closed, or nowhere if there is not just one.
+
+        Raises: CtxdError session_not_found.
+        """
+        if session is None:
+            if len(self._open) != 1:
+                return NOWHERE
+            session = next(iter(self._open))
+        if session not in self._heads:
+            raise no_session(session)
+        head, _ = self._heads[session]
+        return CurrentContext(context_id=head.context_id, session=session, turn=head.turn_count, assembly=head.assembly)
+
+    def page(
+        self,
+        *,
+        state: SessionStatus | None,
+        agent: str | None,
+        label: str | None,
+        text: str | None,
+        limit: int,
+        cursor: str | None,
+    ) -> tuple[list[str], str | None]:
+        """The ids of sessions that pass all filters, newest created first, and the cursor of the next page.
+
+        ``label`` is ``key=value``; ``text`` is sought, in any case, in preview, id and agent. A cursor stays good
+        whatever is created meanwhile. Raises: CtxdError invalid_params for a label or a cursor of another form.
+        """
+        key, equals, value = (label or "=").partition("=")
+        if not equals:
+            raise CtxdError("invalid_params", f"label {label!r} is not of the form key=value")
+        needle = text.casefold() if text else ""
+        found: list[str] = []
+        for place in range(self._place(cursor) - 1, -1, -1):
+            ordinal, session = self._order[place]
+            head, _ = self._heads[session]
+            settings = head.settings
+            if state not in (None, settings.state) or agent not in (None, settings.agent):
+                continue
+            if label is not None and settings.labels.get(key) != value:
+                continue
+            if needle and not any(needle in part.casefold() for part in (head.preview, session, settings.agent)):
+                continue
+            found.append(session)
+            if len(found) == limit:
+                return found, str(ordinal) if place else None
+        return found, None
+
+    def _place(self, cursor: str | None) -> int:
+        if cursor is None:
+            return len(self._order)
+        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20):
+            raise CtxdError(
+                "invalid_params", f"{cursor!r} is no cursor of this listing", hint="Give next_cursor as it was."
+            )
+        return bisect_left(self._order, (int(cursor), ""))
+
 
 LIVE_SESSIONS_MAX: Final = 512
 """Sessions kept in memory while idle. One of 10,000 objects takes about 10 MiB; fewer make returns wait for a load."""
@@ -150,7 +294,7 @@ class Sessions:
         return found
 
     async def create(
-        self, call: Call, session: str, settings: Settings, prompt: str, result: bytes = b""
+        self, call: WriteRequest, session: str, settings: SessionSettings, prompt: str, result: bytes = b""
     ) -> tuple[LiveSession, Pending] | Replay:
         """Make ``session``, with ``settings`` but for their time and ordinal.
 
@@ -173,11 +317,11 @@ class Sessions:
             return self._create(call, session, settings, prompt, result)
 
     def _create(
-        self, call: Call, session: str, settings: Settings, prompt: str, result: bytes
+        self, call: WriteRequest, session: str, settings: SessionSettings, prompt: str, result: bytes
     ) -> tuple[LiveSession, Pending]:
         ordinal = self.next_ordinal()
         stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=ordinal)
-        head = Head(settings=self.normalised(stamped))
+        head = SessionHead(settings=self.normalised(stamped))
         capture = self.guard.capture(settings.secrets)
         prompt = capture.text(prompt)
         write = Write(
@@ -214,7 +358,7 @@ class Sessions:
         """Have ``session`` read anew at its next use; who holds what is in memory is told that it is out of date."""
         self._drop(frozenset((session,)))
 
-    def normalised(self, settings: Settings) -> Settings:
+    def normalised(self, settings: SessionSettings) -> SessionSettings:
         """``settings`` with a plain working directory, and labels as they are to be kept.
 
         Raises: CtxdError invalid_path for that or for a mount, too_large for more of them than are kept.
@@ -231,7 +375,7 @@ class Sessions:
         labels = self.guard.capture(settings.secrets).value(settings.labels)
         return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels)
 
-    def _mount_table(self, settings: Settings) -> MountTable:
+    def _mount_table(self, settings: SessionSettings) -> MountTable:
         host = self.host_filesystem_id
         return MountTable(settings.mounts, filesystem_id=settings.filesystem_id, host_filesystem_id=host)
 
@@ -240,7 +384,7 @@ class Sessions:
         live = self._live.get(session)
         if live is None:
             return self.catalog.summary(session), None
-        head = Head(
+        head = SessionHead(
             settings=live.settings,
             turn_count=live.state.turn,
             index_count=len(live.state.index),
@@ -289,7 +433,7 @@ class Sessions:
                 self._hide(write.session, write.purge)
             for document in write.puts:
                 if document.type == "session":
-                    head = msgspec.convert(document.payload, Head)
+                    head = msgspec.convert(document.payload, SessionHead)
                     if head.entering:
                         self.catalog.discard(write.session)
                     else:
@@ -303,7 +447,7 @@ class Sessions:
         head, valid_time = row
         restated = purge.restate(head_document(session, head))
         if restated is not None:
-            self.catalog.put(session, msgspec.convert(restated.payload, Head), valid_time)
+            self.catalog.put(session, msgspec.convert(restated.payload, SessionHead), valid_time)
 
 
 def _vt(receipt: Receipt | None) -> int:

@@ -13,8 +13,7 @@ from ctxd.indexing.freshen import Freshened
 from ctxd.indexing.index import Indexer
 from ctxd.objects.document import Document
 from ctxd.objects.identity import is_file_id
-from ctxd.sessions.calls import Call
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.state import SessionState
 from ctxd_protocol.methods import Reconciled
 
@@ -38,7 +37,7 @@ def reconciled(found: Freshened) -> Reconciled:
     )
 
 
-async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call: Call) -> Freshened:
+async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call: WriteRequest) -> Freshened:
     """Bring the files among ``ids`` up to date, under the lock of ``live``: write all slices that changed but the last.
 
     That one is left to the caller, who puts ``documents`` before it awaits anything. The figures are those of all.
@@ -48,7 +47,7 @@ async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call:
     """
     compared = await indexer.compare(live.mounts, ids, live.settings.secrets)
     found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
-    bare = Call(call.kind, call.principal)
+    bare = WriteRequest(call.kind, call.principal)
     for slice_ids in compared.slices:
         if found.documents:
             pending = live.commit(bare, puts=found.documents, signatures=found.signatures, floor_vt=found.floor_vt)

@@ -1,15 +1,15 @@
-"""A session's sets and chat: the fold of its segments, and nothing else.
+"""Session state: the sets and the chat as the fold of a session's segments.
 
 ``index`` only grows; ``pool`` lies within it, ``active`` and ``pinned`` within ``pool``. All four keep the order of
-entry. A state changes by ``apply`` alone, in time that does not depend on the session's length; what may change is
-decided in ``ctxd.sessions.changes``. Two states of equal segments are equal, whether or not snapshots lie among those.
+entry. A state changes by ``apply`` alone, in time that does not depend on the session's length; the changes are decided
+in ``ctxd.sessions.transitions``. Equal segments give equal states, with or without snapshots among them.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ctxd.objects.identity import is_file_id
-from ctxd.sessions.delta import Delta, Snapshot
+from ctxd.sessions.segments import SessionDelta, Snapshot
 from ctxd_protocol.sessions import ContextLevel, Message
 
 SNAPSHOT_TAIL_MIN: Final = 256
@@ -84,7 +84,7 @@ class SessionState:
     __hash__ = None  # type: ignore[assignment]  # a state changes, so it is no key
 
 
-def apply(state: SessionState, delta: Delta) -> None:
+def apply(state: SessionState, delta: SessionDelta) -> None:
     """Make the changes of ``delta``, which was decided on this very state. Cost: the length of ``delta``."""
     for message in delta.messages:
         _say(state, message)
@@ -105,7 +105,7 @@ def apply(state: SessionState, delta: Delta) -> None:
     state.tail += weight
 
 
-def fold(deltas: Sequence[Delta]) -> SessionState:
+def fold(deltas: Sequence[SessionDelta]) -> SessionState:
     """The state that ``deltas``, a session's from its first on, make. Sets are replayed from the last snapshot."""
     state = SessionState()
     start = next((n for n in range(len(deltas) - 1, -1, -1) if deltas[n].snapshot is not None), 0)
@@ -155,7 +155,7 @@ def check(state: SessionState) -> None:
     assert all(state.chosen_calls.values()), "no turn is kept without a chosen tool call"
 
 
-def _apply_requests(state: SessionState, delta: Delta) -> int:
+def _apply_requests(state: SessionState, delta: SessionDelta) -> int:
     """Make the changes that few writes hold; how many there were."""
     for id in delta.discovered:
         _enter(state, id)

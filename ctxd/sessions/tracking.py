@@ -4,7 +4,7 @@ Owns which files are leased for whom, and the writes of changes that nobody repo
 the same path as before a rendering (``ctxd.indexing.freshen``), so a watcher that fails makes nothing stale. Those
 writes are nobody's: every session that read the file is told, and ``by_session`` is null. A session that follows the
 file and is at work just then is let go first, for it may be about to report the change as its own; one that does so
-later has it all the same (``ctxd.sessions.authorship``). Membership never changes here.
+later has it all the same (``ctxd.sessions.attribution``). Membership never changes here.
 """
 
 import heapq
@@ -23,8 +23,8 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted
-from ctxd.sessions.live import LiveSession
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked import File, State
 from ctxd.trackers.tracker import FileTrackers, Followed

@@ -15,11 +15,10 @@ from anyio.abc import TaskStatus
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.projection.ownership import Ownership
-from ctxd.sessions.catalog import no_session, summary_of
-from ctxd.sessions.head import read_head
-from ctxd.sessions.lock import SessionLock
 from ctxd.sessions.moved_sessions import owned_elsewhere
-from ctxd.sessions.registry import Sessions
+from ctxd.sessions.registry import Sessions, no_session, summary_of
+from ctxd.sessions.segments import read_head
+from ctxd.sessions.session import SessionLock
 from ctxd.sharing.heartbeat import Tell
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history

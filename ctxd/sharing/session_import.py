@@ -18,10 +18,17 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import assemblies_prefix, assembly_id, is_file_id, number_of, segment_id, segments_prefix
-from ctxd.sessions.bundles import RUN, carries_bundle, to_text
-from ctxd.sessions.delta import Delta, from_payload
-from ctxd.sessions.head import head_document, read_head, segment_document
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
+from ctxd.sessions.segments import (
+    RUN,
+    SessionDelta,
+    carries_bundle,
+    from_payload,
+    head_document,
+    read_head,
+    segment_document,
+    to_text,
+)
 from ctxd.store.purge import purged_document
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
@@ -137,7 +144,7 @@ class SessionRewriter:
         }
         self._index: set[str] = set()
         self._seqs: list[int] = []
-        self._run: list[Delta] = []
+        self._run: list[SessionDelta] = []
         self._landing: list[tuple[str, int, str]] = []
         self._has_segment = False
 
@@ -237,7 +244,7 @@ class SessionRewriter:
         self._index.update(new)
         return document, tuple(new)
 
-    def _delta(self, delta: Delta) -> Delta:
+    def _delta(self, delta: SessionDelta) -> SessionDelta:
         if not self._renamed:
             return delta
         changed: dict[str, Any] = {name: self._ids(getattr(delta, name)) for name in _MEMBERS}

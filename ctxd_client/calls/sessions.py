@@ -25,7 +25,7 @@ from ctxd_protocol.methods import (
     WriteResult,
 )
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, Message, Mount, SessionState
+from ctxd_protocol.sessions import Collapse, Message, Mount, SessionStatus
 
 
 def session_create(
@@ -100,7 +100,7 @@ def session_configure(
 
 def session_list(
     *,
-    state: SessionState | None = None,
+    state: SessionStatus | None = None,
     agent: str | None = None,
     label: str | None = None,
     text: str | None = None,

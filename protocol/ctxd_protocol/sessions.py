@@ -6,7 +6,7 @@ import msgspec
 
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
-SessionState = Literal["active", "paused", "closed"]
+SessionStatus = Literal["active", "paused", "closed"]
 ContextLevel = Literal["active", "inactive", "indexed"]
 """Whole content in the window; a metadata line; known but unseen (spec 1 §3.2)."""
 
@@ -62,7 +62,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     agent: str
-    state: SessionState
+    state: SessionStatus
     created_at: int
     updated_at: int
     turn_count: int
@@ -82,7 +82,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     agent: str
     principal: str
-    state: SessionState
+    state: SessionStatus
     created_at: int
     updated_at: int
     chat_ref: str

@@ -22,13 +22,12 @@ from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
 from ctxd.mounts.mapping import normalise
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
-from ctxd.sessions import changes
-from ctxd.sessions.authorship import claimed, until_durable
-from ctxd.sessions.calls import Call, again, call_of, kept_result
-from ctxd.sessions.delta import NOTHING, Delta
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions import transitions
+from ctxd.sessions.attribution import claimed, until_durable
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.resume import portions
+from ctxd.sessions.segments import NOTHING, SessionDelta
+from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kept_result
 from ctxd.sessions.state import SessionState
 from ctxd.store.writes import Accepted
 from ctxd_protocol.methods import (
@@ -152,12 +151,12 @@ class _Files:
         return named.paths
 
 
-def _kept(live: LiveSession, call: Call, found: Sequence[Found]) -> Accepted:
+def _kept(live: LiveSession, call: WriteRequest, found: Sequence[Found]) -> Accepted:
     """Put the stubs of ``found`` and make what it names known to the session. Under its lock.
 
     No await lies between its finding and the write: another session's version cannot come between.
     """
-    delta = changes.discover(live.state, [one.object for one in found if one.object is not None])
+    delta = transitions.discover(live.state, [one.object for one in found if one.object is not None])
     stubs = [one.document for one in found if one.document is not None]
     result = ToolObserveResult(objects=tuple(_row(one) for one in found), receipt=None)
     if not stubs and delta == NOTHING:
@@ -167,7 +166,7 @@ def _kept(live: LiveSession, call: Call, found: Sequence[Found]) -> Accepted:
     # The operation id goes with the last portion, as the sets do: stubs without those do no harm.
     *early, last = portions(stubs)
     for documents in early:
-        live.commit(Call(call.kind, call.principal), puts=documents, floor_vt=floor_vt)
+        live.commit(WriteRequest(call.kind, call.principal), puts=documents, floor_vt=floor_vt)
     pending = live.commit(call, delta, puts=last, floor_vt=floor_vt, result=kept_result(call, result))
     return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
@@ -196,12 +195,12 @@ def _content(params: FileIndexParams) -> bytes | None:
         raise CtxdError("invalid_params", f"content: {error}", outcome="not_applied") from error
 
 
-def _met(state: SessionState, id: str, cause: Cause) -> Delta:
+def _met(state: SessionState, id: str, cause: Cause) -> SessionDelta:
     match cause:
         case "read":
-            return changes.read(state, id)
+            return transitions.read(state, id)
         case "edit":
-            return changes.discover(state, (id,)) if id in state.read else changes.read(state, id)
+            return transitions.discover(state, (id,)) if id in state.read else transitions.read(state, id)
         case "check":
             return NOTHING
 

@@ -1,8 +1,8 @@
 """``object.*``: versions of objects, now and as of any time, and which there are.
 
 A connection that is bound to a session sees the objects of its index and its own infrastructure; everything else is as
-if it did not exist. Only durable versions are shown. What that means is decided in ``ctxd.sessions.objects``; here are
-the cursors, and the shapes on the wire.
+if it did not exist. Only durable versions are shown. ``ctxd.sessions.object_reads`` decides visibility; the
+cursors and the shapes on the wire are decided here.
 """
 
 from typing import Any, cast
@@ -13,9 +13,9 @@ from ctxd.objects.kinds import state_of
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.secrets.policy import rules_found
-from ctxd.sessions.live import LiveSession
-from ctxd.sessions.objects import At, Listed, Objects
+from ctxd.sessions.object_reads import ListedObject, Objects, ReadTime
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Accepted
 from ctxd_protocol import methods as wire
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
@@ -42,14 +42,14 @@ class _ObjectCalls:
 
     async def get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
         sight = await self._objects.sight(params.session, confined=_is_confined(caller))
-        at = At(params.valid_time, params.tx)
+        at = ReadTime(params.valid_time, params.tx)
         stored = await self._objects.version(sight, params.object, at, content=params.content)
         result = wire.ObjectGetResult(object=_shown(stored, sight.live, content=params.content))
         return Accepted(sight.live.barrier if sight.live else None, lambda _: result)
 
     async def bulk(self, caller: Caller, params: wire.ObjectBulkParams) -> wire.ObjectBulkResult:
         sight = await self._objects.sight(params.session, confined=_is_confined(caller))
-        at = At(params.valid_time, params.tx)
+        at = ReadTime(params.valid_time, params.tx)
         found = await self._objects.versions(sight, params.objects, at, content=params.content)
         return wire.ObjectBulkResult(
             objects=tuple(_shown(stored, sight.live, content=params.content) for stored in found.values()),
@@ -61,7 +61,7 @@ class _ObjectCalls:
         rows, more = await self._objects.history(
             sight,
             params.object,
-            At(params.valid_time, params.tx),
+            ReadTime(params.valid_time, params.tx),
             order=params.order,
             corrections=params.corrections,
             after=_parsed(params.cursor),
@@ -118,7 +118,7 @@ def _shown(stored: Stored, live: LiveSession | None, *, content: bool) -> Object
     )
 
 
-def _item(listed: Listed, live: LiveSession | None) -> wire.ObjectListItem:
+def _item(listed: ListedObject, live: LiveSession | None) -> wire.ObjectListItem:
     document = listed.stored.document
     if document.source is not None:
         label = document.source.path if live is None else live.mounts.display(document.source)

@@ -14,8 +14,8 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.registry import Home, Sandboxes
-from ctxd.sessions.calls import Call, call_of, kept_result
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import WriteRequest, call_of, kept_result
 from ctxd.sources.port import Limited
 from ctxd.sources.rights import User
 from ctxd.store.answers import Replay
@@ -164,7 +164,7 @@ class _SandboxCalls:
     def list(self, _: Caller, params: wire.Nothing) -> wire.SandboxListResult:
         return wire.SandboxListResult(sandboxes=tuple(self._sandboxes.all()))
 
-    async def _replay(self, call: Call) -> Replay | None:
+    async def _replay(self, call: WriteRequest) -> Replay | None:
         return None if call.op_id is None else await self._store.replay(call.principal, call.op_id, call.request)
 
     def _hold(self, caller: Caller, sandbox: str) -> None:
@@ -184,5 +184,5 @@ def _user_inside(caller: Caller) -> int | None:
     return None if uid == os.geteuid() else uid
 
 
-def _write(call: Call, result: bytes) -> Write:
+def _write(call: WriteRequest, result: bytes) -> Write:
     return Write(kind=call.kind, principal=call.principal, op_id=call.op_id, request=call.request, result=result)

@@ -15,12 +15,12 @@ from ctxd.objects.document import Document
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.secrets.guard import Guard
-from ctxd.sessions.calls import Call, call_of
-from ctxd.sessions.exporting import Exports
-from ctxd.sessions.objects import Objects
+from ctxd.sessions.export import Exports
+from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
+from ctxd.sessions.redaction import Found, merged, scanned, scanned_turn
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.scanning import Found, merged, scanned, scanned_turn
+from ctxd.sessions.session import WriteRequest, call_of
 from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.objects import ObjectType
@@ -64,7 +64,7 @@ class _SecretCalls:
             receipt=proof.receipt,
         )
 
-    async def _purge(self, call: Call, params: wire.ObjectPurgeParams) -> Proof:
+    async def _purge(self, call: WriteRequest, params: wire.ObjectPurgeParams) -> Proof:
         guard = self._sessions.guard
         if not params.object.startswith(_CHATS):
             if params.turns is not None:

@@ -1,6 +1,6 @@
 """``session.*``: each call to what the sessions do with it, and their answer to a result.
 
-What may change in a session is decided in ``ctxd.sessions.changes``, and in ``ctxd.sessions.activation`` whether an
+What may change in a session is decided in ``ctxd.sessions.transitions``, and in ``ctxd.sessions.activation`` whether an
 object has text to activate. An answer that shows a state goes out once that state is durable.
 """
 
@@ -16,16 +16,14 @@ from ctxd.objects.next_version import system_prompt
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.secrets.policy import DEFAULT
-from ctxd.sessions import changes
+from ctxd.sessions import transitions
 from ctxd.sessions.activation import Activation, activation
-from ctxd.sessions.calls import Call, again, call_of, kept_result
-from ctxd.sessions.capture import INLINE_CHARS_MAX, captured, chars, messages_captured, off_loop
-from ctxd.sessions.delta import NOTHING, Delta
-from ctxd.sessions.head import Settings
-from ctxd.sessions.live import LiveSession
 from ctxd.sessions.notices import Notices
+from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, chars, messages_captured, off_loop
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.resume import freshen, reconciled, to_check
+from ctxd.sessions.segments import NOTHING, SessionDelta, SessionSettings
+from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kept_result
 from ctxd.sessions.state import SessionState
 from ctxd.store.answers import Replay
 from ctxd.store.writes import Accepted, Pending
@@ -35,14 +33,14 @@ from ctxd_protocol.objects import Receipt
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Message, SessionView, Turn
 
-Decision = Callable[[SessionState, str], Delta]
+Decision = Callable[[SessionState, str], SessionDelta]
 
 _DECISIONS: Final[dict[str, Decision]] = {
-    "session.deactivate": changes.deactivate,
-    "session.pin": changes.pin,
-    "session.unpin": changes.unpin,
-    "session.pool_add": changes.pool_add,
-    "session.pool_remove": changes.pool_remove,
+    "session.deactivate": transitions.deactivate,
+    "session.pin": transitions.pin,
+    "session.unpin": transitions.unpin,
+    "session.pool_add": transitions.pool_add,
+    "session.pool_remove": transitions.pool_remove,
 }
 
 
@@ -101,7 +99,7 @@ class _SessionCalls:
             )  # fmt: skip
         call = call_of("session.create", caller.principal, params)
         session = params.session or f"s-{secrets.token_hex(8)}"
-        settings = Settings(
+        settings = SessionSettings(
             agent=params.agent,
             principal=caller.principal,
             created_at=0,
@@ -139,7 +137,7 @@ class _SessionCalls:
             return _shown_unchanged(live)
 
     async def configure(self, caller: Caller, params: wire.SessionConfigureParams) -> Accepted:
-        def configured(settings: Settings) -> Settings:
+        def configured(settings: SessionSettings) -> SessionSettings:
             given = {
                 name: value
                 for name in ("workdir", "mounts", "collapse", "labels", "secrets")
@@ -160,7 +158,12 @@ class _SessionCalls:
         return await self._set(call, params.session, _in_state("closed"), paused=True)
 
     async def _set(
-        self, call: Call, session: str, change: Callable[[Settings], Settings], *, paused: bool = False
+        self,
+        call: WriteRequest,
+        session: str,
+        change: Callable[[SessionSettings], SessionSettings],
+        *,
+        paused: bool = False,
     ) -> Accepted:
         """Write changed settings, and answer with the whole session."""
         live = await self._sessions.live(session)
@@ -245,7 +248,7 @@ class _SessionCalls:
             return _append(live, call, params, said)
         return self._append_in_turn(call, params)
 
-    async def _append_in_turn(self, call: Call, params: wire.SessionAppendParams) -> Accepted:
+    async def _append_in_turn(self, call: WriteRequest, params: wire.SessionAppendParams) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)
@@ -297,7 +300,7 @@ class _SessionCalls:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return again(replay, wire.MembershipResult)
-            id = changes.resolve(live.state, params.session, params.object)
+            id = transitions.resolve(live.state, params.session, params.object)
             return _moved(live, call, id, Activation(decide(live.state, id)))
 
     async def activate(self, caller: Caller, params: wire.MembershipParams) -> Accepted:
@@ -307,7 +310,7 @@ class _SessionCalls:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return again(replay, wire.MembershipResult)
-            id = changes.resolve(live.state, params.session, params.object)
+            id = transitions.resolve(live.state, params.session, params.object)
             return _moved(live, call, id, await activation(self._store, self._indexer, live, id))
 
     async def notices(self, _: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
@@ -315,7 +318,7 @@ class _SessionCalls:
         return wire.NoticesResult(notices=tuple(found), next_after=after)
 
 
-def _moved(live: LiveSession, call: Call, id: str, move: Activation) -> Accepted:
+def _moved(live: LiveSession, call: WriteRequest, id: str, move: Activation) -> Accepted:
     """Write a change of membership, and say where the object is then. ``changed``: its level or its pin is another."""
     state, delta = live.state, move.delta
     if delta is NOTHING:
@@ -324,7 +327,7 @@ def _moved(live: LiveSession, call: Call, id: str, move: Activation) -> Accepted
         )
         return Accepted(live.barrier, lambda _: same)
     before = (state.level(id), id in state.pinned)
-    after = changes.outcome(state, id, delta)
+    after = transitions.outcome(state, id, delta)
     result = wire.MembershipResult(object=id, level=after[0], pinned=after[1], changed=before != after, receipt=None)
     pending = live.commit(
         call,
@@ -337,7 +340,7 @@ def _moved(live: LiveSession, call: Call, id: str, move: Activation) -> Accepted
     return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
 
-def _in_state(state: str) -> Callable[[Settings], Settings]:
+def _in_state(state: str) -> Callable[[SessionSettings], SessionSettings]:
     return lambda settings: msgspec.structs.replace(settings, state=state)
 
 
@@ -347,8 +350,10 @@ def _shown(live: LiveSession, pending: Pending) -> Accepted:
     return Accepted(pending, lambda receipt: wire.SessionResult(session=_at(view, receipt), receipt=receipt))
 
 
-def _append(live: LiveSession, call: Call, params: wire.SessionAppendParams, messages: Sequence[Message]) -> Accepted:
-    delta = changes.append(live.state, params.session, messages, live.settings.collapse)
+def _append(
+    live: LiveSession, call: WriteRequest, params: wire.SessionAppendParams, messages: Sequence[Message]
+) -> Accepted:
+    delta = transitions.append(live.state, params.session, messages, live.settings.collapse)
     turn = live.state.turn + sum(message.role == "user" for message in messages)
     result = wire.SessionAppendResult(turn=turn, receipt=None)
     pending = live.commit(call, delta, result=kept_result(call, result))

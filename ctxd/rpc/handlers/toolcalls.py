@@ -15,11 +15,10 @@ from ctxd.objects.kinds import is_purged
 from ctxd.objects.next_version import toolcall
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
-from ctxd.sessions import changes
-from ctxd.sessions.calls import Call, again, call_of, kept_result
-from ctxd.sessions.capture import INLINE_CHARS_MAX, Cleared, cleared, off_loop
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions import transitions
+from ctxd.sessions.redaction import INLINE_CHARS_MAX, Cleared, cleared, off_loop
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kept_result
 from ctxd.store.answers import Missing
 from ctxd.store.writes import Accepted
 from ctxd_protocol.ids import chat_id, toolcall_alias
@@ -46,7 +45,7 @@ class _Recorder:
                 return _create(live, call, id, cleared(self._sessions.guard.capture(live.settings.secrets), params))
         return self._look_up(call, params, alone=caller.capability != "host")
 
-    async def _look_up(self, call: Call, params: ToolcallRecordParams, *, alone: bool) -> Accepted:
+    async def _look_up(self, call: WriteRequest, params: ToolcallRecordParams, *, alone: bool) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call, heads=(params.id,))
@@ -86,9 +85,9 @@ class _Recorder:
         return alias, self._store.peek(alias)
 
 
-def _create(live: LiveSession, call: Call, id: str, kept: Cleared) -> Accepted:
+def _create(live: LiveSession, call: WriteRequest, id: str, kept: Cleared) -> Accepted:
     document = _document(live, id, kept)
-    delta = changes.call(live.state, id, live.settings.collapse)
+    delta = transitions.call(live.state, id, live.settings.collapse)
     result = ToolcallRecordResult(object=id, outcome="created", collapsed=delta.collapsed, receipt=None)
     pending = live.commit(call, delta, puts=(document,), result=kept_result(call, result))
     return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
@@ -98,7 +97,7 @@ def _document(live: LiveSession, id: str, kept: Cleared) -> Document:
     params = kept.params
     refs = params.file_refs
     if refs:
-        refs = tuple(changes.resolve(live.state, live.session, ref) for ref in refs)
+        refs = tuple(transitions.resolve(live.state, live.session, ref) for ref in refs)
     try:
         return toolcall(
             id,

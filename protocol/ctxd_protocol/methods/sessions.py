@@ -14,7 +14,7 @@ from ctxd_protocol.sessions import (
     Message,
     Mount,
     Notice,
-    SessionState,
+    SessionStatus,
     SessionSummary,
     SessionView,
 )
@@ -83,7 +83,7 @@ class SessionListParams(Params, frozen=True, kw_only=True):
     ``elsewhere``: the sessions of other hosts instead of this one's, in the order of their ids.
     """
 
-    state: SessionState | None = None
+    state: SessionStatus | None = None
     agent: str | None = None
     label: str | None = None
     text: str | None = None

@@ -11,11 +11,10 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.index import Indexer
 from ctxd.objects import next_version
-from ctxd.sessions import changes
-from ctxd.sessions.calls import Call
-from ctxd.sessions.head import Settings
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import SessionSettings
+from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.versions import VersionStore
 from ctxd_protocol.context import AssembledContext
@@ -63,7 +62,7 @@ class Household:
         mounts: tuple[Mount, ...] = (),
         budget_tokens: int | None = None,
     ) -> LiveSession:
-        settings = Settings(
+        settings = SessionSettings(
             agent="agent",
             principal="p",
             created_at=0,
@@ -73,7 +72,7 @@ class Household:
             mounts=mounts,
             budget_tokens=budget_tokens,
         )
-        made = await self.sessions.create(Call("session.create", "p"), session, settings, prompt)
+        made = await self.sessions.create(WriteRequest("session.create", "p"), session, settings, prompt)
         assert isinstance(made, tuple)
         return made[0]
 
@@ -81,8 +80,8 @@ class Household:
         """Index a file as an agent's read does."""
         found = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
         live.commit(
-            Call("file.index", "p"),
-            changes.read(live.state, found.object),
+            WriteRequest("file.index", "p"),
+            transitions.read(live.state, found.object),
             puts=found.puts,
             signatures=found.signatures,
             floor_vt=found.floor_vt,
@@ -93,23 +92,23 @@ class Household:
         found = await self.indexer.discover(live.mounts, live.settings.workdir, [str(path) for path in paths])
         ids = tuple(one.object for one in found if one.object is not None)
         puts = tuple(one.document for one in found if one.document is not None)
-        live.commit(Call("file.discover", "p"), changes.discover(live.state, ids), puts=puts)
+        live.commit(WriteRequest("file.discover", "p"), transitions.discover(live.state, ids), puts=puts)
         return ids
 
     def record(self, live: LiveSession, id: str, output: str, *, say: bool = True) -> str:
         document = next_version.toolcall(id, tool="bash", args={}, content=output, chat_ref=chat_id(live.session))
-        delta = changes.call(live.state, id, live.settings.collapse)
-        live.commit(Call("toolcall.record", "p"), delta, puts=(document,))
+        delta = transitions.call(live.state, id, live.settings.collapse)
+        live.commit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
         if say:
             self.append(live, Message(role="toolcall", toolcall=id))
         return id
 
     def append(self, live: LiveSession, *messages: Message) -> None:
-        delta = changes.append(live.state, live.session, messages, live.settings.collapse)
-        live.commit(Call("session.append", "p"), delta)
+        delta = transitions.append(live.state, live.session, messages, live.settings.collapse)
+        live.commit(WriteRequest("session.append", "p"), delta)
 
     def activate(self, live: LiveSession, id: str) -> None:
-        live.commit(Call("session.activate", "p"), changes.activate(live.state, id))
+        live.commit(WriteRequest("session.activate", "p"), transitions.activate(live.state, id))
 
     async def assemble(self, session: str | LiveSession = "s") -> AssembledContext:
         """The context once it is durable."""

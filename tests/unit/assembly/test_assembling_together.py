@@ -10,9 +10,8 @@ import pytest
 from ctxd import failpoints
 from ctxd.assembly.parse import parse
 from ctxd.errors import CtxdError
-from ctxd.sessions import changes
-from ctxd.sessions.calls import Call
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions import transitions
+from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message
 from tests.unit.assembly.household import Household, household
@@ -114,7 +113,9 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
         found = await home.indexer.index(reader.mounts, "/", str(path))
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
             # Nothing from here to the commit's failure gives way to it.
-            reader.commit(Call("file.index", "p"), changes.read(reader.state, found.object), puts=found.puts)
+            reader.commit(
+                WriteRequest("file.index", "p"), transitions.read(reader.state, found.object), puts=found.puts
+            )
             home.record(live, "call_1", "lost")
             lost = await home.assembler.assemble(live, "p")
             showing = await home.assembler.assemble(other, "p")
@@ -166,8 +167,8 @@ async def test_a_record_shows_every_version_accepted_before_it_also_one_that_is_
         read = [await home.indexer.index(other.mounts, "/", str(path)) for path in (active, stub)]
         with failpoints.armed("journal.flush=sleep:300ms*1"):
             for found in read:
-                delta = changes.read(other.state, found.object)
-                other.commit(Call("file.index", "p"), delta, puts=found.puts, floor_vt=found.floor_vt)
+                delta = transitions.read(other.state, found.object)
+                other.commit(WriteRequest("file.index", "p"), delta, puts=found.puts, floor_vt=found.floor_vt)
             made = await home.assemble(one)
         assert made.blocks[-1].text.endswith("\nnew text")
         assert "char_count=9" in made.text
@@ -186,7 +187,9 @@ async def test_a_version_that_was_lost_is_not_taken_for_the_one_that_got_its_seq
         path.write_text("lost")
         found = await home.indexer.index(reader.mounts, "/", str(path))
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
-            pending = reader.commit(Call("file.index", "p"), changes.read(reader.state, found.object), puts=found.puts)
+            pending = reader.commit(
+                WriteRequest("file.index", "p"), transitions.read(reader.state, found.object), puts=found.puts
+            )
             await home.assembler.plan(onlooker, None)
             with pytest.raises(CtxdError):
                 await pending.wait()

@@ -12,7 +12,7 @@ from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers import context, files, objects
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions.session import LiveSession
 from ctxd_protocol.methods import METHODS
 from tests.unit.assembly.household import Household, household
 

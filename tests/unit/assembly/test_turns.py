@@ -11,8 +11,7 @@ from ctxd.assembly.composition import WARM_LINES
 from ctxd.clock import SystemClock
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_text
-from ctxd.sessions.calls import Call
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions.session import LiveSession, WriteRequest
 from tests.unit.assembly.household import Household, household
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +35,7 @@ def write(home: Household, live: LiveSession, id: str, text: str) -> None:
     head = home.store.peek(id)
     source = head.document.source
     document = file_text(id, source, text, source_hash(text.encode()))
-    live.commit(Call("file.index", "p"), puts=(document,), floor_vt=head.valid_time + 1)
+    live.commit(WriteRequest("file.index", "p"), puts=(document,), floor_vt=head.valid_time + 1)
 
 
 async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from ctxd.sessions.lock import SessionLock
+from ctxd.sessions.session import SessionLock
 
 pytestmark = pytest.mark.anyio
 

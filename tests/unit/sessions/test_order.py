@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from ctxd.sessions.capture import INLINE_CHARS_MAX
+from ctxd.sessions.redaction import INLINE_CHARS_MAX
 from ctxd.store.writes import Accepted
 from tests.unit.sessions.world import record, say, settled, world
 

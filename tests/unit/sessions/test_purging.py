@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from ctxd.objects.identity import segment_id
-from ctxd.sessions.calls import Call
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
+from ctxd.sessions.session import WriteRequest
 from ctxd.store.verify import verify
 from tests.unit.sessions.world import code_of, record, say, world
 
 pytestmark = pytest.mark.anyio
-CALL = Call("object.purge", "host")
+CALL = WriteRequest("object.purge", "host")
 
 
 @pytest.mark.requirement("HST-10")

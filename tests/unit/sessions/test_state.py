@@ -11,9 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import is_file_id
-from ctxd.sessions import changes
-from ctxd.sessions.delta import NOTHING, Delta, from_payload, to_payload
-from ctxd.sessions.head import segment_document
+from ctxd.sessions import transitions
+from ctxd.sessions.segments import NOTHING, SessionDelta, from_payload, segment_document, to_payload
 from ctxd.sessions.state import SessionState, apply, check, fold, snapshot
 from ctxd_protocol.sessions import Collapse, Message
 
@@ -69,7 +68,7 @@ class Sessions(RuleBasedStateMachine):
     def configure(self, per_turn: int, turns: int) -> None:
         self.window = Collapse(per_turn=per_turn, turns=turns)
 
-    def do(self, delta: Delta) -> None:
+    def do(self, delta: SessionDelta) -> None:
         if delta == NOTHING:
             return
         self.deltas.append(delta)
@@ -82,13 +81,13 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(id=st.sampled_from(FILES))
     def read(self, id: str) -> None:
-        self.do(changes.read(self.state, id))
+        self.do(transitions.read(self.state, id))
         for name in ("index", "pool", "active"):
             self.model.add(name, id)
 
     @rule(ids=st.lists(st.sampled_from(FILES), max_size=4))
     def discover(self, ids: list) -> None:
-        self.do(changes.discover(self.state, ids))
+        self.do(transitions.discover(self.state, ids))
         for id in ids:
             self.model.add("index", id)
             self.model.add("pool", id)
@@ -97,7 +96,7 @@ class Sessions(RuleBasedStateMachine):
     def call(self, id: str) -> None:
         if id in self.model.index:
             return
-        self.do(changes.call(self.state, id, self.window))
+        self.do(transitions.call(self.state, id, self.window))
         for name in ("index", "pool", "active"):
             self.model.add(name, id)
         self.model.made[id] = len(self.model.turns) - 1
@@ -106,7 +105,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(roles=st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=3))
     def say(self, roles: list) -> None:
         messages = [Message(role=role, content=role) for role in roles]
-        self.do(changes.append(self.state, "s", messages, self.window))
+        self.do(transitions.append(self.state, "s", messages, self.window))
         for message in messages:
             if message.role == "user":
                 self.model.turns.append([])
@@ -118,7 +117,7 @@ class Sessions(RuleBasedStateMachine):
     def activate(self, id: str) -> None:
         if id not in self.model.index:
             return
-        self.do(changes.activate(self.state, id))
+        self.do(transitions.activate(self.state, id))
         self.model.add("pool", id)
         self.model.add("active", id)
         self.model.chosen[id] = len(self.model.turns) - 1
@@ -126,42 +125,42 @@ class Sessions(RuleBasedStateMachine):
     @rule(id=objects)
     def deactivate(self, id: str) -> None:
         if id not in self.model.active:
-            return self.refuses("not_active", changes.deactivate, id)
-        self.do(changes.deactivate(self.state, id))
+            return self.refuses("not_active", transitions.deactivate, id)
+        self.do(transitions.deactivate(self.state, id))
         self.model.rest(id)
 
     @rule(id=objects)
     def pin(self, id: str) -> None:
         if id not in self.model.pool:
-            return self.refuses("not_in_pool", changes.pin, id)
-        self.do(changes.pin(self.state, id))
+            return self.refuses("not_in_pool", transitions.pin, id)
+        self.do(transitions.pin(self.state, id))
         self.model.add("pinned", id)
 
     @rule(id=objects)
     def unpin(self, id: str) -> None:
         if id not in self.model.pinned:
-            return self.refuses("not_pinned", changes.unpin, id)
-        self.do(changes.unpin(self.state, id))
+            return self.refuses("not_pinned", transitions.unpin, id)
+        self.do(transitions.unpin(self.state, id))
         self.model.drop("pinned", id)
 
     @rule(id=objects)
     def pool_add(self, id: str) -> None:
         if id in self.model.index:
-            self.do(changes.pool_add(self.state, id))
+            self.do(transitions.pool_add(self.state, id))
             self.model.add("pool", id)
 
     @rule(id=objects)
     def pool_remove(self, id: str) -> None:
         if id not in self.model.pool:
-            return self.refuses("not_in_pool", changes.pool_remove, id)
-        self.do(changes.pool_remove(self.state, id))
+            return self.refuses("not_in_pool", transitions.pool_remove, id)
+        self.do(transitions.pool_remove(self.state, id))
         self.model.rest(id)
         self.model.drop("pool", id)
         self.model.drop("pinned", id)
 
     @rule()
     def carry_a_snapshot(self) -> None:
-        self.do(Delta(snapshot=snapshot(self.state), messages=(Message(role="assistant", content="."),)))
+        self.do(SessionDelta(snapshot=snapshot(self.state), messages=(Message(role="assistant", content="."),)))
         self.model.turns[-1].append(Message(role="assistant", content="."))
 
     @invariant()
@@ -188,36 +187,36 @@ class TestAnySequenceOfChanges(Sessions.TestCase):
 
 def test_a_snapshot_is_due_once_the_changes_since_the_last_outweigh_the_sets() -> None:
     state = SessionState()
-    apply(state, Delta(read=tuple(FILES)))
+    apply(state, SessionDelta(read=tuple(FILES)))
     for _ in range(130):
-        apply(state, Delta(deactivated=(FILES[0],)))
-        apply(state, Delta(activated=(FILES[0],)))
+        apply(state, SessionDelta(deactivated=(FILES[0],)))
+        apply(state, SessionDelta(activated=(FILES[0],)))
     assert state.snapshot_due
-    apply(state, Delta(snapshot=snapshot(state), pinned=(FILES[0],)))
+    apply(state, SessionDelta(snapshot=snapshot(state), pinned=(FILES[0],)))
     assert not state.snapshot_due
 
 
 def test_growth_alone_writes_no_snapshots() -> None:
     state = SessionState()
     for n in range(2000):
-        apply(state, changes.call(state, f"call-{n}", Collapse()))
+        apply(state, transitions.call(state, f"call-{n}", Collapse()))
         assert not state.snapshot_due or len(state.index) < 260
 
 
 def test_a_delta_is_stored_by_one_letter_names_and_without_defaults() -> None:
-    payload = to_payload(Delta(called=("call-1",), collapsed=("call-0",)))
+    payload = to_payload(SessionDelta(called=("call-1",), collapsed=("call-0",)))
     assert msgspec.json.encode(payload) == b'{"t":["call-1"],"c":["call-0"]}'
 
 
 @pytest.mark.parametrize(
     "delta",
     [
-        Delta(called=("call é|1",), collapsed=("call-0", FILES[0])),
-        Delta(messages=(Message(role="user", content="hi", meta={"cost": 1.5, "ü": [1, None]}),)),
-        Delta(snapshot=snapshot(fold([Delta(read=tuple(FILES), called=("call-1",))])), shown=(FILES[0],)),
+        SessionDelta(called=("call é|1",), collapsed=("call-0", FILES[0])),
+        SessionDelta(messages=(Message(role="user", content="hi", meta={"cost": 1.5, "ü": [1, None]}),)),
+        SessionDelta(snapshot=snapshot(fold([SessionDelta(read=tuple(FILES), called=("call-1",))])), shown=(FILES[0],)),
     ],
 )
-def test_a_segments_hashes_are_those_of_every_other_document(delta: Delta) -> None:
+def test_a_segments_hashes_are_those_of_every_other_document(delta: SessionDelta) -> None:
     document = segment_document("segment:s#0000000007", delta)
     stored = msgspec.json.decode(msgspec.json.encode(document.payload))
     assert document.content_hash == content_hash(stored, None)

@@ -9,8 +9,8 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.clock import SystemClock
-from ctxd.sessions import changes
-from ctxd.sessions.calls import Call
+from ctxd.sessions import transitions
+from ctxd.sessions.session import WriteRequest
 from ctxd.sessions.tracking import BUSY_S, KIND, Tracking
 from ctxd.trackers.opening import file_trackers
 from ctxd.trackers.polling import PollingWatcher
@@ -21,7 +21,7 @@ from tests.unit.sessions.world import World
 from tests.unit.sessions.world import world as running
 
 WAIT_S_MAX = 20.0
-EDIT = Call("file.index", "host")
+EDIT = WriteRequest("file.index", "host")
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
                     await anyio.sleep(0.01)
             indexed = await world.indexer.index(live.mounts, "/", str(file), cause="edit")
             assert indexed.outcome == "updated"
-            delta = changes.read(live.state, indexed.object)
+            delta = transitions.read(live.state, indexed.object)
             live.commit(EDIT, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
         file.write_text("3, nobody's")
         fake.write(str(file))

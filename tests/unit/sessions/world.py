@@ -16,10 +16,10 @@ from ctxd.indexing.index import Indexer
 from ctxd.mounts.devices import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers import files, objects, sessions, toolcalls
-from ctxd.sessions import changes
-from ctxd.sessions.calls import Call
+from ctxd.sessions import transitions
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import WriteRequest
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Accepted
@@ -64,10 +64,10 @@ class World:
         live = await self.sessions.live(session)
         async with live.lock:
             indexed = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
-            delta = changes.read(live.state, indexed.object)
-            if delta != changes.NOTHING or indexed.puts:
+            delta = transitions.read(live.state, indexed.object)
+            if delta != transitions.NOTHING or indexed.puts:
                 pending = live.commit(
-                    Call("file.index", "host"), delta, puts=indexed.puts,
+                    WriteRequest("file.index", "host"), delta, puts=indexed.puts,
                     signatures=indexed.signatures, floor_vt=indexed.floor_vt,
                 )  # fmt: skip
                 await pending.wait()
@@ -79,8 +79,8 @@ class World:
         async with live.lock:
             found = await self.indexer.discover(live.mounts, "/", [str(path) for path in paths])
             puts = tuple(item.document for item in found if item.document is not None)
-            delta = changes.discover(live.state, [item.object for item in found if item.object])
-            await live.commit(Call("file.discover", "host"), delta, puts=puts).wait()
+            delta = transitions.discover(live.state, [item.object for item in found if item.object])
+            await live.commit(WriteRequest("file.discover", "host"), delta, puts=puts).wait()
 
 
 async def settled(answer: Any) -> Any:

@@ -10,7 +10,7 @@ from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
-from ctxd.sessions.bundles import RUN
+from ctxd.sessions.segments import RUN
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.store.verify import verify
 from tests.unit.sessions.world import World, code_of, filled, record, say, world

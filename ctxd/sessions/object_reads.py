@@ -14,16 +14,16 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import INNER_PREFIXES, is_file_id
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
-from ctxd.sessions import changes, logical
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions import session_objects, transitions
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending
 from ctxd_protocol.ids import PREFIX_CHARS_MIN
 from ctxd_protocol.objects import VersionRow
 from ctxd_protocol.sessions import ContextLevel
 
 
-class Sight(msgspec.Struct, frozen=True):
+class Viewer(msgspec.Struct, frozen=True):
     """Who looks: ids are meant as in session ``live``, or, with null, as they are.
 
     ``confined``: beside the index of the session and its own infrastructure, nothing exists.
@@ -43,7 +43,7 @@ class Sight(msgspec.Struct, frozen=True):
         return id in self.live.state.index
 
 
-class At(msgspec.Struct, frozen=True):
+class ReadTime(msgspec.Struct, frozen=True):
     """As of which valid time (ms since 1970) and which transaction; null means the newest."""
 
     valid_time: int | None = None
@@ -55,7 +55,7 @@ class At(msgspec.Struct, frozen=True):
         return self.valid_time is not None or self.tx is not None
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedObject(msgspec.Struct, frozen=True):
     """One object of a list, and where it is in the session that was asked for, if one was."""
 
     stored: Stored
@@ -70,19 +70,19 @@ class Objects:
         self._sessions = sessions
         self._store = sessions.store
 
-    async def sight(self, session: str | None, *, confined: bool) -> Sight:
+    async def sight(self, session: str | None, *, confined: bool) -> Viewer:
         """The sight of ``session`` as of the calls before this one; of nobody in particular with null.
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
         if session is None:
-            return Sight(None, confined)
+            return Viewer(None, confined)
         live = await self._sessions.live(session)
         async with live.lock:
             live.require_current()
-        return Sight(live, confined)
+        return Viewer(live, confined)
 
-    async def version(self, sight: Sight, text: str, at: At, *, content: bool) -> Stored:
+    async def version(self, sight: Viewer, text: str, at: ReadTime, *, content: bool) -> Stored:
         """The version as of ``at`` of the object that ``text`` means.
 
         Raises: CtxdError object_not_found, ambiguous_id, corrupt, store_failed. Cancel: safe.
@@ -91,34 +91,34 @@ class Objects:
         stored = await self._version(id, at, content=content)
         if stored is not None:
             return stored
-        if at.is_past and await self._version(id, At(), content=False) is not None:
+        if at.is_past and await self._version(id, ReadTime(), content=False) is not None:
             message, hint = f"{text} had no version then", "object.history lists those it has."
             raise CtxdError("object_not_found", message, hint=hint)
         raise not_found(text)
 
-    async def versions(self, sight: Sight, ids: Iterable[str], at: At, *, content: bool) -> dict[str, Stored]:
+    async def versions(self, sight: Viewer, ids: Iterable[str], at: ReadTime, *, content: bool) -> dict[str, Stored]:
         """The versions as of ``at`` of those of ``ids`` that are there for ``sight``, in their order.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
         seen = [id for id in dict.fromkeys(ids) if sight.holds(id)]
-        plain = [id for id in seen if logical.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
+        plain = [id for id in seen if session_objects.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
         found = await self._store.bulk(plain, valid_time=at.valid_time, tx=at.tx, content=content)
         if newest := self._undurable(found.values()):
             tx = newest if at.tx is None else at.tx
             found = await self._store.bulk(plain, valid_time=at.valid_time, tx=tx, content=content)
         for id in seen:
-            if logical.session_of(id) is not None:
-                stored = await logical.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
+            if session_objects.session_of(id) is not None:
+                stored = await session_objects.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
                 if stored is not None:
                     found[id] = stored
         return {id: found[id] for id in seen if id in found}
 
     async def history(
         self,
-        sight: Sight,
+        sight: Viewer,
         text: str,
-        at: At,
+        at: ReadTime,
         *,
         order: Literal["asc", "desc"],
         corrections: bool,
@@ -131,8 +131,8 @@ class Objects:
         Raises: CtxdError object_not_found if there is none at all; ambiguous_id, corrupt, store_failed. Cancel: safe.
         """
         id = await self._resolved(sight, text)
-        if logical.session_of(id) is not None:
-            rows = await logical.history(self._store, id, valid_time=at.valid_time, tx=at.tx)
+        if session_objects.session_of(id) is not None:
+            rows = await session_objects.history(self._store, id, valid_time=at.valid_time, tx=at.tx)
             if order == "desc":
                 rows.reverse()
             rows = [row for row in rows if after is None or _is_beyond(row, after, order)][: limit + 1]
@@ -153,7 +153,7 @@ class Objects:
 
     async def of_session(
         self, live: LiveSession, *, type: str | None, level: ContextLevel | None, start: int, limit: int
-    ) -> tuple[list[Listed], int | None, Pending | None]:
+    ) -> tuple[list[ListedObject], int | None, Pending | None]:
         """At most ``limit`` objects of the index of ``live`` from place ``start`` on, that are of ``type`` and
         ``level``.
 
@@ -178,15 +178,15 @@ class Objects:
         if newest := self._undurable(head for head in heads.values() if head is not None):
             # Another session's write, which may yet be lost: what is read by its sequence is on the disk.
             heads = {**await self._store.bulk(wanted, tx=newest)}
-        return [Listed(head, *places[id]) for id, head in heads.items() if head is not None], end, barrier
+        return [ListedObject(head, *places[id]) for id, head in heads.items() if head is not None], end, barrier
 
-    async def of_all(self, *, type: str | None, after: str, limit: int) -> tuple[list[Listed], bool]:
+    async def of_all(self, *, type: str | None, after: str, limit: int) -> tuple[list[ListedObject], bool]:
         """At most ``limit`` objects of all sessions of ``type``, by id from beyond ``after`` on, and whether there are
         more. Chats, being folds, are not among them.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
-        found: list[Listed] = []
+        found: list[ListedObject] = []
         while True:
             page = await self._store.scan("", after=after, limit=limit + 1)
             for stored in page:
@@ -199,7 +199,7 @@ class Objects:
                     continue
                 if len(found) == limit:
                     return found, True
-                found.append(Listed(stored))
+                found.append(ListedObject(stored))
             else:
                 if len(page) <= limit:
                     return found, False
@@ -209,11 +209,11 @@ class Objects:
 
         Raises: CtxdError object_not_found, corrupt, store_failed.
         """
-        if id.startswith(INNER_PREFIXES) or await self._version(id, At(), content=False) is None:
+        if id.startswith(INNER_PREFIXES) or await self._version(id, ReadTime(), content=False) is None:
             raise not_found(id)
         return await self._sessions.knowing(id)
 
-    async def _resolved(self, sight: Sight, text: str) -> str:
+    async def _resolved(self, sight: Viewer, text: str) -> str:
         """The id that ``text`` means. Raises: CtxdError object_not_found, ambiguous_id."""
         if text.startswith(INNER_PREFIXES):
             raise not_found(text)
@@ -222,7 +222,7 @@ class Objects:
                 raise not_found(text)
             return text
         try:
-            return changes.resolve(sight.live.state, sight.live.session, text)
+            return transitions.resolve(sight.live.state, sight.live.session, text)
         except CtxdError as error:
             if error.code == "ambiguous_id":
                 raise
@@ -230,9 +230,9 @@ class Objects:
                 raise not_found(text) from error
             return text
 
-    async def _version(self, id: str, at: At, *, content: bool) -> Stored | None:
-        if logical.session_of(id) is not None:
-            return await logical.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
+    async def _version(self, id: str, at: ReadTime, *, content: bool) -> Stored | None:
+        if session_objects.session_of(id) is not None:
+            return await session_objects.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
         stored = await self._store.get(id, valid_time=at.valid_time, tx=at.tx, content=content)
         if stored is not None and self._undurable((stored,)):
             # Not on the disk yet: by its sequence it is read once it is there, or the one before it if it was lost.

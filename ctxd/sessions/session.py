@@ -1,30 +1,147 @@
-"""One live session: its state in memory, and the one way in which it is written.
+"""Live session: state in memory, the lock that orders writes, and the one way in which a session is written.
 
 The state is the fold of the session's segments and its head; nothing else that is kept here may influence what a model
 sees, so that a session loaded again is the same session. A write is decided under the lock, handed to the store, and
 applied at once; if it is lost later, this object is dropped whole and loaded anew.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar
 
+import anyio
 import msgspec
+from blake3 import blake3
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document
 from ctxd.objects.identity import segment_id
-from ctxd.sessions.bundles import RUN, carries_bundle, to_text
-from ctxd.sessions.calls import Call
-from ctxd.sessions.delta import NOTHING, Delta
-from ctxd.sessions.head import PREVIEW_CHARS, Head, Settings, head_document, segment_document
-from ctxd.sessions.lock import SessionLock, Ticket
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
+from ctxd.sessions.segments import (
+    NOTHING,
+    PREVIEW_CHARS,
+    RUN,
+    SessionDelta,
+    SessionHead,
+    SessionSettings,
+    carries_bundle,
+    head_document,
+    segment_document,
+    to_text,
+)
 from ctxd.sessions.state import SessionState, apply, snapshot
 from ctxd.store.answers import Missing, Replay
 from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Pending, Write
+from ctxd.store.writes import Accepted, Pending, Write
 from ctxd_protocol.ids import chat_id, system_prompt_id
 from ctxd_protocol.sessions import Message, SessionView
+
+
+class Ticket:
+    """A place in the queue; given up by leaving ``with``."""
+
+    __slots__ = ("_queue", "_reached")
+
+    def __init__(self, queue: "deque[Ticket]") -> None:
+        self._queue = queue
+        self._reached: anyio.Event | None = None
+
+    async def reached(self) -> None:
+        """Return once nobody is before this. Cancel: safe, the place is kept until it is given up."""
+        if self._queue[0] is not self:
+            self._reached = anyio.Event()
+            await self._reached.wait()
+
+    def leave(self) -> None:
+        """Give the place up; the next in line is let in."""
+        if self._queue[0] is not self:
+            self._queue.remove(self)
+            return
+        self._queue.popleft()
+        if self._queue and (waiting := self._queue[0]._reached) is not None:
+            waiting.set()
+
+    def __enter__(self) -> "Ticket":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+
+class SessionLock:
+    """``async with lock`` is held by one at a time, first come, first served; ``ticket()`` queues without awaiting."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue: deque[Ticket] = deque()
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody holds it or waits for it."""
+        return not self._queue
+
+    def ticket(self) -> Ticket:
+        """A place at the end of the queue."""
+        ticket = Ticket(self._queue)
+        self._queue.append(ticket)
+        return ticket
+
+    async def __aenter__(self) -> None:
+        ticket = self.ticket()
+        try:
+            await ticket.reached()
+        except BaseException:
+            ticket.leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._queue[0].leave()
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_encode_result: Final = msgspec.json.Encoder().encode
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class WriteRequest(msgspec.Struct, frozen=True):
+    """``kind`` is the method's name; ``request`` a digest of it and its parameters, empty without ``op_id``."""
+
+    kind: str
+    principal: str
+    op_id: str | None = None
+    request: bytes = b""
+
+
+def call_of(kind: str, principal: str, params: Any) -> WriteRequest:  # noqa: ANN401 - any write's params: they have an op_id
+    """The call that ``params`` are of."""
+    if params.op_id is None:
+        return WriteRequest(kind, principal)
+    # Methods share forms of parameters: without the name, an unpin would be answered as the pin before it was.
+    digest = blake3(_encode((kind, msgspec.structs.replace(params, op_id=None)))).digest()
+    return WriteRequest(kind, principal, params.op_id, digest)
+
+
+def kept_result(call: WriteRequest, result: msgspec.Struct) -> bytes:
+    """``result``, still without receipt, as it is kept for a resend; empty if none can come."""
+    return b"" if call.op_id is None else _encode_result(result)
+
+
+def with_receipt(result: R, replay: Replay) -> Accepted:
+    """``result`` with the receipt of the write that ``replay`` found, once that is durable."""
+    if replay.pending is not None:
+        return Accepted(replay.pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+    return Accepted(None, lambda _: msgspec.structs.replace(result, receipt=replay.receipt))
+
+
+def again(replay: Replay, result: type[R]) -> Accepted:
+    """The first answer to a write that comes again."""
+    return with_receipt(msgspec.json.decode(replay.result, type=result), replay)
 
 
 class LiveSession:
@@ -39,11 +156,11 @@ class LiveSession:
         self,
         store: VersionStore,
         session: str,
-        head: Head,
+        head: SessionHead,
         state: SessionState,
         seqs: list[int],
         *,
-        run: list[Delta],
+        run: list[SessionDelta],
         head_vt: int,
         updated_at: int,
         host_filesystem_id: str,
@@ -106,7 +223,7 @@ class LiveSession:
             pinned_set=tuple(state.pinned),
         )
 
-    def admits(self, call: Call) -> bool:
+    def admits(self, call: WriteRequest) -> bool:
         """Whether ``call`` may be made at once, up to the next await: nobody is before it, and it certainly is new.
 
         Raises: CtxdError session_closed, session_not_active, store_failed if a write before this was lost.
@@ -118,7 +235,7 @@ class LiveSession:
         return True
 
     async def admit(
-        self, ticket: Ticket, call: Call, *, heads: Sequence[str] = (), paused: bool = False
+        self, ticket: Ticket, call: WriteRequest, *, heads: Sequence[str] = (), paused: bool = False
     ) -> Replay | None:
         """Wait for the turn of ``ticket``, and tell what ``call`` answered if it was made before; if null, make it now.
 
@@ -142,12 +259,12 @@ class LiveSession:
 
     def commit(
         self,
-        call: Call,
-        delta: Delta = NOTHING,
+        call: WriteRequest,
+        delta: SessionDelta = NOTHING,
         *,
         puts: Iterable[Document] = (),
         result: bytes = b"",
-        settings: Settings | None = None,
+        settings: SessionSettings | None = None,
         assembly: tuple[int, str] | None = None,
         signatures: dict[str, bytes] | None = None,
         floor_vt: int = 0,
@@ -186,7 +303,11 @@ class LiveSession:
         return pending
 
     def restate(
-        self, write: Write, message: Callable[[Message], Message], delta: Callable[[Delta], Delta], preview: str
+        self,
+        write: Write,
+        message: Callable[[Message], Message],
+        delta: Callable[[SessionDelta], SessionDelta],
+        preview: str,
     ) -> Pending:
         """Submit ``write``, which purges some of what was said here, and say it no more from now on: ``message`` and
         ``delta`` give what is left of each. Called under the lock, without an await since that was decided.
@@ -234,7 +355,7 @@ class LiveSession:
                 outcome="not_applied",
             )
 
-    def _take(self, call: Call, delta: Delta, head: Head | None, pending: Pending) -> None:
+    def _take(self, call: WriteRequest, delta: SessionDelta, head: SessionHead | None, pending: Pending) -> None:
         """Make the accepted write part of this."""
         if delta != NOTHING:
             apply(self.state, delta)
@@ -251,17 +372,19 @@ class LiveSession:
         self.updated_at = pending.vt
         self.last_pending = pending
 
-    def _segment(self, delta: Delta) -> Document:
+    def _segment(self, delta: SessionDelta) -> Document:
         number = self.state.segments
         bundle = to_text(self.seqs[-len(self._run) :], self._run) if carries_bundle(number) else None
         return segment_document(segment_id(self.session, number), delta, bundle)
 
-    def _new_in(self, delta: Delta) -> tuple[str, ...]:
+    def _new_in(self, delta: SessionDelta) -> tuple[str, ...]:
         index = self.state.index
         entering = (*delta.called, *delta.read, *delta.discovered)
         return tuple(dict.fromkeys([id for id in entering if id not in index]))
 
-    def _head_after(self, delta: Delta, settings: Settings | None, assembly: tuple[int, str] | None) -> Head | None:
+    def _head_after(
+        self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None
+    ) -> SessionHead | None:
         """The head that is due with this write; null if none is."""
         said = [message.content for message in delta.messages if message.role == "user"] if delta.messages else None
         if not said and settings is None and assembly is None:
@@ -270,7 +393,7 @@ class LiveSession:
         number, context_id = assembly or (self.assembly, self.context_id)
         entering = {id for id in (*delta.called, *delta.read, *delta.activated) if id not in state.active}
         leaving = {*delta.deactivated, *delta.collapsed, *delta.hidden} & (state.active.keys() | entering)
-        return Head(
+        return SessionHead(
             settings=settings or self.settings,
             turn_count=state.turn + len(said or ()),
             index_count=len(state.index) + len(self._new_in(delta)),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.objects import At, Objects
+from ctxd.sessions.object_reads import Objects, ReadTime
 from ctxd_protocol.ids import chat_id, session_object_id
 from tests.unit.sessions.world import CALLER, code_of, filled, record, say, world
 
@@ -26,13 +26,13 @@ async def test_a_confined_look_ends_at_its_own_index(tmp_path: Path) -> None:
         objects = Objects(here.sessions)
         everything = [own, other, "session:one", "session:two", "chat:two", "system_prompt:two"]
         wide = await objects.sight("one", confined=False)
-        assert list(await objects.versions(wide, everything, At(), content=False)) == everything
+        assert list(await objects.versions(wide, everything, ReadTime(), content=False)) == everything
         confined = await objects.sight("one", confined=True)
-        assert list(await objects.versions(confined, everything, At(), content=False)) == [own, "session:one"]
+        assert list(await objects.versions(confined, everything, ReadTime(), content=False)) == [own, "session:one"]
         for id in (other, other[:12], "session:two", "chat:two"):
             with pytest.raises(CtxdError, match="no object"):
-                await objects.version(confined, id, At(), content=False)
-        assert (await objects.version(confined, own[:12], At(), content=True)).document.content == "a"
+                await objects.version(confined, id, ReadTime(), content=False)
+        assert (await objects.version(confined, own[:12], ReadTime(), content=True)).document.content == "a"
 
 
 async def test_a_confined_look_of_no_session_sees_nothing(tmp_path: Path) -> None:
@@ -42,11 +42,11 @@ async def test_a_confined_look_of_no_session_sees_nothing(tmp_path: Path) -> Non
         id = await here.read("one", tmp_path / "a.txt")
         objects = Objects(here.sessions)
         nobody = await objects.sight(None, confined=True)
-        assert await objects.versions(nobody, [id, "session:one"], At(), content=False) == {}
+        assert await objects.versions(nobody, [id, "session:one"], ReadTime(), content=False) == {}
         with pytest.raises(CtxdError, match="no object"):
-            await objects.version(nobody, id, At(), content=False)
+            await objects.version(nobody, id, ReadTime(), content=False)
         anybody = await objects.sight(None, confined=False)
-        assert (await objects.version(anybody, id, At(), content=True)).document.content == "a"
+        assert (await objects.version(anybody, id, ReadTime(), content=True)).document.content == "a"
 
 
 @pytest.mark.requirement("OBJ-11")

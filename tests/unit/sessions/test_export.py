@@ -8,8 +8,8 @@ from typing import Any, SupportsIndex
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.exporting import Exports, Record
-from ctxd.sessions.live import LiveSession
+from ctxd.sessions.export import Exports, Record
+from ctxd.sessions.session import LiveSession
 from ctxd_protocol.sessions import Message
 from tests.unit.sessions.world import World, world
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions import changes
-from ctxd.sessions.delta import NOTHING, Delta
+from ctxd.sessions import transitions
+from ctxd.sessions.segments import NOTHING, SessionDelta
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.sessions import Collapse, Message
 
@@ -13,12 +13,12 @@ FILE = "ab" * 32
 
 
 def user(state: SessionState, window: Collapse = WINDOW) -> None:
-    apply(state, changes.append(state, "s", [Message(role="user", content="go")], window))
+    apply(state, transitions.append(state, "s", [Message(role="user", content="go")], window))
 
 
 def record(state: SessionState, *ids: str, window: Collapse = WINDOW) -> None:
     for id in ids:
-        apply(state, changes.call(state, id, window))
+        apply(state, transitions.call(state, id, window))
 
 
 def code_of(decide, *args) -> str:
@@ -53,11 +53,11 @@ def test_pinned_tool_calls_never_collapse_and_do_once_unpinned() -> None:
     state = SessionState()
     user(state)
     record(state, "call-pinned")
-    apply(state, changes.pin(state, "call-pinned"))
+    apply(state, transitions.pin(state, "call-pinned"))
     for _ in range(5):
         user(state)
     assert "call-pinned" in state.active
-    apply(state, changes.unpin(state, "call-pinned"))
+    apply(state, transitions.unpin(state, "call-pinned"))
     record(state, "call-new")
     assert list(state.active) == ["call-new"]
 
@@ -65,7 +65,7 @@ def test_pinned_tool_calls_never_collapse_and_do_once_unpinned() -> None:
 @pytest.mark.requirement("COL-2")
 def test_files_never_collapse() -> None:
     state = SessionState()
-    apply(state, changes.read(state, FILE))
+    apply(state, transitions.read(state, FILE))
     for _ in range(9):
         user(state)
         record(state, *(f"call-{state.turn}-{n}" for n in range(9)))
@@ -77,7 +77,7 @@ def test_an_explicit_deactivate_sticks() -> None:
     state = SessionState()
     user(state)
     record(state, "call-1")
-    apply(state, changes.deactivate(state, "call-1"))
+    apply(state, transitions.deactivate(state, "call-1"))
     record(state, "call-2")
     user(state)
     assert list(state.active) == ["call-2"]
@@ -90,7 +90,7 @@ def test_an_explicit_activate_counts_as_recent_until_the_window_passes() -> None
     record(state, "call-old")
     for _ in range(5):
         user(state)
-    apply(state, changes.activate(state, "call-old"))
+    apply(state, transitions.activate(state, "call-old"))
     record(state, *(f"call-{n}" for n in range(20)))
     user(state)
     user(state)
@@ -103,8 +103,8 @@ def test_activating_a_recent_tool_call_keeps_it_past_five_newer_ones() -> None:
     state = SessionState()
     user(state)
     record(state, "call-kept")
-    apply(state, changes.activate(state, "call-kept"))
-    assert changes.activate(state, "call-kept") == NOTHING
+    apply(state, transitions.activate(state, "call-kept"))
+    assert transitions.activate(state, "call-kept") == NOTHING
     record(state, *(f"call-{n}" for n in range(9)))
     assert "call-kept" in state.active
 
@@ -133,23 +133,23 @@ def test_the_cost_of_a_tool_call_does_not_grow_with_the_session() -> None:
 @pytest.mark.requirement("OBJ-11")
 def test_what_the_sets_do_not_allow_is_refused_by_name() -> None:
     state = SessionState()
-    apply(state, changes.discover(state, [FILE]))
-    assert code_of(changes.deactivate, state, FILE) == "not_active"
-    assert code_of(changes.unpin, state, FILE) == "not_pinned"
-    assert code_of(changes.resolve, state, "s", "chat:s") == "infrastructure_object"
-    assert code_of(changes.resolve, state, "s", "call-unknown") == "not_in_index"
-    apply(state, changes.pool_remove(state, FILE))
-    assert code_of(changes.pin, state, FILE) == "not_in_pool"
-    assert code_of(changes.pool_remove, state, FILE) == "not_in_pool"
+    apply(state, transitions.discover(state, [FILE]))
+    assert code_of(transitions.deactivate, state, FILE) == "not_active"
+    assert code_of(transitions.unpin, state, FILE) == "not_pinned"
+    assert code_of(transitions.resolve, state, "s", "chat:s") == "infrastructure_object"
+    assert code_of(transitions.resolve, state, "s", "call-unknown") == "not_in_index"
+    apply(state, transitions.pool_remove(state, FILE))
+    assert code_of(transitions.pin, state, FILE) == "not_in_pool"
+    assert code_of(transitions.pool_remove, state, FILE) == "not_in_pool"
 
 
 @pytest.mark.requirement("SES-4")
 def test_activating_an_object_that_is_only_indexed_shows_it_first() -> None:
     state = SessionState()
-    apply(state, changes.discover(state, [FILE]))
-    apply(state, changes.pool_remove(state, FILE))
+    apply(state, transitions.discover(state, [FILE]))
+    apply(state, transitions.pool_remove(state, FILE))
     assert state.level(FILE) == "indexed"
-    apply(state, changes.activate(state, FILE))
+    apply(state, transitions.activate(state, FILE))
     assert FILE in state.pool
     assert state.level(FILE) == "active"
 
@@ -158,23 +158,23 @@ def test_activating_an_object_that_is_only_indexed_shows_it_first() -> None:
 def test_an_object_is_found_by_eight_characters_or_by_a_tool_calls_own_id() -> None:
     state = SessionState()
     near = FILE[:10] + "0" * 54
-    apply(state, Delta(discovered=(FILE, near), called=("toolcall:s:chat:9",)))
-    assert changes.resolve(state, "s", FILE[:12]) == FILE
-    assert code_of(changes.resolve, state, "s", FILE[:8]) == "ambiguous_id"
-    assert code_of(changes.resolve, state, "s", FILE[:7]) == "not_in_index"
-    apply(state, Delta(called=("toolcall:s:fedcba98",)))
-    assert changes.resolve(state, "s", "fedcba98") == "toolcall:s:fedcba98"
-    apply(state, Delta(called=("call_12345", "call_1234")))
-    assert changes.resolve(state, "s", "call_1234") == "call_1234"
+    apply(state, SessionDelta(discovered=(FILE, near), called=("toolcall:s:chat:9",)))
+    assert transitions.resolve(state, "s", FILE[:12]) == FILE
+    assert code_of(transitions.resolve, state, "s", FILE[:8]) == "ambiguous_id"
+    assert code_of(transitions.resolve, state, "s", FILE[:7]) == "not_in_index"
+    apply(state, SessionDelta(called=("toolcall:s:fedcba98",)))
+    assert transitions.resolve(state, "s", "fedcba98") == "toolcall:s:fedcba98"
+    apply(state, SessionDelta(called=("call_12345", "call_1234")))
+    assert transitions.resolve(state, "s", "call_1234") == "call_1234"
 
 
 @pytest.mark.requirement("SES-8")
 def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> None:
     state = SessionState()
-    apply(state, Delta(called=("toolcall:s:c1",)))
+    apply(state, SessionDelta(called=("toolcall:s:c1",)))
     said = [Message(role="user", content="a"), Message(role="assistant", content="b")]
     said += [Message(role="toolcall", toolcall="c1"), Message(role="assistant", content="c")]
-    apply(state, changes.append(state, "s", said, WINDOW))
+    apply(state, transitions.append(state, "s", said, WINDOW))
     assert [message.role for message in state.turns[1]] == ["user", "assistant", "toolcall", "assistant"]
     assert state.turns[1][2].toolcall == "toolcall:s:c1"
 
@@ -188,4 +188,4 @@ def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> N
     ],
 )
 def test_a_malformed_message_is_refused(message: Message, code: str) -> None:
-    assert code_of(changes.append, SessionState(), "s", [message], WINDOW) == code
+    assert code_of(transitions.append, SessionState(), "s", [message], WINDOW) == code

@@ -1,7 +1,7 @@
-"""What may change in a session, and what a request changes: decisions, each a delta or a refusal.
+"""State transitions: pure decisions that turn a state and a request into a delta, or refuse.
 
-Pure: a state and a request in, a ``Delta`` out that ``state.apply`` then makes. ``NOTHING`` says that all is as asked
-already. Which id a request means is settled by ``resolve`` before.
+``state.apply`` makes the delta; ``NOTHING`` means that the state is already as requested. ``resolve`` finds the id that
+a request names. ``overdue`` is the sliding window over tool calls (spec 1 §4.3).
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,30 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.identity import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES, is_file_id
-from ctxd.sessions.collapse import overdue
-from ctxd.sessions.delta import NOTHING, Delta
+from ctxd.sessions.segments import NOTHING, SessionDelta
 from ctxd.sessions.state import SessionState
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, toolcall_alias
 from ctxd_protocol.sessions import Collapse, ContextLevel, Message
+
+
+def overdue(state: SessionState, window: Collapse, *, turn: int, arriving: str | None = None) -> tuple[str, ...]:
+    """The active tool calls that fall out of the window once ``turn`` is current and ``arriving`` has come in.
+
+    The order is that of activation within each kind: those left over from their turn first, then those chosen.
+    """
+    oldest = turn - window.turns + 1
+    counts = state.calls
+    fallen: list[str] = []
+    for id, (called, nth) in state.warm.items():
+        count = counts[called] + (arriving is not None and called == turn)
+        if called < oldest or nth < count - window.per_turn:
+            fallen.append(id)
+    if arriving is not None and window.per_turn == 0:
+        fallen.append(arriving)
+    for chosen_turn, ids in state.chosen_calls.items():
+        if chosen_turn < oldest:
+            fallen.extend(ids)
+    return tuple(fallen)
 
 
 def resolve(state: SessionState, session: str, text: str) -> str:
@@ -46,26 +65,26 @@ def resolve(state: SessionState, session: str, text: str) -> str:
     return found[0]
 
 
-def read(state: SessionState, id: str) -> Delta:
+def read(state: SessionState, id: str) -> SessionDelta:
     """An agent read ``id``: it enters index, pool and active set (spec 1 §5.6)."""
     if id in state.active and id in state.read:
         return NOTHING
-    return Delta(read=(id,))
+    return SessionDelta(read=(id,))
 
 
-def discover(state: SessionState, ids: Iterable[str]) -> Delta:
+def discover(state: SessionState, ids: Iterable[str]) -> SessionDelta:
     """A tool's output named ``ids``: they enter index and pool (spec 1 §5.6)."""
     fresh = tuple(dict.fromkeys(id for id in ids if id not in state.pool))
-    return Delta(discovered=fresh) if fresh else NOTHING
+    return SessionDelta(discovered=fresh) if fresh else NOTHING
 
 
-def call(state: SessionState, id: str, window: Collapse) -> Delta:
+def call(state: SessionState, id: str, window: Collapse) -> SessionDelta:
     """The tool call ``id``, new to the session, came in: it is active, and older ones fall out of the window."""
     assert id not in state.index, "a tool call comes in once"
-    return Delta(called=(id,), collapsed=overdue(state, window, turn=state.turn, arriving=id))
+    return SessionDelta(called=(id,), collapsed=overdue(state, window, turn=state.turn, arriving=id))
 
 
-def append(state: SessionState, session: str, messages: Sequence[Message], window: Collapse) -> Delta:
+def append(state: SessionState, session: str, messages: Sequence[Message], window: Collapse) -> SessionDelta:
     """``messages`` go to the end of the chat; each user message starts a turn, and older tool calls leave the window.
 
     A tool result names its object as ``resolve`` takes it and is kept with the object's own id.
@@ -73,7 +92,7 @@ def append(state: SessionState, session: str, messages: Sequence[Message], windo
     """
     said = tuple(_kept(state, session, message) for message in messages)
     turn = state.turn + sum(message.role == "user" for message in said)
-    return Delta(messages=said, collapsed=overdue(state, window, turn=turn) if turn != state.turn else ())
+    return SessionDelta(messages=said, collapsed=overdue(state, window, turn=turn) if turn != state.turn else ())
 
 
 def _kept(state: SessionState, session: str, message: Message) -> Message:
@@ -91,47 +110,47 @@ def _kept(state: SessionState, session: str, message: Message) -> Message:
     return message if id == message.toolcall else msgspec.structs.replace(message, toolcall=id)
 
 
-def activate(state: SessionState, id: str) -> Delta:
+def activate(state: SessionState, id: str) -> SessionDelta:
     """``id`` is active, by request: a tool call counts as recent from this turn on. One only indexed is shown first."""
     if id in state.active and (is_file_id(id) or state.chosen.get(id) == state.turn):
         return NOTHING
-    return Delta(activated=(id,))
+    return SessionDelta(activated=(id,))
 
 
-def deactivate(state: SessionState, id: str) -> Delta:
+def deactivate(state: SessionState, id: str) -> SessionDelta:
     """``id`` is not active any more. Raises: CtxdError not_active."""
     if id not in state.active:
         raise CtxdError("not_active", f"{id} is not active", hint="object.list with level active names what is.")
-    return Delta(deactivated=(id,))
+    return SessionDelta(deactivated=(id,))
 
 
-def pin(state: SessionState, id: str) -> Delta:
+def pin(state: SessionState, id: str) -> SessionDelta:
     """``id`` is exempt from the window and from budget drops. Raises: CtxdError not_in_pool."""
     if id not in state.pool:
         raise _not_in_pool(id)
-    return NOTHING if id in state.pinned else Delta(pinned=(id,))
+    return NOTHING if id in state.pinned else SessionDelta(pinned=(id,))
 
 
-def unpin(state: SessionState, id: str) -> Delta:
+def unpin(state: SessionState, id: str) -> SessionDelta:
     """``id`` is pinned no more. Raises: CtxdError not_pinned."""
     if id not in state.pinned:
         raise CtxdError("not_pinned", f"{id} is not pinned", hint="session.get names what is.")
-    return Delta(unpinned=(id,))
+    return SessionDelta(unpinned=(id,))
 
 
-def pool_add(state: SessionState, id: str) -> Delta:
+def pool_add(state: SessionState, id: str) -> SessionDelta:
     """``id`` is shown as metadata."""
-    return NOTHING if id in state.pool else Delta(shown=(id,))
+    return NOTHING if id in state.pool else SessionDelta(shown=(id,))
 
 
-def pool_remove(state: SessionState, id: str) -> Delta:
+def pool_remove(state: SessionState, id: str) -> SessionDelta:
     """``id`` is not shown, active or pinned any more; it stays in the index. Raises: CtxdError not_in_pool."""
     if id not in state.pool:
         raise _not_in_pool(id)
-    return Delta(hidden=(id,))
+    return SessionDelta(hidden=(id,))
 
 
-def outcome(state: SessionState, id: str, delta: Delta) -> tuple[ContextLevel, bool]:
+def outcome(state: SessionState, id: str, delta: SessionDelta) -> tuple[ContextLevel, bool]:
     """The level of ``id`` and whether it is pinned, once ``delta``, a request for ``id`` alone, is made."""
     pinned = (id in state.pinned or bool(delta.pinned)) and not delta.unpinned and not delta.hidden
     if delta.activated:

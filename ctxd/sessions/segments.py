@@ -1,0 +1,250 @@
+"""Stored form of a session: segments, bundles of segments, and the head.
+
+Owns the stored field names of all three. Segment ``n`` is the change made by one write. It carries a bundle if
+``n + 1`` is a multiple of ``RUN``: a second copy of its run's small segments, so that a long session opens by reading
+few rows. The head holds settings and figures; it is written when the session is created, when its settings change, at
+each new turn and with each assembly, and its figures may lag behind the segments in between.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.secrets.policy import DEFAULT
+from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.sessions import Collapse, Message, Mount, SessionStatus
+
+
+class Snapshot(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={
+        "index": "i",
+        "pool": "p",
+        "active": "a",
+        "pinned": "k",
+        "read": "r",
+        "turn": "n",
+        "calls": "c",
+        "recency": "t",
+        "chosen": "e",
+    },
+):
+    """A session's sets whole, without its chat. An object is given by its place in ``index``.
+
+    ``read`` pairs an object with the number of the segment that first showed its content; ``calls`` a turn with its
+    count of tool calls; ``recency`` an active tool call with its turn and its place in that; ``chosen`` an active
+    object with the turn in which it was activated by request.
+    """
+
+    index: tuple[str, ...] = ()
+    pool: tuple[int, ...] = ()
+    active: tuple[int, ...] = ()
+    pinned: tuple[int, ...] = ()
+    read: tuple[tuple[int, int], ...] = ()
+    turn: int = 0
+    calls: tuple[tuple[int, int], ...] = ()
+    recency: tuple[tuple[int, int, int], ...] = ()
+    chosen: tuple[tuple[int, int], ...] = ()
+
+
+class SessionDelta(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    rename={
+        "snapshot": "s",
+        "messages": "m",
+        "called": "t",
+        "collapsed": "c",
+        "read": "r",
+        "discovered": "d",
+        "activated": "a",
+        "shown": "v",
+        "pinned": "k",
+        "unpinned": "u",
+        "deactivated": "x",
+        "hidden": "h",
+    },
+):
+    """One write's changes, made in the order of the fields; object ids but for ``snapshot`` and ``messages``.
+
+    ``snapshot``: the sets as they were before this delta. ``called``: tool calls that came in; ``collapsed``: those
+    that left the window then. ``read``: objects whose content was shown to the agent. ``discovered``: objects known by
+    name. ``activated``, ``deactivated``: by request. ``shown``, ``hidden``: in and out of the metadata pool by request.
+    """
+
+    snapshot: Snapshot | None = None
+    messages: tuple[Message, ...] = ()
+    called: tuple[str, ...] = ()
+    collapsed: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    discovered: tuple[str, ...] = ()
+    activated: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
+    unpinned: tuple[str, ...] = ()
+    deactivated: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether it holds more than messages, tool calls and reads, which is what most writes are."""
+        return bool(
+            self.discovered
+            or self.activated
+            or self.shown
+            or self.pinned
+            or self.unpinned
+            or self.deactivated
+            or self.hidden
+        )
+
+
+NOTHING: Final = SessionDelta()
+"""The delta that changes nothing; it is not written."""
+
+
+def to_payload(delta: SessionDelta) -> dict[str, Any]:
+    """``delta`` as a segment's payload."""
+    payload: dict[str, Any] = msgspec.to_builtins(delta)
+    return payload
+
+
+def from_payload(payload: dict[str, Any]) -> SessionDelta:
+    """The delta of a segment. Raises: msgspec.ValidationError if ``payload`` is none."""
+    return msgspec.convert(payload, SessionDelta)
+
+
+PREVIEW_CHARS: Final = 200
+"""Characters of the newest user message that a listing shows."""
+
+
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a session is set to. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
+
+    ``detect_filesystems``: what no mount covers lies where its device says, not on ``filesystem_id``. ``renamed``: tool
+    calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
+    they are shown by all the same.
+    """
+
+    agent: str
+    principal: str
+    created_at: int
+    ordinal: int
+    filesystem_id: str
+    detect_filesystems: bool = False
+    state: SessionStatus = "active"
+    workdir: str = "/"
+    mounts: tuple[Mount, ...] = ()
+    collapse: Collapse = Collapse()
+    budget_tokens: int | None = None
+    labels: dict[str, str] = {}
+    secrets: SecretPolicy = DEFAULT
+    renamed: dict[str, str] = {}
+
+
+class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The settings, and figures as of the version. ``assembly`` counts the session's assemblies, 0 before the first.
+
+    ``entering``: the session is being taken in from elsewhere and not whole yet, so that as of now there is none.
+    """
+
+    settings: SessionSettings
+    turn_count: int = 0
+    index_count: int = 0
+    active_count: int = 0
+    preview: str = ""
+    assembly: int = 0
+    context_id: str | None = None
+    entering: bool = False
+
+
+def head_document(session: str, head: SessionHead) -> Document:
+    """The document of ``head``. Raises: CtxdError invalid_params if a label or a prefix has no canonical encoding."""
+    return _inner_document(session_object_id(session), "session", msgspec.to_builtins(head))
+
+
+def read_head(stored: Stored) -> SessionHead:
+    """The head that a version holds. Raises: CtxdError corrupt if it is none."""
+    try:
+        return msgspec.convert(stored.document.payload, SessionHead)
+    except msgspec.ValidationError as error:
+        raise CtxdError("corrupt", f"the head {stored.document.id} cannot be read") from error
+
+
+def segment_document(id: str, delta: SessionDelta, bundle: str | None = None) -> Document:
+    """The document of the segment ``id``, with the bundle of its run if it carries one.
+
+    Raises: CtxdError invalid_params if a message's ``meta`` has no canonical encoding (an integer beyond 2^53-1).
+    """
+    payload = to_payload(delta)
+    if delta.messages or delta.snapshot is not None or bundle is not None:
+        return _inner_document(id, "segment", payload, bundle)
+    # Only lists of text under ASCII names: sorting is all that the canonical encoding does, and most writes are such.
+    hashed = hashlib.sha256(_encode_sorted(payload)).hexdigest()
+    identity = identity_hash("segment", None, id)
+    return Document(id=id, type="segment", identity_hash=identity, content_hash=hashed, payload=payload)
+
+
+def _inner_document(id: str, type: str, payload: dict[str, object], content: str | None = None) -> Document:
+    try:
+        hashed = content_hash(payload, content)
+    except ValueError as error:
+        raise CtxdError("invalid_params", str(error)) from error
+    identity = identity_hash(type, None, id)
+    return Document(id=id, type=type, identity_hash=identity, content_hash=hashed, payload=payload, content=content)
+
+
+RUN: Final = 256
+"""Segments of one run. More would make fewer rows, and a longer tail that is read one by one."""
+
+LARGE_BYTES: Final = 2048
+"""Bytes beyond which reading a delta again costs little beside its size. Bounds what chats cost twice."""
+
+
+class Bundle(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """``seqs``: the write of each segment of the run but the last. ``deltas``: theirs, null for a large one."""
+
+    seqs: tuple[int, ...]
+    deltas: tuple[SessionDelta | None, ...]
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Bundle).decode
+
+
+def carries_bundle(number: int) -> bool:
+    """Whether segment ``number`` carries one."""
+    return (number + 1) % RUN == 0
+
+
+def carriers(segments: int) -> range:
+    """The numbers of the segments with a bundle, of a session that has so many segments."""
+    return range(RUN - 1, segments, RUN)
+
+
+def to_text(seqs: Sequence[int], deltas: Sequence[SessionDelta | None]) -> str:
+    """The bundle of a run's deltas but the last, null for one left out, and of the sequences of their writes."""
+    encoded = [_encode(delta) for delta in deltas]
+    kept = [msgspec.Raw(text if len(text) <= LARGE_BYTES else b"null") for text in encoded]
+    return _encode((seqs, kept)).decode()
+
+
+def from_text(text: str) -> Bundle:
+    """The bundle that ``to_text`` made. Raises: msgspec.DecodeError if it is none."""
+    return _decode(text)
