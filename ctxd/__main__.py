@@ -1,11 +1,15 @@
-"""The command ``ctxd``: run the daemon, and check, copy and put back its state."""
+"""The program ``ctxd``: run the daemon, and check, copy and restore its state."""
 
+import os
+import sys
+from collections.abc import Sequence
 from typing import Final
 
 import click
 
 from ctxd import __version__
-from ctxd.commands.terminal import Program
+from ctxd.command_line import SHELLS, Group, completion_script
+from ctxd.command_line import run as run_program
 
 _COMMANDS: Final = {
     "run": "ctxd.commands.run:run",
@@ -17,14 +21,13 @@ _COMMANDS: Final = {
     "migrate": "ctxd.commands.migrate:migrate",
     "requeue": "ctxd.commands.requeue:requeue",
     "doctor": "ctxd.commands.xtdb:check_node",
-    "completion": "ctxd.commands.completion:completion",
 }
 
 
-@click.group(cls=Program, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ctxd")
-def main() -> None:
-    """Hold every coding agent's context on this host.
+def cli() -> None:
+    """Run the daemon that stores the context of coding agents, and maintain its state.
 
     \b
     Examples:
@@ -33,15 +36,39 @@ def main() -> None:
       ctxd verify                        recompute every hash
       ctxd backup /backup/today          while the daemon runs
       ctxd restore /backup/today --state-dir /var/lib/ctxd
-      ctxd xtdb install                  an XTDB node for the store "xtdb"
-      ctxd doctor                        what is wrong with that node; `ctx doctor` looks at the daemon
-      ctxd migrate --to xtdb             put everything there, and compare
+      ctxd xtdb install                  install an XTDB node for the store "xtdb"
+      ctxd doctor                        check that node; `ctx doctor` checks the daemon
+      ctxd migrate --to xtdb             copy everything to XTDB and compare
 
     \b
-    Exit codes: 0 ok, 1 failure or warnings, 2 damage, 3 data loss, 10 no state,
-    64 usage, or socket path too long, 69 socket in use or node away, 73 socket or directory cannot be made,
-    74 disk failed, 75 state directory in use, 78 configuration or state not usable.
+    Exit codes: 0 ok, 1 failure or warnings, 2 damage, 3 data loss, 10 no state, 64 wrong usage or socket path too
+    long, 69 socket in use or node unreachable, 73 socket or directory cannot be created, 74 disk failed, 75 state
+    directory in use, 78 unusable configuration or state, 130 interrupted.
     """
+
+
+@cli.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def completion(shell: str, as_json: bool) -> None:
+    """Print the completion script for SHELL.
+
+    \b
+    Examples:
+      eval "$(ctxd completion bash)"
+      ctxd completion fish > ~/.config/fish/completions/ctxd.fish
+    """
+    from ctxd.commands.terminal import show
+
+    source = completion_script(shell, "ctxd")
+    show(as_json, {"shell": shell, "script": source}, source)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and exit; ``arguments`` None means those of the process."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # 64 instead of click's 2, which is the exit code for damaged data here.
+    sys.exit(run_program(cli, words, name="ctxd", usage_code=os.EX_USAGE, stop_for=lambda _: None))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from typing import Final
 
 import click
 
-from ctxd.cli.command import Command, Invocation, common, session_argument
 from ctxd.cli.difference import print_diff, unified
-from ctxd.cli.exits import USAGE, Stop
-from ctxd.cli.names import session_id
-from ctxd.cli.screen import Colour, cell
-from ctxd.cli.words import count, short, size
+from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.formatting import count, short, size
+from ctxd.cli.invocation import Invocation, common, session_argument
+from ctxd.cli.resolve import session_id
+from ctxd.command_line import Command, Stop
+from ctxd.screen import Colour, cell
 from ctxd_client.errors import InvalidState
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, Section, SectionSize

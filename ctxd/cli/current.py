@@ -2,9 +2,10 @@
 
 import click
 
-from ctxd.cli.command import Command, Invocation, common
 from ctxd.cli.context_id import look
-from ctxd.cli.exits import NOT_FOUND, Stop
+from ctxd.cli.exit_codes import NOT_FOUND
+from ctxd.cli.invocation import Invocation, common
+from ctxd.command_line import Command, Stop
 
 
 @click.command(cls=Command, examples='ctx current\nctx current -s s1\ngit commit -m "in $(ctx current)"')

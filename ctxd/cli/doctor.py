@@ -10,11 +10,12 @@ import msgspec
 from ctxd import __version__
 from ctxd.cli import checks, service_checks
 from ctxd.cli.checks import Check, Verdict
-from ctxd.cli.command import Command, Invocation, common
-from ctxd.cli.exits import CHECK_FAILED, OK
-from ctxd.cli.screen import Colour, cell
+from ctxd.cli.exit_codes import CHECK_FAILED, OK
+from ctxd.cli.invocation import Invocation, common
 from ctxd.clock import SystemClock
+from ctxd.command_line import Command
 from ctxd.config import Config, ConfigError, load
+from ctxd.screen import Colour, cell
 from ctxd_client.errors import CallFailed, TimedOut
 from ctxd_client.paths import find_socket
 from ctxd_client.sync import connect_sync

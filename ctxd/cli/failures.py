@@ -1,10 +1,11 @@
-"""A failed call as the end of the program: its exit code and its one line."""
+"""Failed calls: exit code and error line of each."""
 
 import re
 from typing import Final
 
-from ctxd.cli.exits import CONFLICT, FAILURE, NOT_FOUND, PERMISSION, TIMEOUT, UNREACHABLE, USAGE, Stop
-from ctxd.cli.words import clause
+from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND, PERMISSION, TIMEOUT, UNREACHABLE, USAGE
+from ctxd.cli.formatting import clause
+from ctxd.command_line import Stop
 from ctxd_client.errors import CallFailed, Conflict, ConnectFailed, ConnectionLost, Forbidden, NotFound, TimedOut
 from ctxd_protocol.methods import METHODS
 
@@ -30,25 +31,25 @@ COMMANDS: Final = {
     "sandbox.list": "sandbox ls",
     "sandbox.release": "sandbox release",
 }
-"""The command for what a method does; a method that is missing here is called by ``ctx rpc``."""
+"""Command of each method; any other method is called by ``ctx rpc``."""
 
 _METHOD: Final = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, METHODS)) + r")(?![\w/])")
 
 
 def in_commands(remedy: str) -> str:
-    """``remedy``, which the daemon words for programs, with the commands of ``ctx`` in place of its methods."""
+    """Replace method names in ``remedy``, which the daemon writes for programs, by the commands of ``ctx``."""
     named = _METHOD.sub(lambda found: f"ctx {COMMANDS.get(found[0], f'rpc {found[0]}')}", remedy)
     return named.replace("Call ctx ", "Run ctx ")
 
 
 def code_of(error: CallFailed) -> int:
-    """The exit code for a call that failed."""
+    """Return the exit code for a failed call."""
     if isinstance(error.__cause__, PermissionError):
         return PERMISSION
     if error.code in ("invalid_params", "method_not_found"):
         return USAGE
     if error.code == "not_in_index":
-        return NOT_FOUND  # to who typed the id, it is of no object
+        return NOT_FOUND  # to the user who typed the id, there is no such object
     for kind, code in (
         (NotFound, NOT_FOUND),
         (Conflict, CONFLICT),
@@ -63,9 +64,6 @@ def code_of(error: CallFailed) -> int:
 
 
 def stop_for(error: CallFailed) -> Stop:
-    """A failed call as the end of the program."""
-    place = f"{error.method}: " if error.method else ""
+    """Convert a failed call to the program's exit code and error line."""
     unsure = "it may have been applied; " if error.outcome == "unknown" else ""
-    return Stop(
-        code_of(error), f"{place}{error.message}", hint=unsure + clause(in_commands(error.hint)), symbol=error.code
-    )
+    return Stop(code_of(error), error.message, hint=unsure + clause(in_commands(error.hint)), symbol=error.code)

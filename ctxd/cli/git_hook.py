@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ctxd.cli.exits import CONFLICT, FAILURE, NOT_FOUND, Stop
+from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND
+from ctxd.command_line import Stop
 
 TRAILER: Final = "Context-Id"
 """The trailer's name."""

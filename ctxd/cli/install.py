@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from ctxd.cli.command import Command, Group, Invocation, common
 from ctxd.cli.git_hook import install, uninstall
+from ctxd.cli.invocation import Invocation, common
+from ctxd.command_line import Command, Group
 
 
 @click.group(cls=Group, name="install", examples="ctx install git\nctx install git --uninstall")

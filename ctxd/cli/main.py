@@ -1,7 +1,5 @@
-"""The entry point of ``ctx``: the commands by name, and how every failure ends."""
+"""The program ``ctx``: its commands by name, and its failures."""
 
-import json
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,9 +7,10 @@ from typing import Any, Final
 import click
 
 from ctxd import __version__
-from ctxd.cli.command import Group, Invocation, adopt
-from ctxd.cli.exits import FAILURE, INTERRUPTED, MEANINGS, OK, USAGE, OutputFailed, ReaderGone, Stop
-from ctxd.cli.screen import cell
+from ctxd.cli.exit_codes import FAILURE, MEANINGS, USAGE
+from ctxd.cli.invocation import Invocation, adopt, common
+from ctxd.command_line import SHELLS, Command, Group, Stop, completion_script
+from ctxd.command_line import run as run_program
 
 _COMMANDS: Final = {
     "status": "ctxd.cli.status:status",
@@ -32,7 +31,6 @@ _COMMANDS: Final = {
     "scan": "ctxd.cli.scan:scan",
     "purge": "ctxd.cli.scan:purge",
     "doctor": "ctxd.cli.doctor:doctor",
-    "completion": "ctxd.cli.completion:completion",
 }
 
 _EXAMPLES: Final = """
@@ -55,74 +53,55 @@ _EPILOG: Final = "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for co
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-@click.option("--socket", metavar="PATH", help="The daemon's socket; else $CTXD_SOCKET, else the usual places.")
-@click.option("--timeout", "deadline_s", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Per call; 30.")
+@click.option("--socket", metavar="PATH", help="The daemon's socket [default: $CTXD_SOCKET, then the usual places].")
+@click.option(
+    "--timeout",
+    "deadline_s",
+    type=click.FloatRange(min=0.001),
+    metavar="SECONDS",
+    help="Timeout per call [default: 30].",
+)
 @click.version_option(__version__, prog_name="ctx")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click's options
-    """See and steer what coding agents have in their context.
+    """Inspect and control the context of coding agents.
 
     SESSION and object ids may be shortened to a unique prefix. SESSION defaults to $CTXD_SESSION, then to the only
-    session there is. Data goes to standard output, everything else to standard error; with --json, errors too are one
-    JSON document. Colour obeys NO_COLOR, FORCE_COLOR and TERM=dumb.
+    open session, then to the one whose working directory contains the current directory. Data goes to standard
+    output, everything else to standard error; with --json, errors too are JSON. Colour follows NO_COLOR, FORCE_COLOR
+    and TERM=dumb.
     """
     ctx.obj = Invocation()
     adopt(ctx.obj, options)
 
 
+@cli.command(
+    cls=Command,
+    examples='eval "$(ctx completion bash)"\nctx completion fish > ~/.config/fish/completions/ctx.fish',
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@common
+def completion(invocation: Invocation, shell: str) -> None:
+    """Print the completion script for SHELL."""
+    source = completion_script(shell, "ctx")
+    if invocation.screen.as_json:
+        invocation.screen.document({"shell": shell, "script": source})
+    else:
+        invocation.screen.content(source)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and exit; ``arguments`` null means the process's own."""
+    """Run the program and exit; ``arguments`` None means those of the process."""
     sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the program: its exit code. Failures have been told on standard error."""
+    """Run the program and return its exit code; failures are reported on standard error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in words
-    try:
-        result = cli.main(args=words, prog_name="ctx", standalone_mode=False)
-        _flush()
-        return result if isinstance(result, int) else OK
-    except (BrokenPipeError, ReaderGone):
-        _write_no_more()  # the reader has seen enough
-        return OK
-    except OutputFailed as stop:
-        _write_no_more()
-        return _tell(stop, as_json=as_json)
-    except (KeyboardInterrupt, click.Abort):
-        return INTERRUPTED
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return USAGE
-    except click.ClickException as error:
-        return _tell(_usage(error), as_json=as_json)
-    except Stop as stop:
-        return _tell(stop, as_json=as_json)
-    except Exception as error:  # noqa: BLE001 - what is no failed call is raised again
-        return _tell(_failed(error), as_json=as_json)
+    return run_program(cli, words, name="ctx", usage_code=USAGE, stop_for=_stop_for)
 
 
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputFailed(error) from error
-
-
-def _write_no_more() -> None:
-    # Standard output is pointed elsewhere, or Python would complain at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _usage(error: click.ClickException) -> Stop:
-    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "ctx"
-    return Stop(USAGE, error.format_message().rstrip("."), hint=f"see {path} --help", symbol="usage")
-
-
-def _failed(error: Exception) -> Stop:
-    """The end for a call or a setting that failed. Anything else is a bug, and is raised again with its trace."""
+def _stop_for(error: Exception) -> Stop | None:
     from ctxd.cli.failures import stop_for
     from ctxd.config import ConfigError
     from ctxd_client.errors import CallFailed
@@ -131,18 +110,7 @@ def _failed(error: Exception) -> Stop:
         return stop_for(error)
     if isinstance(error, ConfigError):
         return Stop(FAILURE, str(error), symbol="config")
-    raise error
-
-
-def _tell(stop: Stop, *, as_json: bool) -> int:
-    if stop.message:
-        if as_json:
-            error = {"code": stop.symbol, "message": stop.message, "hint": stop.hint, "exit": stop.code}
-            line = json.dumps({"error": error})
-        else:
-            line = cell(f"ctx: {stop.message}" + (f"; {stop.hint}" if stop.hint else ""))
-        print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is where the program speaks
-    return stop.code
+    return None
 
 
 if __name__ == "__main__":

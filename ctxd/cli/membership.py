@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import click
 
-from ctxd.cli.command import Command, Invocation, common, session_option
-from ctxd.cli.names import object_id, session_id
-from ctxd.cli.screen import cell
+from ctxd.cli.invocation import Invocation, common, session_option
+from ctxd.cli.resolve import object_id, session_id
+from ctxd.command_line import Command
+from ctxd.screen import cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods import MembershipResult
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 
-from ctxd.cli.command import Command, Group, Invocation, common, listing, paged, session_option, tell_more
 from ctxd.cli.difference import print_diff, unified
-from ctxd.cli.exits import NOT_FOUND, Stop
-from ctxd.cli.names import moment_ms, object_id, session_if_any
-from ctxd.cli.screen import cell
-from ctxd.cli.words import count, moment, short, size
+from ctxd.cli.exit_codes import NOT_FOUND
+from ctxd.cli.formatting import count, moment, short, size
+from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_option
+from ctxd.cli.resolve import moment_ms, object_id, session_if_any
 from ctxd.clock import SystemClock
+from ctxd.command_line import Command, Group, Stop
+from ctxd.screen import cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.objects import ObjectType, ObjectVersion
 from ctxd_protocol.sessions import ContextLevel
@@ -60,7 +61,7 @@ def ls(
         ],
         right=(4,),
     )
-    tell_more(run, page.next_cursor)
+    note_next_page(run, page.next_cursor)
 
 
 @object_group.command(cls=Command, examples="ctx object cat 3f9a01bc\nctx object cat /workspace/a.py -s s1 > a.py")
@@ -118,7 +119,7 @@ def history(
         ],
         right=(1, 3),
     )
-    tell_more(run, page.next_cursor)
+    note_next_page(run, page.next_cursor)
 
 
 @object_group.command(cls=Command, examples="ctx object diff 3f9a01bc\nctx object diff 3f9a01bc 41 57")

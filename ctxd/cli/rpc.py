@@ -7,8 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from ctxd.cli.command import Command, Invocation, common
-from ctxd.cli.exits import USAGE, Stop
+from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.invocation import Invocation, common
+from ctxd.command_line import Command, Stop
 from ctxd_client.wire import Call
 from ctxd_protocol.methods import METHODS, Params
 

@@ -2,9 +2,10 @@
 
 import click
 
-from ctxd.cli.command import Command, Group, Invocation, common, listing
-from ctxd.cli.words import age, count
+from ctxd.cli.formatting import age, count
+from ctxd.cli.invocation import Invocation, common, listing
 from ctxd.clock import SystemClock
+from ctxd.command_line import Command, Group
 from ctxd_protocol.sandboxes import SandboxView
 
 

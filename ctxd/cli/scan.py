@@ -12,10 +12,11 @@ from typing import Final
 import click
 import msgspec
 
-from ctxd.cli.command import Command, Invocation, common, session_option
-from ctxd.cli.exits import FAILURE, FOUND, OK, Stop
-from ctxd.cli.names import object_id, session_id, session_if_any
-from ctxd.cli.words import short
+from ctxd.cli.exit_codes import FAILURE, FOUND, OK
+from ctxd.cli.formatting import short
+from ctxd.cli.invocation import Invocation, common, session_option
+from ctxd.cli.resolve import object_id, session_id, session_if_any
+from ctxd.command_line import Command, Stop
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 

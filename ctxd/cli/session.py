@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from ctxd.cli.command import Command, Group, Invocation, common, listing, paged, session_argument, tell_more
-from ctxd.cli.exits import NOT_FOUND, USAGE, Stop
-from ctxd.cli.names import session_id
-from ctxd.cli.screen import cell
+from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.formatting import age, count, moment
+from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_argument
+from ctxd.cli.resolve import session_id
 from ctxd.cli.transcript import markdown
-from ctxd.cli.words import age, count, moment
 from ctxd.clock import SystemClock
+from ctxd.command_line import Command, Group, Stop
+from ctxd.screen import cell
 from ctxd_client.calls.handle import as_mounts
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
@@ -72,7 +73,7 @@ def ls(
         ],
         right=(3, 4, 5),
     )
-    tell_more(run, page.next_cursor)
+    note_next_page(run, page.next_cursor)
 
 
 @session.command(cls=Command, examples="ctx session show\nctx session show s1 --json")

@@ -2,9 +2,10 @@
 
 import click
 
-from ctxd.cli.command import Command, Invocation, common
-from ctxd.cli.screen import Colour, cell
-from ctxd.cli.words import count, span
+from ctxd.cli.formatting import count, span
+from ctxd.cli.invocation import Invocation, common
+from ctxd.command_line import Command
+from ctxd.screen import Colour, cell
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus
 from ctxd_protocol.trackers import Watching
 

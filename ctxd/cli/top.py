@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ctxd.cli.command import Command, Invocation, common
-from ctxd.cli.screen import Screen, cell
-from ctxd.cli.words import count, span
+from ctxd.cli.formatting import count, span
+from ctxd.cli.invocation import Invocation, common
+from ctxd.command_line import Command
+from ctxd.screen import Screen, cell
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.status import DaemonStatus
 from ctxd_protocol.trackers import Watching

@@ -2,10 +2,11 @@
 
 import click
 
-from ctxd.cli.command import Command, Group, Invocation, common, listing, paged, tell_more
-from ctxd.cli.names import session_id
-from ctxd.cli.words import age, count
+from ctxd.cli.formatting import age, count
+from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged
+from ctxd.cli.resolve import session_id
 from ctxd.clock import SystemClock
+from ctxd.command_line import Command, Group
 from ctxd_protocol.trackers import TrackerState, Watching
 
 
@@ -38,7 +39,7 @@ def ls(run: Invocation, session: str | None, state: TrackerState | None, limit: 
         right=(3,),
     )
     run.screen.note(_summary(page.watching))
-    tell_more(run, page.next_cursor)
+    note_next_page(run, page.next_cursor)
 
 
 def _summary(found: Watching) -> str:

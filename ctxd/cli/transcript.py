@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ctxd.cli.screen import cell
-from ctxd.cli.words import moment
+from ctxd.cli.formatting import moment
+from ctxd.screen import cell
 
 Record = Mapping[str, Any]
 

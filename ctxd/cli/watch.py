@@ -2,10 +2,11 @@
 
 import click
 
-from ctxd.cli.command import Command, Invocation, common, session_argument
-from ctxd.cli.names import session_id
-from ctxd.cli.screen import cell
-from ctxd.cli.words import moment, short
+from ctxd.cli.formatting import moment, short
+from ctxd.cli.invocation import Invocation, common, session_argument
+from ctxd.cli.resolve import session_id
+from ctxd.command_line import Command
+from ctxd.screen import cell
 
 
 @click.command(cls=Command, examples="ctx watch\nctx watch s1 --after 0\nctx watch s1 --json | jq .path")

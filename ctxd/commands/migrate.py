@@ -17,7 +17,7 @@ from ctxd.commands.terminal import (
     show,
     state_dir_option,
     stepped,
-    told,
+    summary_of,
 )
 from ctxd.errors import StateDirError
 
@@ -65,5 +65,5 @@ def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
     progress("")
     how = f"{folded:,} rows were folded again" if folded else "the embedded versions are what the journal says"
     document = {**msgspec.to_builtins(report), "worst": report.worst, "folded": folded}
-    show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{told(report)}')
+    show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{summary_of(report)}')
     sys.exit(EXITS[report.worst])

@@ -1,4 +1,4 @@
-"""``ctxd restore``: a backup, put into an empty state directory and checked there."""
+"""``ctxd restore``: restore a backup into an empty state directory."""
 
 import sys
 from pathlib import Path
@@ -6,28 +6,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from ctxd.commands.terminal import (
-    EXITS,
-    config_option,
-    json_option,
-    progress,
-    refuse,
-    show,
-    state_dir_option,
-    state_root,
-    stepped,
-    told,
-)
+from ctxd.commands.terminal import EXITS, AbsolutePath, json_option, progress, refuse, show, stepped, summary_of
 from ctxd.errors import StateDirError
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True))
+@click.option("--state-dir", type=AbsolutePath(), required=True, help="Empty or new directory to restore into.")
 @json_option
-@state_dir_option
-@config_option
-def restore(directory: Path, as_json: bool, state_dir: Path | None, config: Path | None) -> None:
-    """Put the backup in DIRECTORY into an empty state directory, and check it there.
+def restore(directory: Path, as_json: bool, state_dir: Path) -> None:
+    """Restore the backup in DIRECTORY into an empty state directory, and verify it.
 
     \b
     Examples:
@@ -35,12 +23,11 @@ def restore(directory: Path, as_json: bool, state_dir: Path | None, config: Path
     """
     from ctxd.store.backup import restore as put_back
 
-    root = state_root(state_dir, config)
     try:
-        report = put_back(directory, root, stepped)
+        report = put_back(directory, state_dir, stepped)
     except (StateDirError, OSError) as error:
         progress("")
         refuse(error)
     progress("")
-    show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, f"{root}: {told(report)}")
+    show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, f"{state_dir}: {summary_of(report)}")
     sys.exit(EXITS[report.worst])

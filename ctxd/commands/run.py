@@ -1,21 +1,25 @@
 """``ctxd run``: the daemon in the foreground."""
 
+import shlex
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
-from ctxd.commands.terminal import EXIT_CONFIG, config_option, fail, refuse, state_dir_option
+from ctxd.commands.terminal import EXIT_CONFIG, AbsolutePath, config_option, fail, refuse, state_dir_option
 from ctxd.errors import StateDirError
 from ctxd.process import leave, spare_the_collector
+from ctxd_protocol.places import SOCKET_NAME
 
 
 @click.command()
-@click.option("--ephemeral", is_flag=True, help="Keep state in a temporary directory, removed at the end.")
-@click.option("--socket", type=click.Path(path_type=Path), help="Where to listen.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least level to log.")
-@click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="How a record looks.")
-@click.option("--store", type=click.Choice(["sqlite", "xtdb"]), help="What answers about the past.")
-@click.option("--store-url", help="Where the XTDB node is: unix:/path or http://host:port.")
+@click.option("--ephemeral", is_flag=True, help="Keep state and socket in a temporary directory, removed at the end.")
+@click.option("--socket", type=AbsolutePath(), help="Path of the socket to listen on.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Minimum log level.")
+@click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="Format of log records.")
+@click.option("--store", type=click.Choice(["sqlite", "xtdb"]), help="Backend for historical reads.")
+@click.option("--store-url", help="Address of the XTDB node: unix:/path or http://host:port.")
 @state_dir_option
 @config_option
 def run(
@@ -28,14 +32,18 @@ def run(
     state_dir: Path | None,
     config: Path | None,
 ) -> None:
-    """Serve until SIGTERM.
+    """Run the daemon until SIGTERM or SIGINT.
+
+    With --ephemeral it prints the line that makes another shell use it, and leaves the socket of the installed
+    service alone.
 
     \b
     Examples:
-      ctxd run --ephemeral --socket /tmp/ctxd-demo/ctxd.sock
+      ctxd run
+      ctxd run --ephemeral
       ctxd run --state-dir ~/ctxd-state --log-format json
     """
-    # What is imported is kept: looking through it for cycles, several times, is a twentieth of a start.
+    # Freezing what is imported saves several collector passes over it: a twentieth of the start.
     spare_the_collector()
     from ctxd.config import ConfigError
     from ctxd.config import load as load_config
@@ -43,20 +51,24 @@ def run(
 
     if ephemeral and state_dir is not None:
         raise click.UsageError("--ephemeral and --state-dir exclude each other: an ephemeral state has no directory.")
-    flags = {
-        "socket": socket,
-        "state_dir": state_dir,
-        "log.level": log_level,
-        "log.format": log_format,
-        "store.backend": store,
-        "store.url": store_url,
-    }
-    try:
-        configured = load_config(flags, file=config)
-    except ConfigError as error:
-        fail(str(error), EXIT_CONFIG)
-    try:
-        code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
-    except StateDirError as error:
-        refuse(error)
+    with ExitStack() as temporary:
+        if ephemeral and socket is None:
+            socket = Path(temporary.enter_context(TemporaryDirectory(prefix="ctxd-")), SOCKET_NAME)
+            click.echo(f"export CTXD_SOCKET={shlex.quote(str(socket))}    # paste into other shells; try: ctx status")
+        flags = {
+            "socket": socket,
+            "state_dir": state_dir,
+            "log.level": log_level,
+            "log.format": log_format,
+            "store.backend": store,
+            "store.url": store_url,
+        }
+        try:
+            configured = load_config(flags, file=config)
+        except ConfigError as error:
+            fail(str(error), EXIT_CONFIG)
+        try:
+            code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
+        except StateDirError as error:
+            refuse(error)
     leave(code)

@@ -18,7 +18,7 @@ from ctxd.commands.terminal import (
     state_dir_option,
     state_root,
     stepped,
-    told,
+    summary_of,
 )
 from ctxd.errors import StateDirError
 
@@ -50,7 +50,7 @@ def verify(store: bool, store_url: str | None, as_json: bool, state_dir: Path | 
     except StateDirError as error:
         refuse(error)
     progress("")
-    show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, told(report))
+    show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, summary_of(report))
     sys.exit(EXITS[report.worst])
 
 

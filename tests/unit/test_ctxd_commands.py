@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from ctxd.__main__ import main
+from ctxd.__main__ import cli
 from ctxd_client import connect_sync
 from tests.client.running import Running
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def ctxd(*words, **environ):
     return subprocess.run(
-        [sys.executable, "-c", "from ctxd.__main__ import main; main(prog_name='ctxd')", *words],
+        [sys.executable, "-c", "from ctxd.__main__ import main; main()", *words],
         capture_output=True, text=True, timeout=60, env=environ or None,
     )  # fmt: skip
 
@@ -32,7 +33,7 @@ def leaves(command):
 
 
 def test_the_help_of_every_command_has_an_example():
-    for command in leaves(main):
+    for command in leaves(cli):
         assert "ctxd " in (command.help or "").partition("Examples:")[2], command.name
 
 
@@ -58,7 +59,7 @@ def test_an_answer_that_cannot_be_written_ends_with_one_line():
         )
     assert done.returncode == 1
     assert done.stderr == (
-        "ctxd: standard output cannot be written: No space left on device; write to where there is room\n"
+        "ctxd: standard output cannot be written: No space left on device; write to a file system with free space\n"
     )
 
 
@@ -66,10 +67,11 @@ def test_a_place_that_is_refused_is_told_with_what_helps(tmp_path):
     (tmp_path / "file").write_text("")
     none, some, file = tmp_path / "none", tmp_path, tmp_path / "file"
     for words, code, told in (
-        (("verify", "--state-dir", none), 10, f"there is no state in {none}; name another place"),
-        (("restore", some, "--state-dir", none), 10, "has no manifest.json; name another place"),
-        (("run", "--ephemeral", "--socket", file), 73, f"{file} is there and is no socket; name another place"),
-        (("run", "--state-dir", file, "--socket", none), 73, "File exists; name another place"),
+        (("verify", "--state-dir", none), 10, f"there is no state in {none}; choose another path"),
+        (("restore", some), 64, "Missing option '--state-dir'; see ctxd restore --help"),
+        (("restore", some, "--state-dir", none), 10, "has no manifest.json; choose another path"),
+        (("run", "--ephemeral", "--socket", file), 73, f"{file} is there and is no socket; choose another path"),
+        (("run", "--state-dir", file, "--socket", none), 73, "File exists; choose another path"),
     ):
         done = ctxd(*map(str, words))
         assert (done.returncode, done.stdout) == (code, ""), words
@@ -83,10 +85,10 @@ def test_a_state_and_a_socket_in_use_name_their_holder_and_the_flag_for_another(
             pid = client.daemon_status().pid
         done = ctxd("run", "--ephemeral", "--socket", running.socket)
         assert done.returncode == 69
-        assert done.stderr.endswith(f"(pid {pid}); stop it first, or name another socket: --socket PATH\n")
+        assert done.stderr.endswith(f"(pid {pid}); stop it first, or choose another socket: --socket PATH\n")
         done = ctxd("run", "--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "s.sock"))
         assert done.returncode == 75
-        assert done.stderr.endswith(f"process {pid}; stop it first, or name another state: --state-dir PATH\n")
+        assert done.stderr.endswith(f"process {pid}; stop it first, or choose another directory: --state-dir PATH\n")
 
 
 def system_python():
@@ -113,3 +115,34 @@ def test_a_start_error_is_one_line_with_its_exit_code_on_the_operating_systems_p
         },
     )
     assert (done.returncode, done.stderr.count("\n")) == (73, 1), done.stderr
+
+
+def test_an_ephemeral_daemon_listens_in_a_directory_of_its_own_and_prints_the_line_that_names_it(tmp_path):
+    service = tmp_path / "runtime" / "ctxd" / "ctxd.sock"
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "runtime"), "TMPDIR": str(tmp_path)}
+    environ["CTXD_SOCKET"] = str(service)
+    command = [sys.executable, "-u", "-m", "ctxd", "run", "--ephemeral"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as daemon:
+        assert daemon.stdout is not None
+        line = daemon.stdout.readline()
+        variable, socket = shlex.split(line, comments=True)[1].split("=")
+        with connect_sync(socket, wait_s=30) as client:
+            assert client.daemon_status().socket == socket
+        daemon.terminate()
+    assert (daemon.returncode, variable) == (0, "CTXD_SOCKET")
+    assert not service.exists()
+    assert list(tmp_path.glob("ctxd-*")) == []
+
+
+def test_a_relative_state_directory_is_meant_from_the_current_directory(tmp_path):
+    with Running(tmp_path, keep_state=True):
+        pass
+    done = subprocess.run(
+        [sys.executable, "-m", "ctxd", "verify", "--state-dir", "state"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), f"{ROOT}/protocol"])},
+    )
+    assert (done.returncode, done.stderr) == (0, "")

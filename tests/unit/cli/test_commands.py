@@ -143,7 +143,7 @@ def test_objects_are_listed_read_compared_and_read_as_of_a_time(real, session):
     rows = real("object", "history", file, "--json").json["items"]
     assert [row["state"] for row in rows] == ["present", "present", "unread"]
     first = real("object", "history", file, "--limit", "2")
-    cursor = re.fullmatch(r"there are more: --cursor (\S+)\n", first.err)[1]
+    cursor = re.fullmatch(r"more results: --cursor (\S+)\n", first.err)[1]
     assert len(first.out.splitlines()) == 3, "a header and two versions"
     last = real("object", "history", file, "--limit", "2", "--cursor", cursor)
     assert "unread" in last.out.splitlines()[1] and last.err == ""
@@ -332,7 +332,7 @@ def test_a_listing_for_people_looks_like_this(scripted, daemon):
     }  # fmt: skip
     ran = scripted("object", "ls", "--all")
     assert ran.out == GOLDEN
-    assert ran.err == "there are more: --cursor more\n"
+    assert ran.err == "more results: --cursor more\n"
 
 
 def test_several_objects_are_moved_until_one_cannot_be(scripted, daemon):
@@ -344,7 +344,7 @@ def test_several_objects_are_moved_until_one_cannot_be(scripted, daemon):
     daemon.script["session.activate"] = second_fails
     ran = scripted("activate", "good", "bad", "never", "-s", "s1")
     assert (ran.code, ran.out) == (3, "good is active\n")
-    assert ran.err == "ctx: session.activate: it is not there\n"
+    assert ran.err == "ctx: it is not there\n"
     assert [seen.params["object"] for seen in daemon.of("session.activate")] == ["good", "bad"]
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 import click
 import pytest
 
-from ctxd.cli.exits import MEANINGS
+from ctxd.cli.exit_codes import MEANINGS
 from ctxd.cli.failures import COMMANDS
 from ctxd.cli.main import cli
 from ctxd_protocol.methods import METHODS
@@ -47,7 +47,7 @@ def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon,
     daemon.script["daemon.status"] = refuse(code, hint="Do this.")
     ran = scripted("status")
     assert (ran.code, ran.out) == (exit_code, "")
-    assert ran.err == "ctx: daemon.status: it is so; do this\n", "one line: cause and place, then the remedy"
+    assert ran.err == "ctx: it is so; do this\n", "one line: cause and place, then the remedy"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon,
 )
 def test_a_remedy_names_commands_not_methods(scripted, daemon, hint, told):
     daemon.script["daemon.status"] = refuse("session_not_found", hint=hint)
-    assert scripted("status").err == f"ctx: daemon.status: it is so; {told}\n"
+    assert scripted("status").err == f"ctx: it is so; {told}\n"
 
 
 def test_each_command_that_a_remedy_may_name_exists():
@@ -118,7 +118,7 @@ def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sesion"], "ctx: there is no command 'sesion'; did you mean 'session'?; see ctx --help\n"),
+        (["sesion"], "ctx: no such command: 'sesion'; did you mean 'session'?; see ctx --help\n"),
         (["session", "shw"], "did you mean 'show'?; see ctx session --help"),
         (["status", "--nope"], "see ctx status --help"),
         (["session", "ls", "--limit", "0"], "Invalid value for '--limit'"),
@@ -166,16 +166,16 @@ def test_with_json_an_error_is_one_json_document_on_standard_error(scripted, dae
         ran = scripted(*words)
         assert ran.out == ""
         assert json.loads(ran.err) == {
-            "error": {"code": "session_not_found", "message": "daemon.status: it is so", "hint": "look", "exit": 3}
+            "error": {"code": "session_not_found", "message": "it is so", "hint": "look", "exit": 3}
         }
 
 
 def test_control_characters_in_a_message_are_told_and_not_obeyed(scripted, daemon):
     daemon.script["daemon.status"] = refuse("session_not_found", "no \x1b[31m\nsession")
-    assert scripted("status").err == "ctx: daemon.status: no \\x1b[31m\\nsession\n"
+    assert scripted("status").err == "ctx: no \\x1b[31m\\nsession\n"
 
 
-def test_every_command_has_help_that_starts_with_examples(ctx):
+def test_the_help_of_every_command_has_examples_below_its_usage(ctx):
     import click
 
     from ctxd.cli.main import cli
@@ -191,8 +191,9 @@ def test_every_command_has_help_that_starts_with_examples(ctx):
     for path in paths:
         ran = ctx(*path, "--help")
         assert ran.code == 0
-        assert ran.out.startswith("Examples:\n  ")
-        assert "ctx" in ran.out.splitlines()[1]
+        usage, _, examples = ran.out.partition("\n\nExamples:\n  ")
+        assert usage.startswith("Usage: ctx"), path
+        assert examples, path
 
 
 def test_the_examples_in_the_help_are_command_lines_that_parse(scripted, daemon):

@@ -4,8 +4,9 @@ import io
 
 import pytest
 
-from ctxd.cli import screen, words
-from ctxd.cli.screen import Screen, cell, visible, wants_colour
+from ctxd import screen
+from ctxd.cli import formatting
+from ctxd.screen import Screen, cell, visible, wants_colour
 from tests.unit.cli.conftest import process, terminal
 
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\u202egnp.exe\ud800\r\x7f\u200b\ttab\n"
@@ -95,5 +96,5 @@ def test_the_unsafe_set_has_every_control_character_but_tab_and_line_feed():
 
 
 def test_a_time_beyond_the_year_9999_is_shown_as_its_number():
-    assert words.moment(253_402_300_799_000) == "9999-12-31 23:59:59.000Z"
-    assert words.moment(253_402_300_800_000) == "253402300800000 ms after 1970"
+    assert formatting.moment(253_402_300_799_000) == "9999-12-31 23:59:59.000Z"
+    assert formatting.moment(253_402_300_800_000) == "253402300800000 ms after 1970"

@@ -6,7 +6,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from ctxd.cli.exits import CONFLICT, NOT_FOUND, USAGE, Stop
+from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
+from ctxd.command_line import Stop
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX

@@ -1,13 +1,13 @@
-"""Sessions by prefix or by default, objects by path, times by age; numbers and times in words."""
+"""Sessions by prefix or by default, objects by path, times by age; numbers and times in formatting."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.cli import words
+from ctxd.cli import formatting
 from ctxd.cli.context import BAR_COLUMNS, bar
-from ctxd.cli.exits import Stop
-from ctxd.cli.names import moment_ms
+from ctxd.cli.resolve import moment_ms
+from ctxd.command_line import Stop
 from ctxd_protocol.context import SectionSize
 from tests.fakes.daemon import Refusal, smallest
 
@@ -55,7 +55,7 @@ def test_a_session_is_taken_by_its_id_or_a_unique_prefix_of_it(scripted, daemon,
 
 def test_a_prefix_that_fits_several_is_a_conflict_and_one_that_fits_none_is_not_found(scripted, daemon, sessions):
     assert meant(scripted, daemon, "alpha") == (4, "ctx: 'alpha' fits alpha-1, alpha-2; type more of it\n")
-    assert meant(scripted, daemon, "gamma") == (3, "ctx: session.get: there is no session gamma\n")
+    assert meant(scripted, daemon, "gamma") == (3, "ctx: there is no session gamma\n")
 
 
 def test_without_a_session_the_variable_says_it_and_then_there_must_be_only_one(
@@ -166,12 +166,13 @@ def test_the_bar_is_full_to_scale_and_shows_every_section_that_is_not_empty(toke
 
 
 def test_numbers_and_times_in_words():
-    assert [words.count(number) for number in (None, 0, 1204)] == ["", "0", "1,204"]
-    assert words.moment(1_777_636_800_250) == "2026-05-01 12:00:00.250Z"
-    assert [words.age(NOW - ms, NOW) for ms in (-5, 59_999, 60_000, 7_200_000, 200_000_000)] == [
+    assert [formatting.count(number) for number in (None, 0, 1204)] == ["", "0", "1,204"]
+    assert formatting.moment(1_777_636_800_250) == "2026-05-01 12:00:00.250Z"
+    assert [formatting.age(NOW - ms, NOW) for ms in (-5, 59_999, 60_000, 7_200_000, 200_000_000)] == [
         "0s ago", "59s ago", "1m ago", "2h ago", "2d ago",
     ]  # fmt: skip
-    assert [words.span(seconds) for seconds in (0.4, 61, 3_600, 90_061)] == ["0s", "1m 1s", "1h 0m", "1d 1h"]
-    assert [words.size(number) for number in (0, 1023, 1024, 5 * 2**30)] == ["0 B", "1,023 B", "1.0 KiB", "5.0 GiB"]
-    assert words.short("ab" * 32) == "abababababab"
-    assert words.short("call_" + "1" * 59) == "call_" + "1" * 59
+    assert [formatting.span(seconds) for seconds in (0.4, 61, 3_600, 90_061)] == ["0s", "1m 1s", "1h 0m", "1d 1h"]
+    assert [formatting.size(number) for number in (0, 1023, 1024)] == ["0 B", "1,023 B", "1.0 KiB"]
+    assert formatting.size(5 * 2**30) == "5.0 GiB"
+    assert formatting.short("ab" * 32) == "abababababab"
+    assert formatting.short("call_" + "1" * 59) == "call_" + "1" * 59

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TextIO
 
-from ctxd.cli.exits import OutputFailed, ReaderGone
-
 Colour = Literal["bold", "dim", "red", "green", "yellow", "blue", "magenta", "cyan"]
 
 _SGR: Final[dict[Colour, str]] = {
@@ -31,6 +29,17 @@ _UNSAFE: Final = re.compile(
     "\U000e0000-\U000e007f]"
 )
 """Control characters but tab and line feed, marks that reorder or hide text, and halves of pairs."""
+
+
+class ReaderGone(Exception):
+    """The reader of standard output closed it: end quietly."""
+
+
+class OutputFailed(Exception):
+    """Standard output cannot be written."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {reason.strerror or reason}")
 
 
 def visible(text: str) -> str:

@@ -1,0 +1,106 @@
+"""One run of ``ctx``: the common options, the output, and the connection to the daemon."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+import click
+
+from ctxd.screen import Screen
+
+if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the client to load
+    from ctxd_client.sync import SyncClient
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEADLINE_S: Final = 30.0
+"""Default of ``--timeout``: seconds to wait for each reply."""
+
+
+class Invocation:
+    """One run of the program: its output, and its connection to the daemon."""
+
+    def __init__(self) -> None:
+        self.screen = Screen()
+        self.socket: str | None = None
+        self.deadline_s = DEADLINE_S
+
+    @contextmanager
+    def client(self) -> Iterator["SyncClient"]:
+        """Connect to the daemon. Raises: ``ConnectFailed``."""
+        from ctxd import __version__
+        from ctxd_client.sync import connect_sync
+
+        with connect_sync(self.socket_path(), deadline_s=self.deadline_s, client="ctx", version=__version__) as client:
+            yield client
+
+    def socket_path(self) -> str | None:
+        """The socket named by ``--socket``, ``$CTXD_SOCKET`` or a configuration file; None for the default places."""
+        if self.socket or os.environ.get("CTXD_SOCKET"):
+            return self.socket
+        from ctxd.config import load
+
+        config = load()
+        return str(config.socket) if config.origins["socket"].startswith("file") else None
+
+
+def common(run: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
+    """Add the options that every command has, and pass the ``Invocation`` as the first argument."""
+
+    @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+    @click.option("--socket", metavar="PATH", help="The daemon's socket.")
+    @click.option(
+        "--timeout",
+        "deadline_s",
+        type=click.FloatRange(min=0.001),
+        metavar="SECONDS",
+        help="Timeout per call [default: 30].",
+    )
+    @click.pass_context
+    @functools.wraps(run)
+    def wrapper(ctx: click.Context, /, *args: Any, **options: Any) -> R:  # noqa: ANN401 - click's own
+        invocation = ctx.ensure_object(Invocation)
+        adopt(invocation, options)
+        return run(invocation, *args, **options)
+
+    return wrapper
+
+
+def listing(run: Callable[P, R]) -> Callable[P, R]:
+    """Add ``-q``; apply above ``common``, so that the help lists it first."""
+    return click.option("-q", "--quiet", is_flag=True, help="Ids only, one a line.")(run)
+
+
+def paged(run: Callable[P, R]) -> Callable[P, R]:
+    """Add ``--limit`` and ``--cursor``."""
+    from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+    most = click.IntRange(1, PAGE_ITEMS_MAX)
+    limit = click.option("--limit", type=most, default=100, show_default=True, help="Maximum number of results.")
+    return limit(click.option("--cursor", metavar="CURSOR", help="Continue where the previous page ended.")(run))
+
+
+def note_next_page(run: Invocation, next_cursor: str | None) -> None:
+    """Print on standard error how to get the next page, unless this was the last one."""
+    if next_cursor is not None:
+        run.screen.note(f"more results: --cursor {next_cursor}")
+
+
+def adopt(invocation: Invocation, options: dict[str, Any]) -> None:
+    """Move the common options out of ``options`` into ``invocation``; options given before the command's name stay."""
+    screen = invocation.screen
+    screen.as_json = options.pop("as_json", False) or screen.as_json
+    screen.quiet = options.pop("quiet", False) or screen.quiet
+    invocation.socket = options.pop("socket", None) or invocation.socket
+    invocation.deadline_s = options.pop("deadline_s", None) or invocation.deadline_s
+
+
+session_argument = click.argument("session", required=False)
+"""A session by id or unique prefix; see ``resolve.session_id`` for the default."""
+
+session_option = click.option(
+    "-s", "--session", metavar="SESSION", help="Session; else $CTXD_SESSION, else the only one."
+)

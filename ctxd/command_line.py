@@ -1,0 +1,191 @@
+"""Shared command line behaviour of ``ctx`` and ``ctxd``: lazy commands, help, failures, exit, shell completion.
+
+A failure is one line on standard error: cause and place, then the remedy. With ``--json`` it is one JSON document.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from ctxd.screen import OutputFailed, ReaderGone, cell
+
+FAILURE: Final = 1
+INTERRUPTED: Final = 130
+SHELLS: Final = ("bash", "zsh", "fish")
+"""Shells with a completion script."""
+
+
+class Stop(Exception):
+    """End the program with exit code ``code`` and one line: ``message``, then ``hint``. Empty: no line.
+
+    ``symbol`` names the cause for scripts that read the JSON form.
+    """
+
+    def __init__(self, code: int, message: str = "", *, hint: str = "", symbol: str = "failed") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.symbol = symbol
+
+
+class Command(click.Command):
+    """A command whose help shows ``examples``, one a line, after its description."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description, then the examples."""
+        super().format_help_text(ctx, formatter)
+        _write_examples(self.examples, formatter)
+
+
+class Group(click.Group):
+    """A group of commands that are imported when they are used.
+
+    ``lazy`` maps a command's name to ``module:attribute``, in the order of the help. An unknown command is answered
+    with the nearest known one.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - click's own
+        lazy: dict[str, str] | None = None,
+        examples: str = "",
+        **kwargs: Any,  # noqa: ANN401 - click's own
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy or {}
+        self.examples = examples
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of their declaration."""
+        return [*self.lazy, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, imported now if necessary."""
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self.lazy[cmd_name].partition(":")
+        found = getattr(import_module(module), attribute)
+        assert isinstance(found, click.Command), f"{self.lazy[cmd_name]} is a command"
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve as click does; suggest the nearest command for an unknown name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            suggestion = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"no such command: {args[0]!r}{suggestion}", ctx) from error
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description, then the examples."""
+        super().format_help_text(ctx, formatter)
+        _write_examples(self.examples, formatter)
+
+
+def run(
+    program: click.Group,
+    words: Sequence[str],
+    *,
+    name: str,
+    usage_code: int,
+    stop_for: Callable[[Exception], Stop | None],
+) -> int:
+    """Run ``program`` and return its exit code; failures are reported on standard error.
+
+    ``stop_for`` turns an expected exception into a ``Stop``, and returns None for a bug, which is raised again.
+    """
+    report = _Reporter(name, as_json="--json" in words)
+    try:
+        result = program.main(args=list(words), prog_name=name, standalone_mode=False)
+        _flush()
+        return result if isinstance(result, int) else 0
+    except (BrokenPipeError, ReaderGone):
+        _discard_output()
+        return 0
+    except OutputFailed as error:
+        _discard_output()
+        hint = "write to a file system with free space"
+        return report(Stop(FAILURE, str(error), hint=hint, symbol="output_failed"))
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return usage_code
+    except click.ClickException as error:
+        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else name
+        message = error.format_message().rstrip(".")
+        return report(Stop(usage_code, message, hint=f"see {path} --help", symbol="usage"))
+    except Stop as stop:
+        return report(stop)
+    except Exception as error:
+        expected = stop_for(error)
+        if expected is None:
+            raise
+        return report(expected)
+
+
+def completion_script(shell: str, program: str) -> str:
+    """Return the script that makes ``shell``, one of ``SHELLS``, complete ``program``, whose command runs now.
+
+    Raises: Stop if the installed shell is too old.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, "click completes every shell of SHELLS"
+    command = click.get_current_context().find_root().command
+    try:
+        return kind(command, {}, program, f"_{program.upper()}_COMPLETE").source()
+    except RuntimeError as error:
+        raise Stop(FAILURE, str(error), hint="use a newer shell") from error
+
+
+class _Reporter:
+    def __init__(self, name: str, *, as_json: bool) -> None:
+        self._name = name
+        self._as_json = as_json
+
+    def __call__(self, stop: Stop) -> int:
+        if stop.message:
+            if self._as_json:
+                error = {"code": stop.symbol, "message": stop.message, "hint": stop.hint, "exit": stop.code}
+                line = json.dumps({"error": error})
+            else:
+                line = cell(f"{self._name}: {stop.message}" + (f"; {stop.hint}" if stop.hint else ""))
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - the program's own error line
+        return stop.code
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(error) from error
+
+
+def _discard_output() -> None:
+    # Python would complain at exit about what is still buffered for the closed output.
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_examples(examples: str, formatter: click.HelpFormatter) -> None:
+    if examples:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line.strip()}\n" for line in examples.strip().splitlines()))
