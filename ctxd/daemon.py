@@ -29,7 +29,7 @@ from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, where_handed
 from ctxd.process import has_terminal, have_descriptors, spare_the_collector
-from ctxd.projection.ownership import Ownership
+from ctxd.projection.ownership_guard import Ownership
 from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.faults import catch_strays

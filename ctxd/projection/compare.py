@@ -26,10 +26,10 @@ from ctxd.backends.xtdb.form import (
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.projection.cursor import Cursor
 from ctxd.projection.cursor import from_doc as to_cursor
+from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
 from ctxd.projection.rows import Rows
 from ctxd.store.digest import LogicalDigest
-from ctxd.store.sharing.fences import Fences
 from ctxd.store.verify import Problem, Severity
 
 AT_ONCE: Final = 8

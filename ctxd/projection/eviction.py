@@ -21,9 +21,9 @@ from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_id, evictions_doc,
 from ctxd.backends.xtdb.operations import Evict, Op, Put
 from ctxd.projection.batches import Piece, documents
 from ctxd.projection.cursor import Cursor, advance
+from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
 from ctxd.projection.rows import Rows
-from ctxd.store.sharing.fences import Fences
 
 VERSIONS_MAX: Final = 500
 """Versions of one transaction."""

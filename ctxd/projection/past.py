@@ -19,11 +19,11 @@ from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id, from_doc
 from ctxd.clock import Clock
 from ctxd.projection import cursor as cursors
 from ctxd.projection.cursor import Cursor
+from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
 from ctxd.projection.progress import Progress
 from ctxd.projection.stream import Tide
 from ctxd.store.past import ReadModel
-from ctxd.store.sharing.fences import Fences
 
 ANSWER_S: Final = 2.0
 """Seconds that the node has to answer a read; then the read model does."""

@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.projection.node import Connect, connect
-from ctxd.projection.ownership import Ownership
+from ctxd.projection.ownership_guard import Ownership
 from ctxd.projection.past import ProjectedPast
 from ctxd.projection.progress import Progress
 from ctxd.projection.projector import RECHECK_S, Projector, Tell

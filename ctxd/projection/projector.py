@@ -18,7 +18,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.projection.cursor import Cursor, Halt, explains, fence, from_doc, judge, moved
 from ctxd.projection.node import Connect, Node
-from ctxd.projection.ownership import Lost, Ownership
+from ctxd.projection.ownership_guard import Lost, Ownership
 from ctxd.projection.pace import ROWS_MAX, Pace
 from ctxd.projection.progress import Progress
 from ctxd.projection.rows import Rows

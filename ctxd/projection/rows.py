@@ -14,11 +14,11 @@ from ctxd.backends.xtdb.form import content_docs, content_ref
 from ctxd.backends.xtdb.operations import Op
 from ctxd.errors import CtxdError
 from ctxd.projection.batches import Piece, documents, wanted
+from ctxd.projection.fences import PREFIX, Fences
 from ctxd.store import journal
 from ctxd.store.digest import fold
 from ctxd.store.purge import KIND as PURGE
 from ctxd.store.reads import Reader, answering, to_stored
-from ctxd.store.sharing.fences import PREFIX, Fences
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 PORTION_ROWS: Final = 2_000

@@ -24,7 +24,7 @@ from ctxd.projection.batches import Bounds, Piece, take, transaction
 from ctxd.projection.cursor import QUARANTINED_MAX, Cursor, advance
 from ctxd.projection.eviction import steps
 from ctxd.projection.node import Node
-from ctxd.projection.ownership import Guarded, Lost, Ownership
+from ctxd.projection.ownership_guard import Guarded, Lost, Ownership
 from ctxd.projection.pace import ROWS_MAX, Pace, adapted, bounds, is_full, linger_s
 from ctxd.projection.rows import PORTION_ROWS, Rows, Texts
 

@@ -14,7 +14,9 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.projection.ownership import Ownership
+from ctxd.projection import fences, owners
+from ctxd.projection.owners import Owner
+from ctxd.projection.ownership_guard import Ownership
 from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions, no_session, summary_of
 from ctxd.sessions.segments import read_head
@@ -23,8 +25,6 @@ from ctxd.sharing.heartbeat import Tell
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog, shared_log
-from ctxd.store.sharing import fences, owners
-from ctxd.store.sharing.owners import Owner
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.methods import SessionOwnerResult
 from ctxd_protocol.sessions import SessionSummary

@@ -13,15 +13,15 @@ import anyio
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.identity import assemblies_prefix
-from ctxd.projection.ownership import Lost, Ownership
+from ctxd.projection import fences
+from ctxd.projection.fences import Fence
+from ctxd.projection.owners import Owner
+from ctxd.projection.ownership_guard import Lost, Ownership
 from ctxd.sessions.moved_sessions import MovedSession, owned_elsewhere
 from ctxd.sessions.registry import Sessions
 from ctxd.sharing.heartbeat import Tell
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
-from ctxd.store.sharing import fences
-from ctxd.store.sharing.fences import Fence
-from ctxd.store.sharing.owners import Owner
 from ctxd.store.writes import Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 

@@ -7,10 +7,10 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.errors import Refused, Unknown
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Op
+from ctxd.projection import owners
+from ctxd.projection.owners import Owner
 from ctxd.sharing import leases
 from ctxd.sharing.leases import Lease
-from ctxd.store.sharing import owners
-from ctxd.store.sharing.owners import Owner
 
 STEP_S: Final = 10.0
 """Seconds within which a node has to index a step, before its outcome is looked up instead."""

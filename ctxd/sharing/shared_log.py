@@ -16,11 +16,11 @@ from ctxd.backends.xtdb.form import from_doc
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.projection.owners import Owner
 from ctxd.sharing import ownership_ops
 from ctxd.sharing.heartbeat import Heartbeat, Tell
 from ctxd.sharing.remote_session import RemoteSession
 from ctxd.store.reads import to_stored
-from ctxd.store.sharing.owners import Owner
 
 ANSWER_S: Final = 3.0
 """Seconds that the node may take for one question or step, before it counts as away."""

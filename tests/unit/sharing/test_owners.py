@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctxd.backends.xtdb.operations import Match, Op, Put
-from ctxd.store.sharing import owners
-from ctxd.store.sharing.owners import Owner
+from ctxd.projection import owners
+from ctxd.projection.owners import Owner
 
 SESSION = "s1"
 HOSTS = ("a", "b", "c")

@@ -10,13 +10,12 @@ import pytest
 from ctxd.backends.xtdb.form import FIXED_VALID_TIME
 from ctxd.backends.xtdb.operations import Put
 from ctxd.objects.document import Document
-from ctxd.projection import projector
-from ctxd.projection.ownership import Lost, Ownership
+from ctxd.projection import fences, owners, projector
+from ctxd.projection.fences import Fence
+from ctxd.projection.owners import Owner
+from ctxd.projection.ownership_guard import Lost, Ownership
 from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND
-from ctxd.store.sharing import fences, owners
-from ctxd.store.sharing.fences import Fence
-from ctxd.store.sharing.owners import Owner
 from ctxd.store.writes import Write
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import ROOM, Projecting, compared, level, until

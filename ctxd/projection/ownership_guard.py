@@ -18,10 +18,10 @@ from ctxd.backends.xtdb.form import FIXED_VALID_TIME
 from ctxd.backends.xtdb.operations import Doc, Op
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import session_of
+from ctxd.projection import owners
 from ctxd.projection.batches import Piece
-from ctxd.store.sharing import owners
-from ctxd.store.sharing.fences import Fences
-from ctxd.store.sharing.owners import Owner
+from ctxd.projection.fences import Fences
+from ctxd.projection.owners import Owner
 
 Heads = Callable[[Iterable[str]], Awaitable[Mapping[str, Stored | None]]]
 """The newest accepted versions of entities."""
