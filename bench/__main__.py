@@ -19,7 +19,7 @@ from bench.figures import Figure
 
 BENCHES = (
     "rpc", "store", "assembly", "resume", "durable", "isolation", "index_growth", "discovery", "watch",
-    "sandboxes", "restart", "secrets", "xtdb",
+    "sandboxes", "restart", "secrets", "purge", "xtdb",
 )  # fmt: skip
 
 

@@ -206,14 +206,12 @@ class Daemon:
         return f"{self._said()}; {changes.told}"
 
     async def _watch(self) -> None:
-        await self._supervisor.watch(
-            self._clock, self._log, works=self._works, spent_s=lambda: self._store.writing_spent_s, say=self._said
-        )
+        await self._supervisor.watch(self._clock, self._log, works=self._works, say=self._said)
 
     async def _works(self) -> None:
         """Return once the store's thread has committed what waited for it, and has read something."""
         with suppress(CtxdError):
-            await self._store.purge_is_unfinished()
+            await self._store.check_alive()
 
     def _said(self) -> str:
         status = self.status()

@@ -22,6 +22,9 @@ CHUNKS: Final = (256, 64, 16, 4, 1)
 """Rows of one INSERT. Few sizes, so that every statement stays prepared; large, so that the interpreter lock is
 given up seldom: a thread that gives it up once a row waits for the event loop once a row."""
 
+BUSY_MS: Final = 10_000
+"""Milliseconds that a statement waits for a lock of another process."""
+
 _USER_VERSION_OFFSET: Final = 60
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
@@ -68,7 +71,7 @@ def open_writer(path: Path) -> Connection:
     Closing it does not checkpoint: after a failed disk that would write on.
     """
     connection = Connection(str(path))
-    connection.set_busy_timeout(10_000)
+    connection.set_busy_timeout(BUSY_MS)
     # Page size holds only before the first table is made; the mode is kept in the file.
     for pragma in (
         "page_size=4096",
@@ -93,7 +96,7 @@ def open_reader(path: Path) -> Connection:
     Raises: apsw.CantOpenError if there is no such file.
     """
     connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    connection.set_busy_timeout(10_000)
+    connection.set_busy_timeout(BUSY_MS)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.wal_autocheckpoint(0)
     for pragma in ("query_only=1", "mmap_size=0", "cache_size=-32768", "temp_store=MEMORY"):
@@ -171,10 +174,13 @@ def _insert(head: str, values: str, tail: str, size: int) -> str:
 
 
 def checkpoint(connection: Connection, *, truncate: bool) -> None:
-    """Copy the write-ahead log into the database; with ``truncate`` also empty it, readers permitting."""
+    """Copy the write-ahead log into the database; with ``truncate`` also empty it, unless a reader uses it now."""
     mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
+    # Writes wait meanwhile: a reader that holds a snapshot for long, such as a verification, must not stop them.
+    connection.set_busy_timeout(0)
     try:
         connection.wal_checkpoint(mode=mode)
     except apsw.BusyError:
-        # A reader holds an old snapshot: the log stays longer, which is no fault.
         return
+    finally:
+        connection.set_busy_timeout(BUSY_MS)

@@ -1,7 +1,7 @@
 """Places where a test may stop, slow down or fail the process. Unarmed, a place costs one look at an empty dict.
 
 Armed by ``CTXD_FAILPOINTS`` at start or ``armed`` in a test: ``name=action`` entries, separated by ``;``. Actions:
-``kill`` (SIGKILL to itself), ``sleep:2ms``, ``work:2ms`` (on a processor), ``error:ENOSPC`` (an ``OSError``),
+``kill`` (SIGKILL to itself), ``sleep:2ms``, ``error:ENOSPC`` (an ``OSError``),
 ``count``. ``*3`` after an action limits how often it fires, ``@5`` makes it fire from the fifth pass on.
 """
 
@@ -26,14 +26,14 @@ NAMES: Final = frozenset(
 )  # fmt: skip
 """Every place there is."""
 
-_ENTRY: Final = re.compile(r"([a-z.]+)=(kill|sleep|work|error|count)(?::(\w+))?(?:\*(\d+))?(?:@(\d+))?")
+_ENTRY: Final = re.compile(r"([a-z.]+)=(kill|sleep|error|count)(?::(\w+))?(?:\*(\d+))?(?:@(\d+))?")
 _DURATION: Final = re.compile(r"(\d+)(us|ms|s)")
 _UNIT_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass
 class _Point:
-    action: Literal["kill", "sleep", "work", "error", "count"]
+    action: Literal["kill", "sleep", "error", "count"]
     seconds: float = 0.0
     error: int = 0
     times: int | None = None
@@ -49,10 +49,6 @@ class _Point:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "sleep":
                 time.sleep(self.seconds)
-            case "work":
-                ends = time.thread_time() + self.seconds
-                while time.thread_time() < ends:
-                    pass
             case "error":
                 raise OSError(self.error, f"{os.strerror(self.error)} (failpoint)")
             case "count":
@@ -67,7 +63,7 @@ def _parse(entry: str) -> tuple[str, _Point]:
     if name not in NAMES:
         raise ValueError(f"failpoint {name!r} does not exist")
     point = _Point(action, times=int(times) if times else None, first=int(first or 1))  # type: ignore[arg-type]  # the pattern holds it
-    if action in ("sleep", "work"):
+    if action == "sleep":
         duration = _DURATION.fullmatch(argument or "")
         if duration is None:
             raise ValueError(f"failpoint {entry!r} needs a duration such as 2ms")

@@ -34,6 +34,14 @@ may grow while it is copied, before they wait for that."""
 CHECKPOINT_IDLE_S: Final = 1.0
 """Seconds without a write after which the write-ahead log is emptied."""
 
+PURGE_RETRY_S: Final = 0.005
+"""Seconds until the next step of a purge's removal while no write comes; doubled each time while a reader is in the
+way."""
+
+PURGE_WAIT_S: Final = 5.0
+"""Seconds that the answer to a purge waits for its removal; a reader that holds a snapshot longer makes it
+incomplete."""
+
 HEADS_CACHED_MAX: Final = 100_000
 """Newest versions kept in memory, about 1 KiB each. Fewer make writes of known objects wait for a read."""
 

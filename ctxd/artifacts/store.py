@@ -8,7 +8,8 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from ctxd.failpoints import hit
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 _FANOUT_DIGITS: Final = 2
+_ZEROS: Final = bytes(1 << 20)
 
 
 class ArtifactStore:
@@ -27,6 +29,8 @@ class ArtifactStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._changed = threading.Condition()
+        self._removing: set[str] = set()
 
     def create(self) -> None:
         """Make the folder if it is missing."""
@@ -45,6 +49,9 @@ class ArtifactStore:
         """
         ref = blake3(data).hexdigest()
         path = self.path(ref)
+        with self._changed:
+            # A file that is being removed must not be taken for one that stays.
+            self._changed.wait_for(lambda: ref not in self._removing)
         if not self._holds(ref, data):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             self._place(path, data)
@@ -100,23 +107,22 @@ class ArtifactStore:
             raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
         return data
 
+    def claim_removal(self, refs: Iterable[str]) -> None:
+        """Let every ``write`` of ``refs`` wait until ``remove`` was called for it."""
+        with self._changed:
+            self._removing.update(refs)
+
     def remove(self, ref: str) -> None:
-        """Destroy the bytes of ``ref``; on return they are off the disk. Nothing to remove is no error.
+        """Overwrite and remove the bytes of ``ref``; on return they are off the disk. A missing file is no error.
 
         Raises: OSError.
         """
-        path = self.path(ref)
         try:
-            size = path.stat().st_size
-            path.chmod(0o600)
-            with path.open("r+b") as file:
-                file.write(bytes(size))
-                file.flush()
-                os.fsync(file.fileno())
-            path.unlink()
-        except FileNotFoundError:
-            return
-        sync_folder(path.parent)
+            _erase(self.path(ref))
+        finally:
+            with self._changed:
+                self._removing.discard(ref)
+                self._changed.notify_all()
 
     def names(self) -> Iterator[str]:
         """The names of all there are, in order."""
@@ -124,6 +130,21 @@ class ArtifactStore:
             return
         for folder in sorted(self._root.iterdir()):
             yield from sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _erase(path: Path) -> None:
+    try:
+        left = path.stat().st_size
+        path.chmod(0o600)
+        with path.open("r+b") as file:
+            while left > 0:
+                left -= file.write(_ZEROS[:left])
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+    except FileNotFoundError:
+        return
+    sync_folder(path.parent)
 
 
 def _open_nameless(folder: Path) -> tuple[int, str | None]:

@@ -126,6 +126,10 @@ class EmbeddedBackend(VersionBackend, Protocol):
         without this."""
         ...
 
+    def with_content(self, refs: Iterable[bytes]) -> list[Version]:
+        """Return every version whose text has one of the hashes ``refs``, by index: the cost is that of the result."""
+        ...
+
     def append(self, versions: Sequence[Version]) -> None:
         """Add rows whose valid time is above everything their entity has: the fast way of a change without end."""
         ...

@@ -146,10 +146,11 @@ def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[H
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common
 def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, ...], yes: bool) -> int:
-    """Destroy what OBJECT says, in every version, for good; then look for it in every file of the state directory.
+    """Permanently erase OBJECT's content, in every version.
 
-    OBJECT is a full id, a path, or chat:SESSION, whose turns stay and say no more. Whoever holds a backup still has it.
-    Ends with 1 if something of it is left.
+    OBJECT is a full id, a path, or chat:SESSION, whose turns stay without their text. Backups are not changed, nor are
+    other objects with other text that quotes it: `ctx scan --all --history` finds secrets in them, and
+    `ctxd verify --absent FILE` searches every file of the state directory. Ends with 1 if something of it is left.
     """
     if turns and not object.startswith("chat:"):
         raise click.UsageError("--turn is of a chat: give chat:SESSION")
@@ -165,14 +166,9 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         run.screen.line(f"purged {short(id)}: {done.versions} versions, {done.texts} texts")
         if others:
             run.screen.line(f"the same text was also in: {', '.join(others)}")
-        left = ", ".join(done.residue) or "none"
-        run.screen.line(f"searched for {done.searched} fragments; files that still hold one: {left}")
-    if done.residue or not done.complete:
-        hint = (
-            "other objects hold it too: ctx scan --all --history names them"
-            if done.complete
-            else "it goes on by itself"
-        )
+        run.screen.line("nothing of it is left" if done.complete else f"not yet erased: {', '.join(done.residue)}")
+    if not done.complete:
+        hint = "a verification or a backup still reads it; the rest is erased when that ends"
         raise Stop(FAILURE, "something of it is left", hint=hint, symbol="residue")
     return OK
 

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import click
 import msgspec
@@ -25,29 +25,48 @@ from ctxd.errors import StateDirError
 
 @click.command()
 @click.option("--store", is_flag=True, help="Compare the XTDB node with the journal instead: versions, texts, digests.")
+@click.option(
+    "--absent",
+    type=click.File("rb"),
+    help="Also search every file of the state directory for the lines of this file; - is standard input.",
+)
 @url_option
 @json_option
 @state_dir_option
 @config_option
-def verify(store: bool, store_url: str | None, as_json: bool, state_dir: Path | None, config: Path | None) -> None:
+def verify(
+    store: bool,
+    absent: IO[bytes] | None,
+    store_url: str | None,
+    as_json: bool,
+    state_dir: Path | None,
+    config: Path | None,
+) -> None:
     """Recompute every hash, the chain, and every table from the journal. A daemon may be running.
 
     With --store the XTDB node has to answer; 69 if it does not.
+
+    With --absent the exit code is 1 if a file holds one of the lines: after a purge, give the erased text.
 
     \b
     Examples:
       ctxd verify
       ctxd verify --state-dir /var/lib/ctxd --json
+      ctxd verify --absent purged.txt
       ctxd verify --store
     """
     if store or store_url is not None:
         _compare(place(state_dir, store_url, config), as_json)
-    from ctxd.store.verify import verified
+    from ctxd.store.verify import search, verified
 
     root = state_root(state_dir, config)
     try:
         report = verified(root, stepped)
-    except StateDirError as error:
+        if absent is not None:
+            report.residue = search(root, filter(None, map(bytes.strip, absent)), stepped)
+            for path in report.residue:
+                report.note("warning", f"{path} holds a line of {absent.name}")
+    except (StateDirError, OSError) as error:
         refuse(error)
     progress("")
     show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, summary_of(report))

@@ -23,12 +23,6 @@ STATUS_S: Final = 10.0
 KEPT_PREFIX: Final = "sbx-"
 """How the names of sockets begin that are kept for sandboxes."""
 
-LONG_WORK_S: Final = 600.0
-"""Seconds that one piece of work may take, if it is seen to get on: a purge looks at every version there is."""
-
-_MOVED_S: Final = 0.001
-"""Seconds of a processor between two looks from which on work gets on: what waits for a disk takes none at all."""
-
 Listening = dict[str, list[socket.socket]]
 
 
@@ -112,21 +106,19 @@ class Supervisor:
         log: FilteringBoundLogger,
         *,
         works: Callable[[], Awaitable[None]],
-        spent_s: Callable[[], float],
         say: Callable[[], str],
     ) -> None:
         """Tell that the daemon is alive, each half of what the manager waits, if ``works`` returns within a quarter,
         and what ``say`` tells whenever it is another thing. Runs until cancelled, which is safe.
 
-        That this loop turns is told by the telling; that work is done, by ``works``. One that takes longer counts as
-        done for ``LONG_WORK_S`` while ``spent_s``, what its thread has taken of a processor, grows.
+        That this loop turns is told by the telling; that work is done, by ``works``.
         """
         if not self._notify.wanted:
             return
         period = STATUS_S if self._watchdog_s is None else self._watchdog_s / 2
         late_since: float | None = None
         while True:
-            began, spent = clock.monotonic(), spent_s()
+            began = clock.monotonic()
             # Less than the rest of the time: what is found at its end must still be told before that is over.
             with anyio.move_on_after(period / 2) as waited:
                 await works()
@@ -137,11 +129,7 @@ class Supervisor:
             else:
                 late_since = began if late_since is None else late_since
                 late_s = clock.monotonic() - late_since
-                if spent_s() - spent >= _MOVED_S and late_s <= LONG_WORK_S:
-                    log.warning("service.long_work", seconds=round(late_s, 3))
-                    await self._alive(say())
-                else:
-                    log.error("service.no_progress", seconds=round(late_s, 3))
+                log.error("service.no_progress", seconds=round(late_s, 3))
 
     async def _alive(self, said: str) -> None:
         fields: dict[str, Any] = {} if self._watchdog_s is None else {"WATCHDOG": 1}

@@ -4,8 +4,6 @@ A thread of its own, not one for each call: handing a call over, and hearing of 
 then, and a loop that is kept busy by others has long turns.
 """
 
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -26,11 +24,6 @@ class CommitThread:
     def __init__(self, told: Told) -> None:
         self._told = told
         self._given: SimpleQueue[Work | None] = SimpleQueue()
-        self._clock: int | None = None
-
-    def spent_s(self) -> float:
-        """Seconds of a processor that its calls took so far. One that waits for a disk or a lock takes none."""
-        return 0.0 if self._clock is None else time.clock_gettime(self._clock)
 
     def give(self, work: Work) -> None:
         """Have ``work`` called. Only while nothing is called, and nothing else was given."""
@@ -49,14 +42,9 @@ class CommitThread:
     async def run(self) -> None:
         """Make calls until ``stop``. Cancel: has no effect; call ``stop``."""
         with anyio.CancelScope(shield=True):
-            try:
-                await run_sync(self._work, Loop(), limiter=anyio.CapacityLimiter(1))
-            finally:
-                # It is the thread's, which may be gone from now on.
-                self._clock = None
+            await run_sync(self._work, Loop(), limiter=anyio.CapacityLimiter(1))
 
     def _work(self, loop: Loop) -> None:
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
         while (work := self._given.get()) is not None:
             try:
                 result, raised = work(), None

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +56,10 @@ class Committer:
         self._flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
         self.durations = Durations(_CLASSES_S)
         self.low_space = False
+        self.purging = False
+        """True while something outside the database may still hold what was purged."""
+        self._cleared: set[bytes] = set()
+        self._copied_for_purge = False
 
     # --- open and close ---
 
@@ -79,8 +84,8 @@ class Committer:
             if not damage:
                 self.incarnation += 1
                 self._count_start()
-                if purging.is_unfinished(self._connection):
-                    self._finish_purges()
+                self.purging = purging.is_unfinished(self._connection)
+                self._finish_purges_waiting()
         return damage
 
     def _close_to_others(self) -> None:
@@ -95,6 +100,7 @@ class Committer:
         try:
             with dbfile.faults(), self._transaction():
                 self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
+                self._versions.create()
                 if not self.writer:
                     journal.become_writer(self._connection)
             self.writer = journal.writer_id(self._connection)
@@ -169,6 +175,7 @@ class Committer:
         try:
             if tidy:
                 with dbfile.faults():
+                    self._finish_purges_waiting()
                     self._empty_log()
         finally:
             self._log.close()
@@ -194,30 +201,61 @@ class Committer:
             self.head, self.head_vt = Head(pending.seq, chains[-1]), pending.vt
             self.commits += 1
             self._afterwards()
-            if any(entry.write.purge is not None for entry in entries):
-                self._finish_purges()
         return chains
 
     def _purge(self, entry: Entry, purge: Purge, chain: bytes) -> list[bytes]:
         """Purge, and append the row that records it, whose body is only known then."""
         write, seq = entry.write, entry.pending.seq
         purge.done = purging.apply(self._connection, self._versions, purge, seq, write.request)
+        self.purging = True
+        self._cleared.difference_update(purge.done.texts)
         row = self._row(entry, purge.done.body, chain)
         dbfile.insert_rows(self._connection, _JOURNAL_HEAD, _JOURNAL_ROW, [row])
         return [row[-1]]
 
+    def finish_purges(self) -> None:
+        """Take the next step in removing what purges have left outside the database; ``purging`` is false at the end.
+
+        First artifacts are removed and the write-ahead log is copied, both beside the writer; then the log is
+        truncated, unless a reader uses it. Nothing here waits: call it again later.
+        Raises: ``dbfile.DiskFailed``.
+        """
+        try:
+            with dbfile.faults():
+                if self._log.is_idle():
+                    self._finish_purges()
+        except dbfile.DiskFull:
+            self._cleared.clear()
+
     def _finish_purges(self) -> None:
-        """Remove what purges have left outside the database. What cannot be now is left to the next try."""
-        with suppress(dbfile.DiskFull), dbfile.faults():
-            for ref in purging.unfinished(self._connection):
-                hit("purge.unlink")
-                if not purging.is_kept(self._connection, ref):
-                    self._artifacts.remove(ref.hex())
-            hit("purge.truncate")
-            self._empty_log()
-            if self._log.size == 0:
-                with self._transaction():
-                    purging.finish(self._connection)
+        left = set(purging.unfinished(self._connection))
+        if not self._copied_for_purge or not left <= self._cleared:
+            refs = [ref.hex() for ref in sorted(left - self._cleared) if not purging.is_kept(self._connection, ref)]
+            self._artifacts.claim_removal(refs)
+            self._log.beside(partial(self._remove, refs))
+            self._copied_for_purge = True
+            self._cleared |= left
+            return
+        hit("purge.truncate")
+        self._empty_log()
+        if self._log.size == 0:
+            with self._transaction():
+                purging.finish(self._connection)
+            self.purging = self._copied_for_purge = False
+            self._cleared.clear()
+
+    def _remove(self, refs: Sequence[str]) -> None:
+        hit("purge.unlink")
+        for ref in refs:
+            self._artifacts.remove(ref)
+
+    def _finish_purges_waiting(self) -> None:
+        """Take all steps of ``finish_purges``, at the start and at the end, when no write waits."""
+        for _ in range(3):
+            if self.purging:
+                with suppress(dbfile.DiskFull):
+                    self._log.wait()
+                self.finish_purges()
 
     def _spill(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -305,6 +343,8 @@ class Committer:
                 self._witness.write(self.head, sync=False)
                 now = self._clock.monotonic()
                 self._log.shorten()
+                if self.purging:
+                    self.finish_purges()
                 if now - self._looked >= limits.WITNESS_S:
                     self._looked = now
                     self.low_space = not self.enough_space()
@@ -324,8 +364,6 @@ class Committer:
         if not self._log.is_copied:
             with dbfile.faults():
                 self._empty_log()
-        if purging.is_unfinished(self._connection):
-            self._finish_purges()
 
     def enough_space(self) -> bool:
         """Whether the disk has room for what the journal needs to go on."""

@@ -57,6 +57,7 @@ class GroupCommit:
         self._fault = fault
         self._queue = Queue()
         self._flushing: Sequence[Entry] = ()
+        self._purged: anyio.Event | None = None
         self._telling: Sequence[Entry] = ()
         self._last: Pending | None = None
         self._wake = anyio.Event()
@@ -76,11 +77,6 @@ class GroupCommit:
         """Writes that are not durable yet."""
         return len(self._queue) + len(self._begun())
 
-    @property
-    def spent_s(self) -> float:
-        """See ``CommitThread.spent_s``."""
-        return self._thread.spent_s()
-
     def put(self, entry: Entry) -> None:
         """Append an entry, which is next in the journal's order."""
         self._queue.put(entry)
@@ -97,6 +93,20 @@ class GroupCommit:
         done = anyio.Event()
         last.on_done(lambda _: done.set())
         await done.wait()
+
+    async def purges_finished(self) -> None:
+        """Return once nothing outside the database holds what durable purges destroyed. Cancel: safe."""
+        while self._committer.purging:
+            if self._purged is None:
+                self._purged = anyio.Event()
+                # The loop may be waiting for a write.
+                self._wake.set()
+            await self._purged.wait()
+
+    def _note_purges(self) -> None:
+        if self._purged is not None and not self._committer.purging:
+            self._purged.set()
+            self._purged = None
 
     async def run(self, committer: Committer) -> Exception:
         """Commit batch after batch. Returns why the disk failed. Cancel: what is not durable fails as ``draining``."""
@@ -193,23 +203,34 @@ class GroupCommit:
                 pending = entry.pending
                 self._resolve(pending, Receipt(pending.seq, chain.hex(), pending.vt))
             self._landed(some)
+        self._note_purges()
         if self._committer.low_space:
             self._health.fill("the filesystem of the state directory is nearly full")
         if len(batch) > _SMALL:
             await _others(_GATHERED_TURNS)
 
     async def _rest(self) -> Exception | None:
-        """Wait for a write. Meanwhile tidy up once, or look whether a full disk has room again."""
+        """Wait for a write. Meanwhile finish purges, tidy up once, or look whether a full disk has room again."""
         tidied = False
+        purge_delay = limits.PURGE_RETRY_S
         while not len(self._queue):
-            full = self._health.full
-            delay = limits.PROBE_S if full else None if tidied else limits.CHECKPOINT_IDLE_S
+            full, purging = self._health.full, self._committer.purging
+            if full:
+                delay: float | None = limits.PROBE_S
+            elif purging:
+                delay = purge_delay
+            else:
+                delay = None if tidied else limits.CHECKPOINT_IDLE_S
             self._wake = anyio.Event()
             with anyio.move_on_after(delay):
                 await self._wake.wait()
                 continue
             try:
-                if not full:
+                if not full and purging:
+                    await self._call(self._committer.finish_purges)
+                    purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
+                    self._note_purges()
+                elif not full:
                     tidied = True
                     await self._call(self._committer.tidy)
                 elif await self._call(self._committer.probe):

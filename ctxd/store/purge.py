@@ -9,8 +9,11 @@ An entity that has to go on saying the rest, as a chat's segments have, is resta
 same way by others that lack a part, their text by another. So is one that only happens to have the same text, and
 cannot do without one: with a text that says no more than it has to.
 
-What lies outside the database goes after the transaction, and again at the next start if that is cut: the artifacts'
-files, and the write-ahead log. The record's entities are what a projection has to evict (``journal.Body.purged``).
+Every step follows an index (entity, text hash, journal sequence), so the cost is that of what is purged, whatever the
+store holds beside it. That nothing is left in the database file rests on ``secure_delete``: SQLite zeroes what it
+frees. What lies outside the database goes after the transaction, and again at the next start if that is cut: the
+artifacts' files, and the write-ahead log, which holds older pages until it is truncated. The record's entities
+are those that a projection has to evict (``journal.Body.purged``).
 """
 
 import json
@@ -71,8 +74,7 @@ def counted(result: bytes) -> Counted:
 
 
 def apply(connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge, seq: int, request: bytes) -> Purged:
-    """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back. Cost: one look at
-    every version there is, for those that have the same text."""
+    """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back."""
     found = _targets(versions, purge.ids)
     written = {_key(version): _instead(connection, version, purge) for version in found}
     shared = {version.content for version in written.values() if version.content is not None}
@@ -108,8 +110,7 @@ def _targets(versions: EmbeddedBackend, ids: Iterable[str]) -> list[Version]:
     texts = {version.content for version in own if version.content is not None}
     if not texts:
         return own
-    others = (version for version in versions.everything(_raise) if version.content in texts)
-    return [*own, *(version for version in others if version.id not in wanted)]
+    return [*own, *(version for version in versions.with_content(sorted(texts)) if version.id not in wanted)]
 
 
 def _key(version: Version) -> tuple[str, int, int]:
@@ -160,14 +161,10 @@ def _still_said(
     versions: EmbeddedBackend, texts: Set[bytes], written: Mapping[tuple[str, int, int], Version]
 ) -> set[bytes]:
     """Those of ``texts`` that a version has which is not ``written`` anew, or is written with it."""
-    if not texts:
-        return set()
-    now = (written.get(_key(version), version) for version in versions.everything(_raise))
-    return {version.content for version in now if version.content is not None and version.content in texts}
-
-
-def _raise(damaged: Exception) -> None:
-    raise damaged
+    now = {version.content for version in written.values()}
+    for version in versions.with_content(sorted(texts)):
+        now.add(written.get(_key(version), version).content)
+    return {text for text in texts if text in now}
 
 
 def _says_something(version: Version) -> bool:
@@ -245,6 +242,14 @@ def unfinished(connection: dbfile.Connection) -> tuple[bytes, ...]:
 def is_unfinished(connection: dbfile.Connection) -> bool:
     """Whether something outside the database may still hold what was purged."""
     return connection.execute("SELECT 1 FROM meta WHERE name=?", (_PENDING,)).fetchone() is not None
+
+
+def residue(connection: dbfile.Connection) -> tuple[str, ...]:
+    """The files that may still hold what was purged, relative to the state directory; none once all is gone."""
+    if not is_unfinished(connection):
+        return ()
+    spilled = (ref for ref in unfinished(connection) if not is_kept(connection, ref))
+    return ("state.db-wal", *(f"artifacts/{ref.hex()[:2]}/{ref.hex()}" for ref in spilled))
 
 
 def is_kept(connection: dbfile.Connection, ref: bytes) -> bool:

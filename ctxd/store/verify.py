@@ -3,11 +3,13 @@
 Reads one snapshot on a connection that writes nothing, so it works beside a running daemon as well as without one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
@@ -26,6 +28,10 @@ _EXIT_NO_STATE: Final = 10
 _PROBLEMS_MAX: Final = 1_000
 _STEP: Final = 1_000
 """Rows between two reports of progress."""
+
+_SEARCHED_BYTES: Final = 1 << 20
+_HALVED_BYTES: Final = 24
+"""Bytes of a text from which on its halves are searched for, because a page of the database may end within it."""
 
 Severity = Literal["warning", "damage", "data_loss"]
 
@@ -53,6 +59,7 @@ class Report:
     head_seq: int = 0
     head_chain: str = ""
     digest: str = ""
+    residue: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -101,6 +108,37 @@ def verify(root: Path) -> Iterator[Report]:
     except (dbfile.FileDamaged, dbfile.DiskFailed, dbfile.SqlFailed, ValueError, TypeError) as error:
         report.note("damage", f"{database} cannot be read: {error}")
     yield report
+
+
+def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
+    """Search every file below ``root`` for ``texts``, also as JSON spells them.
+
+    Reads piece by piece, without a memory map: a running daemon may truncate or remove a file meanwhile.
+    Returns: the paths, relative to ``root``, of the files that hold one, in order. Raises: OSError.
+    """
+    wanted = {part for text in texts for form in (text, _as_json(text)) for part in _halves(form)}
+    longest = max(map(len, wanted), default=0)
+    found: list[str] = []
+    for path in sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink()):
+        step("searching files", len(found))
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            kept = b""
+            while data := file.read(_SEARCHED_BYTES):
+                data = kept + data
+                if any(part in data for part in wanted):
+                    found.append(str(path.relative_to(root)))
+                    break
+                kept = data[-longest:]
+    return found
+
+
+def _as_json(text: bytes) -> bytes:
+    return msgspec.json.encode(text.decode(errors="ignore"))[1:-1]
+
+
+def _halves(text: bytes) -> tuple[bytes, ...]:
+    half = len(text) // 2
+    return (text,) if len(text) < _HALVED_BYTES else (text[:half], text[half:])
 
 
 class _Verification:

@@ -34,7 +34,7 @@ from ctxd.store.loads import fill
 from ctxd.store.observers import Landed, Observers
 from ctxd.store.operations import Operations, op_text, operation, replay_of
 from ctxd.store.past import Past, ReadModel
-from ctxd.store.purge import is_unfinished
+from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader
 from ctxd.store.valid_time import ValidTimes
@@ -206,15 +206,23 @@ class VersionStore(Answering):
             self._heads.delete(deleted, entry.pending.seq)
         self._loads.note_written(entry.ids)
 
-    @property
-    def writing_spent_s(self) -> float:
-        """Seconds of a processor that writing took so far: a long write that gets on takes more, one that waits for
-        the disk takes none."""
-        return self._commits.spent_s
+    async def purge_residue(self) -> tuple[str, ...]:
+        """Wait a few seconds for the removal of what was purged.
 
-    async def purge_is_unfinished(self) -> bool:
-        """Whether something outside the database may still hold what was purged. Cancel: safe."""
-        return await self._read(lambda: is_unfinished(self._reader.connection))
+        Returns: the files, relative to the state directory, that may still hold some of it; none once all is gone.
+        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe; the removal goes on.
+        """
+        with anyio.move_on_after(limits.PURGE_WAIT_S):
+            await self._commits.purges_finished()
+            return ()
+        return await self._read(lambda: residue(self._reader.connection))
+
+    async def check_alive(self) -> None:
+        """Return once what was accepted is durable or has failed, and a read of the database has ended. Cancel: safe.
+
+        Raises: as ``get``.
+        """
+        await self._read(lambda: is_unfinished(self._reader.connection))
 
     def unheard(self, principal: str, op_id: str) -> bool:
         """Whether nothing was ever submitted under ``op_id``, told without waiting; false also means "perhaps"."""

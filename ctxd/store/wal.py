@@ -6,6 +6,7 @@ a copy that the writer waits for, and finds little to copy after one of the othe
 """
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -50,11 +51,23 @@ class WriteAheadLog:
         except FileNotFoundError:
             return 0
 
+    def beside(self, work: Callable[[], None]) -> None:
+        """Call ``work`` on the copying thread, then copy the log there; requires ``is_idle``. May raise there."""
+        assert self._copying is None, "one copy at a time"
+        self._copied = self._pages
+        self._copying = self._thread.submit(self._copy, work)
+
+    def is_idle(self) -> bool:
+        """True if nothing is being copied. Raises what a copy that has ended raised."""
+        if self._copying is not None and self._copying.done():
+            self.wait()
+        return self._copying is None
+
     def shorten(self) -> None:
         """Have it copied beside the writer if it has grown; begin it again if it is long and little is not copied."""
         grown = (self._pages - self._copied) * _PAGE_BYTES
         if self._copying is not None and self._copying.done():
-            self._wait()
+            self.wait()
             if self._pages * _PAGE_BYTES >= limits.LOG_BYTES:
                 self.copy(truncate=False)
         elif self._copying is None and grown >= limits.CHECKPOINT_BYTES:
@@ -65,7 +78,7 @@ class WriteAheadLog:
 
     def copy(self, *, truncate: bool) -> None:
         """Copy it while the writer waits, so that it begins again; with ``truncate`` also empty its file."""
-        self._wait()
+        self.wait()
         hit("checkpoint.start")
         with dbfile.faults():
             dbfile.checkpoint(self._writer, truncate=truncate)
@@ -78,12 +91,15 @@ class WriteAheadLog:
         self._thread.shutdown()
         self._copier.close()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for the copy that is being made. Raises what it raised."""
         if self._copying is not None:
             copying, self._copying = self._copying, None
             copying.result()
 
-    def _copy(self) -> None:
+    def _copy(self, before: Callable[[], None] = lambda: None) -> None:
+        with dbfile.faults():
+            before()
         hit("checkpoint.start")
         with dbfile.faults():
             dbfile.checkpoint(self._copier, truncate=False)

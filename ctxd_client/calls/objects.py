@@ -126,7 +126,7 @@ def object_purge(
     """Destroy what an object says, in every version, and every other version that says the same; of a chat, ``turns``
     or all of them. For good.
 
-    Example: ``(await client.object_purge("a" * 64)).residue``
+    Example: ``(await client.object_purge("a" * 64)).complete``
     """
     params = ObjectPurgeParams(object=object, turns=None if turns is None else tuple(turns), op_id=op_id)
     return Call("object.purge", params, ObjectPurgeResult)

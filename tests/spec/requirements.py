@@ -147,7 +147,7 @@ OPS-2 | On SIGTERM the daemon answers what it has begun, refuses what is new, an
 OPS-3 | `daemon.status` tells health, queue and figures. | ctxd
 SVC-1 | Under a service manager the daemon says that it is ready once the journal is recovered and it answers, says that it stops, and listens on the socket it is handed, which it leaves where it is. | ctxd
 SVC-2 | The sockets of sandboxes are kept by the service manager: who connects to one while no daemon runs, or to the host's, is served by the next one. | ctxd
-SVC-3 | A sign of life is given only when the loop turns and the store's thread has brought something to its end; a daemon that is frozen or whose disk hangs gives none. A write that takes long and is seen to get on counts for ten minutes. | ctxd
+SVC-3 | A sign of life is given only when the loop turns and the store's thread has brought something to its end; a daemon that is frozen or whose disk hangs gives none. | ctxd
 SVC-4 | On SIGHUP the settings are read again: what can change in a running daemon does, what cannot is named, and settings that cannot be used change nothing. | ctxd
 SVC-5 | What goes to the journal of systemd is one JSON object a line with its severity in front. | ctxd
 SVC-6 | The units are understood by systemd without a complaint, and its analysis finds an exposure of 0.8 at most, 1.5 with an XTDB node. | ctxd
@@ -172,7 +172,7 @@ SEC-4 | What was captured under one policy is not captured under a laxer one by 
 SEC-5 | Rules are RE2, scanned in time linear in the text; a file of rules that cannot be used keeps the daemon from starting and is told with rule and reason. | ctxd
 SEC-6 | No line of the log holds a secret that a rule knows. | ctxd
 SEC-7 | `ctx scan` looks through files, standard input, a session or the store, chats, metadata and earlier versions with it, ends with 8 if it finds something, and never shows it. | ctxd
-SEC-8 | `object.purge` destroys what an object says in every version, wherever equal text is kept too: no file of the state directory holds it, which is searched for; the chain stays verifiable, and reads answer `purged`. | ctxd
+SEC-8 | `object.purge` destroys what an object says in every version, wherever equal text is kept too: no file of the state directory holds it, and `ctxd verify --absent` searches them all; the chain stays verifiable, and reads answer `purged`. A purge takes as long in a large store as in a small one. | ctxd
 SEC-9 | A purge that is killed at any step is whole or not begun, and the next start ends it. | ctxd
 SEC-10 | What was said in a chat, or in some of its turns, is purged with the same proof: turns, roles and tool calls stay, messages say `[purged]`, the session goes on, and no listing, bundle or earlier assembly shows it. | ctxd
 SEC-11 | `session.export` and `ctx session export` give a session's prompt, turns, tool calls and files' metadata in order, page by page; every secret that a rule knows is replaced, whatever the policy. | ctxd

@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,10 +33,11 @@ def test_after_a_purge_no_file_of_the_state_holds_a_byte_of_it_and_reads_say_pur
         assert TOKEN in recorded.text and files_with(state, TOKEN, OTHER)
 
         first = ctx(kept.socket, "purge", id, "--yes", "--json")
-        assert first.returncode == 1, "the tool call holds the same secrets, which is said"
-        assert "state.db" in json.loads(first.stdout)["residue"]
+        assert first.returncode == 0 and json.loads(first.stdout)["residue"] == []
+        assert "state.db" in searched(state, TOKEN, OTHER), "the tool call holds the same secrets"
         done = client.object_purge("big")
         assert (done.residue, done.complete, done.versions, done.objects) == ((), True, 1, ("big",))
+        assert searched(state, TOKEN, OTHER) == set()
         assert files_with(state, TOKEN, OTHER) == set()
 
         shown = client.object_get(id).object
@@ -61,6 +64,59 @@ def test_after_a_purge_no_file_of_the_state_holds_a_byte_of_it_and_reads_say_pur
     with connect_sync(kept.socket) as client:
         assert client.object_get(id).object.state == "purged"
     assert files_with(state, TOKEN, OTHER) == set()
+
+
+def searched(state: Path, *texts: str) -> set[str]:
+    """The files in which ``ctxd verify --absent`` finds one of ``texts``."""
+    command = [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json", "--absent", "-"]
+    done = subprocess.run(command, input="\n".join(texts), capture_output=True, text=True, env=ENVIRON)
+    report = json.loads(done.stdout)
+    assert done.returncode == (1 if report["residue"] else 0), report["problems"]
+    return set(report["residue"])
+
+
+@pytest.mark.requirement("SEC-8")
+def test_purges_beside_writers_and_verifications_all_complete(kept: Running, tree: Path, tmp_path: Path) -> None:
+    state, stop, purges = tmp_path / "state", threading.Event(), 25
+
+    def write(name: str) -> int:
+        with connect_sync(kept.socket) as client:
+            s, count = client.session(name, agent="a", workdir=str(tree)), 0
+            while not stop.is_set():
+                client.toolcall_record(s.id, f"{name}-{count}", "bash", f"{name} {count} " * 5_000)
+                count += 1
+        return count
+
+    def purge(name: str) -> list[bool]:
+        done = []
+        with connect_sync(kept.socket) as client:
+            s = client.session(name, agent="a", workdir=str(tree))
+            for number in range(purges):
+                id = f"{name}-{number}"
+                client.toolcall_record(s.id, id, "bash", f"{TOKEN} {name} {number} " * 1_500)
+                done.append(client.object_purge(id).versions == 1)
+        return done
+
+    def verify() -> set[int]:
+        codes = set()
+        while not stop.is_set():
+            command = [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json"]
+            codes.add(subprocess.run(command, stdout=subprocess.DEVNULL, env=ENVIRON).returncode)
+        return codes
+
+    with ThreadPoolExecutor(6) as pool:
+        writers = [pool.submit(write, f"w{number}") for number in range(3)]
+        verifying = pool.submit(verify)
+        try:
+            purged = [one.result(120) for one in [pool.submit(purge, f"p{number}") for number in range(2)]]
+        finally:
+            stop.set()
+        assert purged == [[True] * purges] * 2
+        assert all(writer.result(30) for writer in writers)
+        assert verifying.result(60) <= {0, 1}, "a purge that is under way is a warning at most"
+    with connect_sync(kept.socket) as client:
+        assert client.object_purge("p0-0").complete
+    assert searched(state, TOKEN) == set()
 
 
 @pytest.mark.requirement("SEC-8")
@@ -98,8 +154,7 @@ def test_what_was_said_in_a_turn_is_purged_with_proof_and_the_session_goes_on(
         before = client.session_get("s").session
 
         first = ctx(kept.socket, "purge", "chat:s", "--turn", "40", "--yes", "--json")
-        assert first.returncode == 1, "the last turn holds the same secret, which is said"
-        assert "state.db" in json.loads(first.stdout)["residue"]
+        assert first.returncode == 0 and "state.db" in searched(state, TOKEN), "the last turn holds the same secret"
         done = client.object_purge("chat:s", turns=(300,), op_id="purge-1")
         assert (done.residue, done.complete, done.objects, done.texts) == ((), True, ("chat:s",), 2)
         assert files_with(state, TOKEN, OTHER) == set()

@@ -150,6 +150,11 @@ class SqliteBackend:
         bindings["limit"] = -1 if limit is None else limit
         return rows.to_versions(self._connection.execute(query, bindings))
 
+    def with_content(self, refs: Iterable[bytes]) -> list[Version]:
+        """See ``EmbeddedBackend.with_content``."""
+        query = f"""SELECT {rows.COLUMNS} FROM version AS v LEFT JOIN entity AS e ON e.n=v.entity WHERE v.content=?"""
+        return [version for ref in refs for version in rows.to_versions(self._connection.execute(query, (ref,)))]
+
     def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
         """See ``VersionBackend.everything``."""
         query = f"SELECT {rows.COLUMNS} FROM version AS v LEFT JOIN entity AS e ON e.n=v.entity"

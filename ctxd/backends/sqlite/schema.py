@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS version(
     BLOB, crc INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX IF NOT EXISTS version_at ON version(entity, vt, tx);
+CREATE INDEX IF NOT EXISTS version_content ON version(content) WHERE content IS NOT NULL;
 """
-"""Entities by number and by id; versions by entity, valid time and tx. ``body`` null is a deletion. ``crc``: see
-``rows``."""
+"""Entities by number and by id; versions by entity, valid time and tx, and by the hash of their text, so that a purge
+finds who else has it. ``body`` is NULL for a deletion. ``crc``: see ``rows``."""

@@ -58,9 +58,8 @@ class _SecretCalls:
             objects=proof.objects,
             versions=proof.versions,
             texts=proof.texts,
-            searched=proof.searched,
             residue=proof.residue,
-            complete=proof.complete,
+            complete=not proof.residue,
             receipt=proof.receipt,
         )
 

@@ -122,21 +122,19 @@ class ObjectPurgeParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectPurgeResult(Result, frozen=True, kw_only=True):
-    """What is no more. ``objects``: those that were purged, the one asked for and every other with the same text.
+    """Objects that were purged: the requested one, and every other with the same text.
 
-    Of a chat, every message of the turns that were asked for, and every other in it that says the very same.
+    Of a chat, every message of the requested turns, and every other in it with the same text.
 
-    ``versions``: how many of theirs; ``texts``: how many texts, of a chat messages. The proof: ``searched`` fragments
-    of what was destroyed were looked for in every file of the state directory, and found again in ``residue``: other
-    objects hold them too, or, with ``complete`` false, somebody still reads an old state of the database, and the rest
-    is done once that ends.
-    Sent again, it is not searched again: nobody knows any more what for.
+    ``versions``: number of their versions; ``texts``: number of texts, of a chat messages. ``complete``: no version,
+    no journal row, no free page, no artifact and no write-ahead log holds them any more. Otherwise ``residue`` names
+    the files that may still hold some: a program, such as a verification or a backup, reads an older state of the
+    database, and the rest is removed once that ends.
     """
 
     objects: tuple[str, ...]
     versions: int
     texts: int
-    searched: int
     residue: tuple[str, ...]
     complete: bool
     receipt: Receipt | None

@@ -5,7 +5,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from io import StringIO
-from itertools import count
 from pathlib import Path
 
 import anyio
@@ -16,7 +15,7 @@ import pytest
 from ctxd.observe.logs import open_log
 from ctxd.service import handed
 from ctxd.service.notify import Notify
-from ctxd.service.supervisor import LONG_WORK_S, Supervisor, alone
+from ctxd.service.supervisor import Supervisor, alone
 
 
 class TurningClock:
@@ -136,7 +135,7 @@ async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: s
         log = open_log(format="json", stream=said)
 
         async def watch() -> None:
-            await supervisor.watch(TurningClock(), log, works=works, spent_s=lambda: 7.0, say=lambda: "ready")
+            await supervisor.watch(TurningClock(), log, works=works, say=lambda: "ready")
 
         group.start_soon(watch)
         first = await anyio.to_thread.run_sync(manager.recv, 4096)
@@ -154,61 +153,4 @@ async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: s
         with pytest.raises(BlockingIOError):
             manager.recv(4096)
         group.cancel_scope.cancel()
-    supervisor.close()
-
-
-@pytest.mark.requirement("SVC-3")
-@pytest.mark.anyio
-async def test_long_work_that_gets_on_is_a_sign_of_life_for_a_while_and_not_for_ever(
-    manager: socket.socket, tmp_path: Path
-) -> None:
-    environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "40000"}
-    supervisor, said, spent = Supervisor.of(environ), StringIO(), count()
-    clock = TurningClock()
-
-    async def watch() -> None:
-        log = open_log(format="json", stream=said)
-        # It is always at it, and each look finds that it took another second of a processor.
-        await supervisor.watch(
-            clock, log, works=anyio.sleep_forever, spent_s=lambda: float(next(spent)), say=lambda: "ready"
-        )
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(watch)
-        first = await anyio.to_thread.run_sync(manager.recv, 4096)
-        assert first == b"WATCHDOG=1\nSTATUS=ready\n"
-        assert await anyio.to_thread.run_sync(manager.recv, 4096) == b"WATCHDOG=1\n"
-        assert "service.long_work" in said.getvalue()
-        assert "service.no_progress" not in said.getvalue()
-        clock.now += LONG_WORK_S + 1
-        manager.setblocking(False)
-        with anyio.fail_after(5):
-            while "service.no_progress" not in said.getvalue():
-                with pytest.raises(BlockingIOError):
-                    while True:
-                        manager.recv(4096)
-                await anyio.lowlevel.checkpoint()
-        group.cancel_scope.cancel()
-    supervisor.close()
-
-
-def test_a_watchdog_that_is_anothers_is_none() -> None:
-    supervisor = Supervisor.of({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"})
-    assert supervisor._watchdog_s is None
-    assert not supervisor.keeps
-
-
-@pytest.mark.anyio
-async def test_a_kept_socket_whose_place_is_taken_is_refused_and_replaced(
-    manager: socket.socket, tmp_path: Path
-) -> None:
-    kept = listener(tmp_path / "old")
-    supervisor = Supervisor(Notify(str(tmp_path / "notify")), {"sbx-a": [kept]}, None)
-    assert supervisor.kept("sbx-a", str(tmp_path / "other")) is None
-    with closing(socket.socket(socket.AF_UNIX)) as client, pytest.raises(ConnectionRefusedError):
-        client.connect(str(tmp_path / "old"))
-    with closing(listener(tmp_path / "new")) as fresh:
-        await supervisor.keep("sbx-a", fresh)
-    assert manager.recv(4096).startswith(b"FDSTOREREMOVE=1\nFDNAME=sbx-a")
-    assert manager.recv(4096).startswith(b"FDSTORE=1\nFDNAME=sbx-a")
     supervisor.close()

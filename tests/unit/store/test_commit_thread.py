@@ -92,28 +92,3 @@ async def test_a_cancelled_thread_sees_its_call_through():
         group.start_soon(thread.run)
         group.cancel_scope.cancel()
     assert heard.ends == ["done"]
-
-
-@pytest.mark.requirement("SVC-3")
-async def test_what_it_took_of_a_processor_grows_while_it_works_and_not_while_it_waits():
-    heard, entered, go_on = Heard(), threading.Event(), threading.Event()
-    thread = CommitThread(heard)
-    assert thread.spent_s() == 0.0
-
-    def wait():
-        entered.set()
-        return go_on.wait(5)
-
-    async with running(thread):
-        thread.give(wait)
-        assert await anyio.to_thread.run_sync(entered.wait, 5)
-        with anyio.fail_after(5):
-            before = thread.spent_s()
-            while (now := thread.spent_s()) != before:
-                before = now
-                await anyio.sleep(0.05)
-        go_on.set()
-        assert await heard.until(1) == [True]
-        thread.give(lambda: sum(range(2_000_000)))
-        await heard.until(2)
-        assert thread.spent_s() > before + 0.001

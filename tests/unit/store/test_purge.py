@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 from blake3 import blake3
 
-from ctxd import dbfile
+from ctxd import dbfile, limits
+from ctxd.failpoints import armed
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
 from ctxd.store.asked import Purge
@@ -88,8 +90,8 @@ async def test_what_is_purged_is_in_no_file_and_everything_else_is_as_it_was(tmp
         assert write.purge is not None and write.purge.done is not None
         assert set(write.purge.done.ids) == {"target", "twin"}, "the same text is kept once, so its twin loses it too"
         assert (write.purge.done.versions, len(write.purge.done.texts)) == (4, 3)
+        assert await store.purge_residue() == ()
         assert residue(root) == set()
-        assert not await store.purge_is_unfinished()
         assert await store.bulk([f"other{n}" for n in range(30)], content=True) == before
         versions = await store.history("target")
         assert len(versions) == 3 and all(is_purged(stored.document) for stored in versions)
@@ -196,7 +198,7 @@ async def main(root, point):
         await fill(store)
         with armed(f"{point}=kill"):
             await store.submit(asked("target")).wait()
-            await store.purge_is_unfinished()
+            await store.purge_residue()
             await anyio.sleep_forever()
 
 anyio.run(main, Path(sys.argv[1]), sys.argv[2])
@@ -215,12 +217,73 @@ async def test_a_purge_that_is_killed_anywhere_is_whole_or_not_begun_and_the_nex
         versions = await store.history("target")
         assert len(versions) == 3 and len({is_purged(stored.document) for stored in versions}) == 1
         if is_purged(versions[0].document):
-            assert residue(root) == set() and not await store.purge_is_unfinished()
+            assert await store.purge_residue() == () and residue(root) == set()
         else:
             await store.submit(asked("target")).wait()
-            assert residue(root) == set()
+            assert await store.purge_residue() == () and residue(root) == set()
     assert report_of(root).problems == []
     assert residue(root) == set()
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_purge_reads_only_what_it_destroys(tmp_path):
+    """Every query of a purge's transaction is answered by an index: no table is scanned."""
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await fill(store)
+        plans: list[str] = []
+        connection = store._committer._connection
+        explained = dbfile.open_reader(root / "state.db")
+        seen: set[str] = set()
+
+        def note(cursor, statement, bindings):
+            if statement not in seen and statement.lstrip().upper().startswith(
+                ("SELECT", "UPDATE", "DELETE", "INSERT")
+            ):
+                seen.add(statement)
+                plans.extend(row[3] for row in explained.execute(f"EXPLAIN QUERY PLAN {statement}", bindings))
+            return True
+
+        connection.exec_trace = note
+        await store.submit(asked("target")).wait()
+        connection.exec_trace = None
+        explained.close()
+    scans = [plan for plan in plans if plan.startswith("SCAN") and "VALUES CLAUSE" not in plan]
+    assert any("version_content" in plan for plan in plans) and scans == []
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_reader_of_an_old_snapshot_holds_up_no_write_and_the_purge_ends_after_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "PURGE_WAIT_S", 0.05)
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await fill(store)
+        reader = dbfile.open_reader(root / "state.db")
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM version").fetchall()
+        with anyio.fail_after(dbfile.BUSY_MS / 2000):
+            await store.submit(asked("target", "twin")).wait()
+            assert "state.db-wal" in await store.purge_residue()
+            await store.submit(write(document("more", "text", tool="bash"))).wait()
+        reader.execute("COMMIT")
+        reader.close()
+        with anyio.fail_after(5):
+            while await store.purge_residue():
+                pass
+        assert residue(root) == set()
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_text_that_is_written_while_its_artifact_is_removed_is_kept(tmp_path):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await fill(store)
+        with armed("purge.unlink=sleep:200ms"):
+            await store.submit(asked("target", "twin")).wait()
+            await store.submit(write(document("again", large(), tool="bash"))).wait()
+            assert await store.purge_residue() == ()
+        assert (await store.get("again", content=True)).document.content == large()
+    assert report_of(root).problems == []
 
 
 @pytest.mark.parametrize("missing", [*range(1, 12), 250, 257, 258, 259, 260, 65_530, 65_538, 65_539, 65_540, 70_000])
