@@ -1,5 +1,7 @@
 """``ctx context``: what a model sees, why, and what changed."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -11,12 +13,17 @@ from ctxd.cli.invocation import Invocation, common, session_argument
 from ctxd.cli.resolve import session_id
 from ctxd.command_line import Command, Stop
 from ctxd.screen import Colour, cell
-from ctxd_client.errors import InvalidState
+from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, Section, SectionSize
+from ctxd_protocol.limits import PATHS_MAX
+from ctxd_protocol.objects import ObjectVersion
 
 BAR_COLUMNS: Final = 72
 """Columns of the bar of sections. Each section that is not empty gets at least one."""
+
+LABEL_CHARS: Final = 44
+"""Longest name of an object in the table of blocks."""
 
 _LOOKS: Final[dict[Section, tuple[str, Colour]]] = {
     "system_prompt": ("S", "magenta"),
@@ -58,12 +65,18 @@ def context(
         if diff is not None:
             _diff(run, client, id, *diff)
         elif plan is not None:
-            _plan(run, client.context_plan(id, budget_tokens=_tokens(plan)).plan)
+            planned = client.context_plan(id, budget_tokens=_tokens(plan)).plan
+            if run.screen.as_json:
+                run.screen.document(planned)
+            else:
+                _show_plan(run, planned, labels_of(client, id, [each.object for each in planned.dropped]))
         else:
             wants_blocks = run.screen.as_json or not as_text
             wants_text = run.screen.as_json or as_text
             shown = _seen(run, client, id, turn, assembly, wants_text, wants_blocks)
-            _show(run, shown, as_text=as_text)
+            wants_labels = not (run.screen.as_json or as_text)
+            objects = [each.object for each in shown.blocks if each.object] + [d.object for d in shown.plan.dropped]
+            _show(run, shown, labels_of(client, id, objects if wants_labels else ()), as_text=as_text)
 
 
 def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[tuple[Section, int]]:
@@ -80,6 +93,29 @@ def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[t
     while sum(widths.values()) > columns:
         widths[max(widths, key=lambda each: widths[each])] -= 1
     return [(each.section, widths[each.section]) for each in filled]
+
+
+def labels_of(client: SyncClient, session: str, objects: Iterable[str]) -> dict[str, str]:
+    """Return a name for each object that a person recognises: a file's path, a tool call's tool and command."""
+    ids = list(dict.fromkeys(objects))
+    labels = {id: short(id) for id in ids}
+    with suppress(InvalidCall):  # not granted to this sandbox: the ids must do
+        for first in range(0, len(ids), PATHS_MAX):
+            found = client.object_bulk(ids[first : first + PATHS_MAX], session=session)
+            labels |= {version.id: _label(version) for version in found.objects}
+    return labels
+
+
+def _label(version: ObjectVersion) -> str:
+    if version.type != "toolcall":
+        path = version.display_path or short(version.id)
+        # The end of a path says more than its start.
+        return path if len(path) <= LABEL_CHARS else f"…{path[1 - LABEL_CHARS :]}"
+    tool, args = version.payload.get("tool", ""), version.payload.get("args")
+    texts = [value for value in args.values() if isinstance(value, str)] if isinstance(args, dict) else []
+    command = version.payload.get("args_display") or (texts[0] if texts else "")
+    label = f"{tool}: {command}" if command else f"{tool} {short(version.id)}"
+    return label if len(label) <= LABEL_CHARS else f"{label[: LABEL_CHARS - 1]}…"
 
 
 def _seen(
@@ -102,7 +138,7 @@ def _seen(
         return client.context_show(session, text=text, blocks=blocks)
 
 
-def _show(run: Invocation, shown: AssembledContext, *, as_text: bool) -> None:
+def _show(run: Invocation, shown: AssembledContext, labels: dict[str, str], *, as_text: bool) -> None:
     screen = run.screen
     if screen.as_json:
         screen.document(shown)
@@ -119,12 +155,15 @@ def _show(run: Invocation, shown: AssembledContext, *, as_text: bool) -> None:
     screen.line()
     screen.table(
         ("SECTION", "OBJECT", "TOKENS", "REASON", "TEXT"),
-        [(_LOOKS[b.section][0], short(b.object or ""), count(b.tokens), b.reason, _start(b)) for b in shown.blocks],
+        [
+            (_LOOKS[b.section][0], labels.get(b.object or "", ""), count(b.tokens), b.reason, _start(b))
+            for b in shown.blocks
+        ],
         right=(2,),
     )
     if shown.plan.budget_tokens is not None:
         screen.line()
-        _show_plan(run, shown.plan)
+        _show_plan(run, shown.plan, labels)
 
 
 def _show_bar(run: Invocation, sections: tuple[SectionSize, ...]) -> None:
@@ -141,14 +180,7 @@ def _start(block: Block) -> str:
     return block.text[:80].replace("\n", " ")
 
 
-def _plan(run: Invocation, plan: BudgetPlan) -> None:
-    if run.screen.as_json:
-        run.screen.document(plan)
-    else:
-        _show_plan(run, plan)
-
-
-def _show_plan(run: Invocation, plan: BudgetPlan) -> None:
+def _show_plan(run: Invocation, plan: BudgetPlan, labels: dict[str, str]) -> None:
     screen = run.screen
     if plan.budget_tokens is None:
         screen.line(f"no budget, {count(plan.tokens)} tokens")
@@ -157,7 +189,7 @@ def _show_plan(run: Invocation, plan: BudgetPlan) -> None:
     dropped = f", {count(plan.tokens_after)} without {len(plan.dropped)} objects" if plan.dropped else ""
     screen.line(f"budget {count(plan.budget_tokens)} tokens, context {count(plan.tokens)}{dropped}{over}")
     if plan.dropped:
-        rows = [(short(each.object), count(each.tokens), each.reason) for each in plan.dropped]
+        rows = [(labels.get(each.object, short(each.object)), count(each.tokens), each.reason) for each in plan.dropped]
         screen.table(("LEFT OUT", "TOKENS", "REASON"), rows, right=(1,))
 
 

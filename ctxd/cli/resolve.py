@@ -1,9 +1,9 @@
-"""From what a person types to what the daemon knows: sessions by prefix, objects by path, times by age."""
+"""Resolution of arguments: sessions by prefix or default, objects by path, times as people write them."""
 
 import os
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, time, timedelta
 from typing import Final
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
@@ -11,47 +11,61 @@ from ctxd.command_line import Stop
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
+from ctxd_protocol.sessions import SessionStatus, SessionSummary
 
-_AGE: Final = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)(?:\s+ago)?$")
+_AGE: Final = re.compile(
+    r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|(?:sec(?:ond)?|min(?:ute)?|hour|hr|day|week)s?)(?:\s+ago)?$", re.ASCII
+)
+_CLOCK: Final = re.compile(r"^(?:today )?(yesterday )?(\d\d:\d\d(?::\d\d)?)$", re.ASCII)
 _DIGITS_MAX: Final = 16
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 def session_id(client: SyncClient, given: str | None) -> str:
-    """The session that is meant: ``given`` or a unique prefix of it, else ``$CTXD_SESSION``, else the only one.
+    """Return the session that ``given``, an id or a unique prefix of one, names; without it ``$CTXD_SESSION`` counts.
 
-    Raises: ``Stop`` when there is none, or several fit.
+    Without either, return the only session that is not closed, else the one whose working directory contains the
+    current directory. On a sandbox's socket, which may not list sessions, return the sandbox's current one.
+    Raises: ``Stop`` if there is none, or several match.
     """
     name = given or os.environ.get("CTXD_SESSION")
     if not name:
-        return _only_session(client)
+        return _default_session(client)
     try:
         return client.session_get(name).session.session
     except NotFound:
-        fitting = [session for session in _sessions(client) if session.startswith(name)]
-        if not fitting:
-            raise
-    if len(fitting) > 1:
-        raise Stop(CONFLICT, f"{name!r} fits {_some(fitting)}", hint="type more of it", symbol="ambiguous_id")
-    return fitting[0]
+        matching = []
+        with suppress(InvalidCall):  # a sandbox may not list sessions
+            matching = [each.session for each in _sessions(client) if each.session.startswith(name)]
+        if not matching:
+            raise Stop(
+                NOT_FOUND, f"no such session: {name}", hint="ctx session ls lists them", symbol="session_not_found"
+            ) from None
+    if len(matching) > 1:
+        raise Stop(
+            CONFLICT,
+            f"ambiguous prefix {name!r}: {_some(matching)}",
+            hint="add characters",
+            symbol="ambiguous_id",
+        )
+    return matching[0]
 
 
 def session_if_any(client: SyncClient, given: str | None) -> str | None:
-    """As ``session_id`` when one is named or there is only one; null otherwise: full object ids need none."""
+    """Return as ``session_id`` does; None instead of a failure if no session is named and there is no default."""
     if given or os.environ.get("CTXD_SESSION"):
         return session_id(client, given)
     try:
-        found = client.session_list(limit=2).sessions
-    except InvalidCall:
+        return _default_session(client)
+    except Stop:
         return None
-    return found[0].session if len(found) == 1 else None
 
 
 def object_id(client: SyncClient, session: str | None, given: str) -> str:
-    """The object that is meant: an id as it is, or a file's path as the session sees it.
+    """Return the object that ``given`` names: an id as it is, or a file's path as the session sees it.
 
-    A relative path starts at the current directory, else at the session's; an id goes before a path of the same name.
-    Raises: ``Stop`` for a path that can only be one, and is of no object.
+    A relative path starts at the current directory, else at the session's; an id wins over a path of the same name.
+    Raises: ``Stop`` for a path without an object.
     """
     if not given.startswith(("/", "./", "../")):
         return given if session is None else _by_either(client, session, given)
@@ -59,37 +73,48 @@ def object_id(client: SyncClient, session: str | None, given: str) -> str:
         raise Stop(USAGE, f"{given!r} is a path, and paths belong to a session", hint="name one with -s SESSION")
     found = client.file_resolve(session, os.path.abspath(given))
     if not found.known:
-        message = f"there is no object of the file {found.display_path}"
-        hint = "ctx object ls names those that are known; an agent has to read or list it"
+        message = f"no object for the file {found.display_path}"
+        hint = "ctx object ls lists known objects; a file becomes one when an agent reads or lists it"
         raise Stop(NOT_FOUND, message, hint=hint, symbol="object_not_found")
     return found.object
 
 
 def moment_ms(text: str, now_ms: int) -> int:
-    """A point in time in ms since 1970: such a number, an age (``2h``), or ISO 8601, local unless it names an offset.
+    """Return a point in time in ms since 1970.
 
-    Raises: ``Stop``, also for a time that is not within 2^53 ms of 1970.
+    ``text`` is ``now``, ``yesterday`` (optionally with a time of day), an age (``2h``, ``2 hours ago``), a time of day
+    (``13:44``, the latest such time that is past), an ISO 8601 date with or without time, or milliseconds since 1970.
+    Times without an offset are local. Raises: ``Stop``, also beyond 2^53 ms from 1970.
     """
-    found = _moment_ms(text.strip(), now_ms)
+    found = _moment_ms(text.strip().lower(), now_ms)
     if found is None or abs(found) > SAFE_INTEGER_MAX:
-        hint = "write 2h, 2026-05-01T12:00, or milliseconds since 1970"
-        raise Stop(USAGE, f"{text!r} is no point in time", hint=hint)
+        hint = "write 2h, 'yesterday 13:44', 2026-05-01T12:00, or milliseconds since 1970"
+        raise Stop(USAGE, f"invalid time: {text!r}", hint=hint)
     return found
 
 
 def _moment_ms(text: str, now_ms: int) -> int | None:
     if text.isdigit() and text.isascii():
         return int(text) if len(text) <= _DIGITS_MAX else None
+    if text in ("now", "yesterday"):
+        return now_ms - (_UNIT_MS["d"] if text == "yesterday" else 0)
     try:
         if age := _AGE.match(text):
-            return now_ms - round(float(age[1]) * _UNIT_MS[age[2]])
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
+            return now_ms - round(float(age[1]) * _UNIT_MS[age[2] if age[2] == "ms" else age[2][0]])
+        if clock := _CLOCK.match(text):
+            today = datetime.fromtimestamp(now_ms / 1000).astimezone().date()
+            moment = datetime.combine(today, time.fromisoformat(clock[2]))
+            if clock[1] or moment.timestamp() * 1000 > now_ms:
+                moment -= timedelta(days=1)
+        else:
+            moment = datetime.fromisoformat(text.upper())
+        return round(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
 
 
 def _by_either(client: SyncClient, session: str, given: str) -> str:
-    # What this socket does not offer, or does not take, is told by the call that the name is for.
+    # A call that this socket does not offer fails in the command's own call, with a better message.
     with suppress(InvalidCall):
         try:
             client.object_get(given, session=session, content=False)
@@ -101,34 +126,55 @@ def _by_either(client: SyncClient, session: str, given: str) -> str:
     return given
 
 
-def _only_session(client: SyncClient) -> str:
+def _default_session(client: SyncClient) -> str:
+    open_sessions: list[SessionSummary] = []
     try:
-        found = client.session_list(limit=3).sessions
+        for state in ("active", "paused"):
+            open_sessions += _sessions(client, state=state)
     except InvalidCall:
         current = client.context_current().session
         if current is None:
-            raise Stop(NOT_FOUND, "this socket has no session", hint="name one", symbol="session_not_found") from None
+            raise Stop(
+                NOT_FOUND,
+                "this socket has no session",
+                hint="name one: -s SESSION",
+                symbol="session_not_found",
+            ) from None
         return current
-    if not found:
-        raise Stop(NOT_FOUND, "there is no session", hint="make one: ctx session new AGENT", symbol="session_not_found")
-    if len(found) > 1:
-        names = _some([session.session for session in found])
-        raise Stop(USAGE, f"there are several sessions: {names}", hint="name one, or set CTXD_SESSION")
-    return found[0].session
+    if not open_sessions:
+        raise Stop(
+            NOT_FOUND,
+            "there is no open session",
+            hint="start one: ctx session new AGENT; ctx session ls lists closed ones",
+            symbol="session_not_found",
+        )
+    if len(open_sessions) > 1:
+        open_sessions = _at_current_directory(open_sessions) or open_sessions
+    if len(open_sessions) > 1:
+        names = _some([each.session for each in open_sessions])
+        raise Stop(USAGE, f"several sessions are open: {names}", hint="name one, or set CTXD_SESSION")
+    return open_sessions[0].session
 
 
-def _sessions(client: SyncClient) -> list[str]:
-    names: list[str] = []
+def _at_current_directory(sessions: list[SessionSummary]) -> list[SessionSummary]:
+    """Return the sessions with the deepest working directory that contains the current one; "/" says nothing."""
+    current = os.getcwd()
+    containing = [
+        each for each in sessions if each.workdir != "/" and f"{current}/".startswith(each.workdir.rstrip("/") + "/")
+    ]
+    deepest = max((len(each.workdir) for each in containing), default=0)
+    return [each for each in containing if len(each.workdir) == deepest]
+
+
+def _sessions(client: SyncClient, state: SessionStatus | None = None) -> list[SessionSummary]:
+    found: list[SessionSummary] = []
     cursor: str | None = None
     while True:
-        try:
-            page = client.session_list(limit=PAGE_ITEMS_MAX, cursor=cursor)
-        except InvalidCall:
-            return names
-        names.extend(session.session for session in page.sessions)
+        page = client.session_list(state=state, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        found.extend(page.sessions)
         cursor = page.next_cursor
         if cursor is None:
-            return names
+            return found
 
 
 def _some(names: list[str]) -> str:

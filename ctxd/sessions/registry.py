@@ -56,6 +56,7 @@ def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | 
         active_count=head.active_count,
         preview=head.preview,
         labels=settings.labels,
+        workdir=settings.workdir,
         host=host,
     )
 

@@ -57,7 +57,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970.
 
-    ``host``: the name of the host that wrote the session last, null for this one's sessions.
+    ``workdir`` is the agent's working directory. ``host``: the name of the host that wrote the session last, null for
+    this one's sessions.
     """
 
     session: str
@@ -70,6 +71,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     active_count: int
     preview: str
     labels: dict[str, str]
+    workdir: str = "/"
     host: str | None = None
 
 

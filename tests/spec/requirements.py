@@ -178,10 +178,12 @@ SEC-10 | What was said in a chat, or in some of its turns, is purged with the sa
 SEC-11 | `session.export` and `ctx session export` give a session's prompt, turns, tool calls and files' metadata in order, page by page; every secret that a rule knows is replaced, whatever the policy. | ctxd
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
-CLI-3 | `ctx context` shows what the model sees, why, and what it costs, and compares two turns. | ctxd
+CLI-3 | `ctx context` shows what the model sees by path and command, why, and what it costs, and compares two turns. | ctxd
 CLI-6 | `ctx current` prints the id of the current context, or ends with 3 and prints nothing, within 200 ms whatever the daemon does. | spec 3
 CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; hooks that are there run as before, and come back when it goes. | ctxd
 CLI-8 | `ctx top` shows calls, writes, queues, followed files and the busiest sandboxes as they are, once or again and again. | ctxd
+CLI-10 | Without a session named, a command takes `$CTXD_SESSION`, the only open session, or the one whose working directory contains the current directory. | ctxd
+CLI-11 | Times are written as people write them: `now`, `yesterday 13:44`, `2 hours ago`, a date, or milliseconds since 1970. | ctxd
 CLI-9 | `ctx doctor` looks at the running daemon's limits, at what it follows, at the sockets and mounts of its sandboxes, and starts a real sandbox to see that one is answered inside. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends what is safe to resend, with the same `op_id`. | ctxd

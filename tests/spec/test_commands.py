@@ -209,7 +209,9 @@ def test_context_shows_what_the_model_sees_why_and_what_it_costs(daemon: Running
     for block, line in zip(seen.blocks, table, strict=False):
         assert f" {block.tokens:,} " in line
         assert f" {block.reason} " in line
-        assert (block.object or "")[:8] in line
+        named = {lived.resolve("a.py").object: "/a.py ", f"{lived.id}-call": f"bash {lived.id}-call "}
+        assert named.get(block.object or "", "") in line
+        assert not re.search(r"\b[0-9a-f]{12}\b", line.split(block.reason)[0]), "names for people, not hashes"
     assert json.loads(ctx(daemon, "context", lived.id, "--json").stdout)["sha256"] == seen.sha256
     plan = ctx(daemon, "context", lived.id, "--plan", "10").stdout
     assert plan.startswith(f"budget 10 tokens, context {seen.tokens:,}")

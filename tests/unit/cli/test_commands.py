@@ -182,9 +182,7 @@ def test_an_object_is_named_by_a_path_from_here_or_from_where_its_agent_works(re
 def test_a_path_of_no_object_is_told_by_the_path_that_was_typed(real, session):
     ran = real("object", "cat", "/w/none.py")
     assert (ran.code, ran.out) == (3, "")
-    assert ran.err.startswith(
-        "ctx: there is no object of the file /w/none.py; ctx object ls names those that are known"
-    )
+    assert ran.err.startswith("ctx: no object for the file /w/none.py; ctx object ls lists known objects")
     assert "no object id=none.py" in real("object", "cat", "none.py").err
 
 

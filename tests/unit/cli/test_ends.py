@@ -127,7 +127,7 @@ def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
         (["context", "s1", "--plan", "many"], "no number of tokens"),
         (["context", "s1", "--diff", "1", "x"], "'x' is no assembly"),
         (["context", "s1", "--turn", "1", "--plan"], "exclude each other"),
-        (["object", "as-of", "f", "yesterday"], "'yesterday' is no point in time"),
+        (["object", "as-of", "f", "tomorrow"], "invalid time: 'tomorrow'"),
         (["rpc", "sesion.get"], "ctx: there is no method 'sesion.get'; did you mean session.get?"),
         (["rpc", "session.get", "{}"], "its parameters: session"),
         (["rpc", "session.get", '{"sesion": 1}'], "Object contains unknown field `sesion`"),

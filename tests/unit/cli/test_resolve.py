@@ -1,5 +1,7 @@
 """Sessions by prefix or by default, objects by path, times by age; numbers and times in formatting."""
 
+from datetime import datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,16 +14,29 @@ from ctxd_protocol.context import SectionSize
 from tests.fakes.daemon import Refusal, smallest
 
 
-def summaries(*names):
-    from ctxd_protocol.sessions import SessionSummary
+class Sessions(list):
+    """Session names in the order of the listing; a test may change them."""
 
-    return [smallest(SessionSummary, session=name) for name in names]
+    def __init__(self, *names):
+        super().__init__(names)
+        self.closed = set()
+        self.workdirs = {}
+
+    def summaries(self, state):
+        from ctxd_protocol.sessions import SessionSummary
+
+        open_state = "closed" if state == "closed" else "active"
+        wanted = [name for name in self if state is None or (name in self.closed) == (state == "closed")]
+        wanted = [] if state == "paused" else wanted
+        return [
+            {**smallest(SessionSummary, session=name, state=open_state), "workdir": self.workdirs.get(name, "/")}
+            for name in wanted
+        ]
 
 
 @pytest.fixture
 def sessions(daemon):
-    """The scripted daemon's sessions; a test may change them."""
-    names = ["alpha-1", "alpha-2", "beta-1"]
+    names = Sessions("alpha-1", "alpha-2", "beta-1")
 
     def get(seen):
         from ctxd_protocol.methods import SessionResult
@@ -33,8 +48,9 @@ def sessions(daemon):
     def page(seen):
         start = int(seen.params["cursor"] or 0)
         size = min(seen.params["limit"], 2)
-        rest = start + size < len(names)
-        return {"sessions": summaries(*names[start : start + size]), "next_cursor": str(start + size) if rest else None}
+        rows = names.summaries(seen.params["state"])
+        rest = start + size < len(rows)
+        return {"sessions": rows[start : start + size], "next_cursor": str(start + size) if rest else None}
 
     daemon.script["session.get"] = get
     daemon.script["session.list"] = page
@@ -54,16 +70,19 @@ def test_a_session_is_taken_by_its_id_or_a_unique_prefix_of_it(scripted, daemon,
 
 
 def test_a_prefix_that_fits_several_is_a_conflict_and_one_that_fits_none_is_not_found(scripted, daemon, sessions):
-    assert meant(scripted, daemon, "alpha") == (4, "ctx: 'alpha' fits alpha-1, alpha-2; type more of it\n")
-    assert meant(scripted, daemon, "gamma") == (3, "ctx: there is no session gamma\n")
+    assert meant(scripted, daemon, "alpha") == (4, "ctx: ambiguous prefix 'alpha': alpha-1, alpha-2; add characters\n")
+    assert meant(scripted, daemon, "gamma") == (
+        3, "ctx: no such session: gamma; ctx session ls lists them\n",
+    )  # fmt: skip
 
 
-def test_without_a_session_the_variable_says_it_and_then_there_must_be_only_one(
+@pytest.mark.requirement("CLI-10")
+def test_without_a_session_the_variable_names_it_and_then_the_only_open_one_is_taken(
     scripted, daemon, sessions, monkeypatch
 ):
     code, line = meant(scripted, daemon)
     assert code == 2
-    assert line == "ctx: there are several sessions: alpha-1, alpha-2; name one, or set CTXD_SESSION\n"
+    assert line == "ctx: several sessions are open: alpha-1, alpha-2, beta-1; name one, or set CTXD_SESSION\n"
     monkeypatch.setenv("CTXD_SESSION", "beta")
     assert meant(scripted, daemon) == "beta-1"
     monkeypatch.delenv("CTXD_SESSION")
@@ -71,9 +90,27 @@ def test_without_a_session_the_variable_says_it_and_then_there_must_be_only_one(
     assert meant(scripted, daemon) == "only"
 
 
-def test_without_any_session_that_is_said_with_how_to_make_one(scripted, daemon, sessions):
+def test_a_closed_session_is_no_default(scripted, daemon, sessions):
+    sessions.closed.add("alpha-1")
+    sessions.closed.add("beta-1")
+    assert meant(scripted, daemon) == "alpha-2"
+
+
+@pytest.mark.requirement("CLI-10")
+def test_of_several_open_sessions_the_one_at_the_current_directory_is_the_default(
+    scripted, daemon, sessions, tmp_path, monkeypatch
+):
+    (tmp_path / "work" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work" / "inner")
+    sessions.workdirs |= {"alpha-1": str(tmp_path), "alpha-2": str(tmp_path / "work"), "beta-1": str(tmp_path / "wor")}
+    assert meant(scripted, daemon) == "alpha-2"
+
+
+def test_without_an_open_session_the_remedy_starts_one(scripted, daemon, sessions):
     sessions.clear()
-    assert meant(scripted, daemon) == (3, "ctx: there is no session; make one: ctx session new AGENT\n")
+    assert meant(scripted, daemon) == (
+        3, "ctx: there is no open session; start one: ctx session new AGENT; ctx session ls lists closed ones\n",
+    )  # fmt: skip
 
 
 def test_on_a_socket_that_may_not_list_sessions_its_own_is_taken(scripted, daemon):
@@ -105,6 +142,7 @@ def test_a_path_without_a_session_is_a_usage_error(scripted, daemon, sessions):
 NOW = 1_800_000_000_000
 
 
+@pytest.mark.requirement("CLI-11")
 @pytest.mark.parametrize(
     ("text", "ms"),
     [
@@ -112,12 +150,17 @@ NOW = 1_800_000_000_000
         ("90s", NOW - 90_000),
         ("1.5h", NOW - 5_400_000),
         ("2 d ago", NOW - 172_800_000),
+        ("2 hours ago", NOW - 7_200_000),
+        ("1 Hour ago", NOW - 3_600_000),
+        ("10 min", NOW - 600_000),
+        ("now", NOW),
+        ("yesterday", NOW - 86_400_000),
         ("250ms", NOW - 250),
         ("2026-05-01T12:00:00Z", 1_777_636_800_000),
         ("2026-05-01T12:00:00.250+02:00", 1_777_629_600_250),
     ],
 )
-def test_a_point_in_time_is_a_number_an_age_or_a_date(text, ms):
+def test_a_time_is_a_word_a_number_an_age_or_a_date(text, ms):
     assert moment_ms(text, NOW) == ms
 
 
@@ -125,8 +168,10 @@ def test_a_point_in_time_is_a_number_an_age_or_a_date(text, ms):
     "text",
     [
         "",
-        "yesterday",
+        "tomorrow",
         "2x",
+        "25:00",
+        "yesterday 9",
         "-3h",
         "2026-13-01",
         "9" * 20,
@@ -137,9 +182,21 @@ def test_a_point_in_time_is_a_number_an_age_or_a_date(text, ms):
         "0001-01-01",
     ],
 )
-def test_anything_else_is_no_point_in_time(text):
-    with pytest.raises(Stop, match="no point in time"):
+def test_anything_else_is_an_invalid_time(text):
+    with pytest.raises(Stop, match="invalid time"):
         moment_ms(text, NOW)
+
+
+@pytest.mark.requirement("CLI-11")
+def test_a_time_of_day_is_the_latest_one_that_is_past():
+    day = datetime.fromtimestamp(NOW / 1000).replace(hour=13, minute=0, second=0, microsecond=0)
+    now_ms = round(day.timestamp() * 1000)
+    for text, expected in (
+        ("12:59", day - timedelta(minutes=1)),
+        ("13:01", day - timedelta(hours=23, minutes=59)),
+        ("yesterday 12:59:30", day - timedelta(days=1, seconds=30)),
+    ):
+        assert moment_ms(text, now_ms) == round(expected.timestamp() * 1000), text
 
 
 def sizes(tokens):
