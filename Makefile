@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The many processes that tests start would each compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test nightly bench check lock clean setup
+.PHONY: demo test nightly bench check generate lock clean setup
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.spec.status --check
+	$(BIN)/python protocol/generate.py --check
+
+generate: setup
+	$(BIN)/python protocol/generate.py
 
 lock:
 	$(PYTHON) -m venv .venv-lock

@@ -13,7 +13,7 @@ import msgspec
 import uvloop
 
 from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.methods import ContextCurrentParams
+from ctxd_protocol.methods.context import ContextCurrentParams
 
 
 class Request(msgspec.Struct):

@@ -6,9 +6,10 @@ A fault is told by its symbolic code, from the closed table in ``ctxd_protocol.e
 
 from typing import Final
 
-from ctxd_protocol.errors import ERRORS, Outcome
+from ctxd_protocol.error_codes import ErrorCode
+from ctxd_protocol.errors import Outcome
 
-REMEDIES: Final = {
+REMEDIES: Final[dict[ErrorCode, str]] = {
     "draining": "Connect again when it is back.",
     "store_backlog_full": "Send it again a little later, with the same op_id.",
     "store_unavailable": "Start the XTDB node, or wait until it answers; ctxd doctor says how it is.",
@@ -29,14 +30,13 @@ class CtxdError(Exception):
 
     def __init__(
         self,
-        code: str,
+        code: ErrorCode,
         message: str,
         *,
         hint: str = "",
         retry_after_ms: int | None = None,
         outcome: Outcome | None = None,
     ) -> None:
-        assert code in ERRORS, f"{code!r} is not in the closed table of error codes"
         super().__init__(message)
         self.code = code
         self.message = message

@@ -8,14 +8,13 @@ import time
 from typing import TypeVar
 
 from ctxd_client import retry as retries
-from ctxd_client.calls import daemon
 from ctxd_client.channel import Channel
 from ctxd_client.errors import CallFailed, Closed, ConnectionLost, InvalidCall, Unavailable
 from ctxd_client.failures import late, unreachable
 from ctxd_client.paths import SocketPlace
 from ctxd_client.retry import Retry
 from ctxd_client.wire import Call
-from ctxd_protocol.methods import HelloResult
+from ctxd_protocol.methods.daemon import HelloParams, HelloResult
 from ctxd_protocol.objects import Receipt
 
 R = TypeVar("R")
@@ -68,7 +67,7 @@ class BlockingLink:
                     self.open(deadline)
                 return
             except TimeoutError:
-                raise late(self.place, daemon.hello(), limit) from None
+                raise late(self.place, Call("hello", HelloParams(), HelloResult), limit) from None
             except Unavailable as error:
                 pause = retries.pause_s(error, attempt, limit)
                 if time.monotonic() + pause > last_try:
@@ -123,7 +122,8 @@ class BlockingLink:
     def _greet(self, channel: Channel, deadline: float | None) -> None:
         name, version = self.client
         known = None if self.hello is None else self.hello.journal
-        call = daemon.hello(client=name, version=version, last_receipt=self.last_receipt, journal=known)
+        params = HelloParams(client=name, version=version, last_receipt=self.last_receipt, journal=known)
+        call = Call("hello", params, HelloResult)
         try:
             self.hello = channel.call(call, deadline)
         except InvalidCall as error:

@@ -16,7 +16,7 @@ from ctxd_client import wire
 from ctxd_client.errors import CallFailed, ConnectionLost
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods import NoticeEvent
+from ctxd_protocol.methods.events import NoticeEvent
 
 RECEIVE_BYTES: Final = 256 * 1024
 """Bytes taken from the socket at once. Larger saves wake-ups on large answers; it is also what the kernel buffers at

@@ -4,7 +4,7 @@ Several notices may share one journal sequence, since one write can change sever
 sequence is remembered, so that reading that sequence again repeats nothing and misses nothing.
 """
 
-from ctxd_protocol.methods import NoticesResult
+from ctxd_protocol.methods.sessions import NoticesResult
 from ctxd_protocol.sessions import Notice
 
 

@@ -6,7 +6,7 @@ the message is for people. The set is closed: every code of ``ctxd_protocol.erro
 
 from typing import Final
 
-from ctxd_protocol.errors import ErrorObject, Outcome
+from ctxd_protocol.errors import ERRORS, Category, ErrorObject, Outcome
 
 
 class CallFailed(Exception):
@@ -102,64 +102,27 @@ class DaemonFault(CallFailed):
     """The daemon failed in a way that calling again does not mend. Read its log; run ``ctx doctor``."""
 
 
-CLASSES: Final[dict[str, type[CallFailed]]] = {
-    "parse_error": InvalidCall,
-    "invalid_request": InvalidCall,
-    "frame_too_large": TooLarge,
-    "duplicate_id": InvalidCall,
-    "batch_too_large": TooLarge,
-    "method_not_found": InvalidCall,
-    "invalid_params": InvalidCall,
-    "internal_error": DaemonFault,
-    "cancelled": Unavailable,
-    "unauthorized": Forbidden,
-    "session_not_found": NotFound,
-    "object_not_found": NotFound,
-    "assembly_not_found": NotFound,
-    "file_not_found": NotFound,
-    "subscription_not_found": NotFound,
-    "sandbox_not_found": NotFound,
-    "session_exists": Conflict,
-    "principal_exists": Conflict,
-    "idempotency_mismatch": Conflict,
-    "toolcall_conflict": Conflict,
-    "ambiguous_id": Conflict,
-    "invalid_path": InvalidCall,
-    "path_escapes_mount": Forbidden,
-    "session_not_active": InvalidState,
-    "session_closed": InvalidState,
-    "session_in_sandbox": InvalidState,
-    "not_in_index": InvalidState,
-    "not_in_pool": InvalidState,
-    "not_active": InvalidState,
-    "not_pinned": InvalidState,
-    "infrastructure_object": InvalidState,
-    "content_unavailable": InvalidState,
-    "purged": InvalidState,
-    "source_unreachable": Unavailable,
+CLASSES: Final[dict[Category, type[CallFailed]]] = {
+    "not_found": NotFound,
+    "conflict": Conflict,
+    "invalid_state": InvalidState,
+    "invalid_call": InvalidCall,
     "too_large": TooLarge,
-    "unsupported": InvalidCall,
-    "rate_limited": Unavailable,
-    "quota_exceeded": Unavailable,
-    "draining": Unavailable,
-    "store_backlog_full": Unavailable,
-    "disk_full": Unavailable,
-    "corrupt": DaemonFault,
-    "timeout": TimedOut,
-    "data_loss": DaemonFault,
-    "store_failed": Unavailable,
-    "store_unavailable": Unavailable,
-    "session_owned_elsewhere": InvalidState,
+    "forbidden": Forbidden,
+    "unavailable": Unavailable,
+    "timed_out": TimedOut,
+    "daemon_fault": DaemonFault,
 }
-"""The class of every code that a daemon can send."""
+"""The class of each category of codes."""
 
 
 def from_wire(error: ErrorObject, method: str) -> CallFailed:
-    """The exception for an error that the daemon answered to ``method``. A code of a newer daemon is a
-    ``DaemonFault``."""
+    """The exception for an error that the daemon returned for ``method``. A code of a newer daemon is a
+    ``DaemonFault``, or ``Unavailable`` if it is retryable."""
     data = error.data
-    unknown = Unavailable if data.retryable else DaemonFault
-    return CLASSES.get(data.code, unknown)(
+    known = ERRORS.get(data.code)  # type: ignore[call-overload]
+    kind = CLASSES[known.category] if known else Unavailable if data.retryable else DaemonFault
+    return kind(
         error.message,
         code=data.code,
         hint=data.hint,

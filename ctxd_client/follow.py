@@ -11,13 +11,15 @@ from typing import Final, Self
 
 import anyio
 
-from ctxd_client.calls import daemon, sessions
 from ctxd_client.connection import Connection
 from ctxd_client.cursor import Cursor
 from ctxd_client.errors import CallFailed
 from ctxd_client.link import Link
+from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods import NoticeEvent
+from ctxd_protocol.methods.events import NoticeEvent, SubscribeParams, SubscribeResult, UnsubscribeParams
+from ctxd_protocol.methods.row import WriteResult
+from ctxd_protocol.methods.sessions import NoticesParams, NoticesResult
 from ctxd_protocol.sessions import Notice
 
 QUEUE_MAX: Final = 1000
@@ -66,7 +68,9 @@ class Notices:
         if connection.usable:
             with anyio.move_on_after(UNSUBSCRIBE_S_MAX, shield=True):
                 try:
-                    await connection.call(daemon.events_unsubscribe(subscription))
+                    await connection.call(
+                        Call("events.unsubscribe", UnsubscribeParams(subscription=subscription), WriteResult)
+                    )
                 except CallFailed:
                     return  # the connection or the subscription is gone already
 
@@ -103,14 +107,20 @@ class Notices:
             await self._subscribe()
         assert self._cursor is not None, "a subscription has a place in the journal"
         page = await self._link.call(
-            sessions.session_notices(self._session, after=self._cursor.reread_from, limit=PAGE_ITEMS_MAX)
+            Call(
+                "session.notices",
+                NoticesParams(session=self._session, after=self._cursor.reread_from, limit=PAGE_ITEMS_MAX),
+                NoticesResult,
+            )
         )
         self._backlog.extend(page.notices)
         if not self._cursor.more_behind(page, PAGE_ITEMS_MAX):
             self._gaps_closed = gaps
 
     async def _subscribe(self) -> None:
-        result, connection = await self._link.call_on(daemon.events_subscribe(self._session))
+        result, connection = await self._link.call_on(
+            Call("events.subscribe", SubscribeParams(session=self._session), SubscribeResult)
+        )
         self._subscribed = (connection, result.subscription)
         if self._cursor is None or result.after < self._cursor.after:
             # Behind what was seen: it is another journal, and what is in it is all new.

@@ -12,14 +12,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ctxd_client import retry as retries
-from ctxd_client.calls import daemon
 from ctxd_client.connection import Connection
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
 from ctxd_client.failures import late, unreachable
 from ctxd_client.paths import SocketPlace
 from ctxd_client.retry import Retry
 from ctxd_client.wire import Call
-from ctxd_protocol.methods import HelloResult, NoticeEvent
+from ctxd_protocol.methods.daemon import HelloParams, HelloResult
+from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.objects import Receipt
 
 R = TypeVar("R")
@@ -90,7 +90,7 @@ class Link:
                 if not isinstance(failure, Unavailable) or anyio.current_time() + pause > last_try:
                     break
                 await anyio.sleep(pause)
-        raise failure or late(self.place, daemon.hello(), limit)
+        raise failure or late(self.place, Call("hello", HelloParams(), HelloResult), limit)
 
     async def open(self) -> Connection:
         """A usable connection: the one in use, or a new one after hello.
@@ -158,7 +158,8 @@ class Link:
     async def _greet(self, connection: Connection) -> None:
         name, version = self._client
         known = None if self.hello is None else self.hello.journal
-        call = daemon.hello(client=name, version=version, last_receipt=self.last_receipt, journal=known)
+        params = HelloParams(client=name, version=version, last_receipt=self.last_receipt, journal=known)
+        call = Call("hello", params, HelloResult)
         try:
             self.hello = await connection.call(call)
         except InvalidCall as error:

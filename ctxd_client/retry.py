@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ctxd_client.errors import CallFailed, ConnectFailed, ConnectionLost, Unavailable
-from ctxd_protocol.methods import Method
+from ctxd_protocol.methods.row import Method
 
 PASSING: Final = frozenset({"draining", "rate_limited", "store_backlog_full", "store_failed"})
 """Codes that pass within seconds by themselves: another daemon takes over, or a queue empties."""
@@ -48,7 +48,7 @@ def may_repeat(error: CallFailed, method: Method) -> bool:
     """Whether ``method`` should be called again after ``error``, time allowing."""
     if isinstance(error, ConnectFailed | ConnectionLost):
         return True  # what the table calls not idempotent, a subscription, died with its connection
-    if not (error.retryable and method.idempotent):
+    if not (error.retryable and method.resend_safe):
         return False
     return error.code in PASSING or error.retry_after_ms is not None or error.outcome == "unknown"
 

@@ -3,29 +3,29 @@
 Owns one connection, used by one thread at a time: calls of other threads wait their turn under their own deadline.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar
 
+from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
 from ctxd_client.blocking import BlockingLink
-from ctxd_client.calls import context, daemon, handle, membership, objects, recording, sandboxes, sessions
-from ctxd_client.calls.handle import ToolRecorded
 from ctxd_client.channel import Channel
 from ctxd_client.cursor import Cursor
 from ctxd_client.errors import CallFailed, Conflict, ConnectionLost
 from ctxd_client.paths import find_socket
 from ctxd_client.retry import Retry
-from ctxd_client.signatures import shown_as
+from ctxd_client.values import ToolRecorded, as_mounts, split_content, toolcall_id
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods import HelloResult
+from ctxd_protocol.methods.daemon import HelloResult
+from ctxd_protocol.methods.files import FileIndexResult
+from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, Mount, Notice
+from ctxd_protocol.sessions import Collapse, Message, Mount, Notice
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -56,23 +56,7 @@ def connect_sync(
         link.close()
 
 
-def _blocking(make: Callable[P, Call[R]]) -> "Callable[Concatenate[SyncClient, P], R]":
-    @shown_as(make, awaited=False)
-    def method(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.call(make(*args, **kwargs))
-
-    return method
-
-
-def _of_session(make: Callable[Concatenate[str, P], Call[R]]) -> "Callable[Concatenate[SyncSession, P], R]":
-    @shown_as(make, bound=1, awaited=False)
-    def method(self: "SyncSession", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.client.call(make(self.id, *args, **kwargs))
-
-    return method
-
-
-class SyncClient:
+class SyncClient(SyncClientMethods):
     """Calls to one daemon. Comes from ``connect_sync``; threads may share it, and take turns.
 
     Every method raises ``CallFailed`` as one of its kinds. A write is applied once, however often it had to be sent.
@@ -105,7 +89,7 @@ class SyncClient:
         return SyncClient(self._link, replace(self._retry, deadline_s=deadline_s))
 
     def call(self, call: Call[R]) -> R:
-        """Make a call that one of the functions in ``calls/`` built; every other method ends here."""
+        """Make ``call`` and return its result; every other method ends here."""
         return self._link.call(call, self._retry)
 
     def follow(self, session: str, *, after: int | None = None) -> Generator[Notice, None, None]:
@@ -166,7 +150,7 @@ class SyncClient:
                     workdir=workdir,
                     filesystem_id=filesystem_id,
                     detect_filesystems=detect_filesystems,
-                    mounts=handle.as_mounts(mounts),
+                    mounts=as_mounts(mounts),
                     collapse=collapse,
                     budget_tokens=budget_tokens,
                     labels=labels,
@@ -181,90 +165,45 @@ class SyncClient:
             raise TypeError("name a session, or an agent to make one for")
         return SyncSession(self, (self.session_get(session)).session.session)
 
-    hello = _blocking(daemon.hello)
-    rpc_discover = _blocking(daemon.rpc_discover)
-    daemon_status = _blocking(daemon.daemon_status)
-    session_create = _blocking(sessions.session_create)
-    session_configure = _blocking(sessions.session_configure)
-    session_list = _blocking(sessions.session_list)
-    session_get = _blocking(sessions.session_get)
-    session_owner = _blocking(sessions.session_owner)
-    session_pause = _blocking(sessions.session_pause)
-    session_resume = _blocking(sessions.session_resume)
-    session_close = _blocking(sessions.session_close)
-    session_append = _blocking(sessions.session_append)
-    session_set_system_prompt = _blocking(sessions.session_set_system_prompt)
-    session_chat = _blocking(sessions.session_chat)
-    session_export = _blocking(sessions.session_export)
-    session_activate = _blocking(membership.session_activate)
-    session_deactivate = _blocking(membership.session_deactivate)
-    session_pin = _blocking(membership.session_pin)
-    session_unpin = _blocking(membership.session_unpin)
-    session_pool_add = _blocking(membership.session_pool_add)
-    session_pool_remove = _blocking(membership.session_pool_remove)
-    session_notices = _blocking(sessions.session_notices)
-    toolcall_record = _blocking(recording.toolcall_record)
-    tool_observe = _blocking(recording.tool_observe)
-    file_index = _blocking(recording.file_index)
-    file_discover = _blocking(recording.file_discover)
-    file_resolve = _blocking(recording.file_resolve)
-    mount_detect = _blocking(recording.mount_detect)
-    object_get = _blocking(objects.object_get)
-    object_bulk = _blocking(objects.object_bulk)
-    object_history = _blocking(objects.object_history)
-    object_list = _blocking(objects.object_list)
-    object_sessions = _blocking(objects.object_sessions)
-    object_purge = _blocking(objects.object_purge)
-    object_scan = _blocking(objects.object_scan)
-    context_current = _blocking(context.context_current)
-    context_assemble = _blocking(context.context_assemble)
-    context_plan = _blocking(context.context_plan)
-    context_show = _blocking(context.context_show)
-    context_list = _blocking(context.context_list)
-    events_subscribe = _blocking(daemon.events_subscribe)
-    events_unsubscribe = _blocking(daemon.events_unsubscribe)
-    sandbox_register = _blocking(sandboxes.sandbox_register)
-    sandbox_renew = _blocking(sandboxes.sandbox_renew)
-    sandbox_release = _blocking(sandboxes.sandbox_release)
-    sandbox_list = _blocking(sandboxes.sandbox_list)
-    tracker_list = _blocking(daemon.tracker_list)
 
-
-class SyncSession:
+class SyncSession(SyncSessionMethods):
     """One session's handle: the calls that concern it, without its id. Comes from ``SyncClient.session``."""
 
     def __init__(self, client: SyncClient, id: str) -> None:
+        super().__init__(client, id)
         self.client = client
-        self.id = id
 
-    user = _of_session(handle.user)
-    assistant = _of_session(handle.assistant)
-    append = _of_session(sessions.session_append)
-    set_system_prompt = _of_session(sessions.session_set_system_prompt)
-    chat = _of_session(sessions.session_chat)
-    record = _of_session(recording.toolcall_record)
-    observe = _of_session(recording.tool_observe)
-    read = _of_session(handle.read)
-    edited = _of_session(handle.edited)
-    discover = _of_session(recording.file_discover)
-    resolve = _of_session(recording.file_resolve)
-    activate = _of_session(membership.session_activate)
-    deactivate = _of_session(membership.session_deactivate)
-    pin = _of_session(membership.session_pin)
-    unpin = _of_session(membership.session_unpin)
-    pool_add = _of_session(membership.session_pool_add)
-    pool_remove = _of_session(membership.session_pool_remove)
-    assemble = _of_session(context.context_assemble)
-    plan = _of_session(context.context_plan)
-    show = _of_session(context.context_show)
-    assemblies = _of_session(context.context_list)
-    current = _of_session(handle.current)
-    notices = _of_session(sessions.session_notices)
-    view = _of_session(sessions.session_get)
-    configure = _of_session(sessions.session_configure)
-    pause = _of_session(sessions.session_pause)
-    resume = _of_session(sessions.session_resume)
-    close = _of_session(sessions.session_close)
+    def user(self, text: str, *, meta: dict[str, Any] | None = None, op_id: str | None = None) -> SessionAppendResult:
+        """Add a user message, which starts a turn.
+
+        Example: ``s.user("fix the bug")``
+        """
+        return self.append([Message(role="user", content=text, meta=meta)], op_id=op_id)
+
+    def assistant(
+        self, text: str, *, meta: dict[str, Any] | None = None, op_id: str | None = None
+    ) -> SessionAppendResult:
+        """Add a reply of the model; ``meta`` keeps model, usage and the like.
+
+        Example: ``s.assistant("Fixed.", meta={"model": "m-1"})``
+        """
+        return self.append([Message(role="assistant", content=text, meta=meta)], op_id=op_id)
+
+    def read(self, path: str, *, content: str | bytes | None = None, op_id: str | None = None) -> FileIndexResult:
+        """Record that the agent read the file at ``path``, as it names it. Without content the daemon reads the file.
+
+        Example: ``s.read("/workspace/a.py")``
+        """
+        text, encoded = split_content(content)
+        return self.client.file_index(self.id, path, content=text, content_base64=encoded, cause="read", op_id=op_id)
+
+    def edited(self, path: str, *, content: str | bytes | None = None, op_id: str | None = None) -> FileIndexResult:
+        """Record that the agent wrote the file at ``path``. Without content the daemon reads the file.
+
+        Example: ``s.edited("/workspace/a.py")``
+        """
+        text, encoded = split_content(content)
+        return self.client.file_index(self.id, path, content=text, content_base64=encoded, cause="edit", op_id=op_id)
 
     def tool(
         self,
@@ -287,7 +226,7 @@ class SyncSession:
 
         Example: ``s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
         """
-        id = id or handle.toolcall_id()
+        id = id or toolcall_id()
         record = self.record(id, tool, output, args=args, args_display=args_display, status=status, file_refs=file_refs)
         try:
             observed = self.observe(command, output, cwd=cwd) if command is not None else None

@@ -11,7 +11,9 @@ from ctxd_client.errors import CallFailed, DaemonFault, InvalidCall, TooLarge, f
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.framing import FrameDecoder, FrameFault
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
-from ctxd_protocol.methods import METHODS, NoticeEvent, Params
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.events import NoticeEvent
+from ctxd_protocol.methods.row import Params
 
 ANSWER_BYTES_MAX: Final = 8 * FRAME_BYTES_HOST_MAX
 """Bytes of one line from the daemon. Only guards this process's memory: a whole context with blocks may far exceed a

@@ -9,7 +9,7 @@ from ctxd.cli.resolve import object_id, session_id
 from ctxd.command_line import Command
 from ctxd.screen import cell
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.methods import MembershipResult
+from ctxd_protocol.methods.sessions import MembershipResult
 
 _objects = click.argument("objects", nargs=-1, required=True, metavar="OBJECT...")
 

@@ -11,7 +11,8 @@ from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command, Stop
 from ctxd_client.wire import Call
-from ctxd_protocol.methods import METHODS, Params
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.row import Params
 
 
 def _completed(_: click.Context, __: click.Parameter, begun: str) -> list[str]:

@@ -15,11 +15,11 @@ from ctxd.cli.transcript import markdown
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
 from ctxd.screen import cell
-from ctxd_client.calls.handle import as_mounts
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
+from ctxd_client.values import as_mounts
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods import SessionOwnerResult
+from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.sessions import SessionStatus, SessionView
 
 

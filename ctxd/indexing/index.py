@@ -29,7 +29,7 @@ from ctxd.objects.identity import file_id, observed
 from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.secrets.policy import DEFAULT
 from ctxd.sources.port import Missing, Present, Source
-from ctxd_protocol.methods import FileKind, FileOutcome
+from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.secrets import SecretPolicy
 

@@ -20,7 +20,7 @@ from ctxd.secrets.guard import Guard
 from ctxd.secrets.policy import captured_under
 from ctxd.sources.port import LEADS_OUT, Missing, Present, Reading, Special, Stamp, TooLarge, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.methods import FileKind
+from ctxd_protocol.methods.files import FileKind
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.secrets import SecretPolicy
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods import Capability
+from ctxd_protocol.methods.row import Capability
 
 
 def _never(callback: Callable[[], None]) -> None:

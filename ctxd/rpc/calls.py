@@ -23,7 +23,7 @@ from ctxd.rpc.lane import Lane
 from ctxd.store.writes import SUBMITTING, Accepted, Pending, Submitting
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, error_object, refuse
-from ctxd_protocol.methods import CancelParams
+from ctxd_protocol.methods.daemon import CancelParams
 
 _CANCEL: Final = msgspec.json.Decoder(CancelParams)
 _SINGLES: Final = 3

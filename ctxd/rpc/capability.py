@@ -6,8 +6,9 @@ What is not reached is not in a connection's table, so there is no check to forg
 from collections.abc import Iterable
 from typing import Final
 
-from ctxd_protocol.methods import METHODS, Capability
-from ctxd_protocol.sandboxes import GRANTS, Grant
+from ctxd_protocol.methods import GRANTS, METHODS
+from ctxd_protocol.methods.row import Capability
+from ctxd_protocol.sandboxes import Grant
 
 _LEVEL: Final[dict[Capability, int]] = {"observe": 0, "session": 1, "host": 2}
 

@@ -12,13 +12,9 @@ import msgspec
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.store.writes import Accepted
-from ctxd_protocol.methods import (
-    FileResolveParams,
-    FileResolveResult,
-    ObjectBulkResult,
-    ObjectGetResult,
-    SessionResult,
-)
+from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult
+from ctxd_protocol.methods.objects import ObjectBulkResult, ObjectGetResult
+from ctxd_protocol.methods.sessions import SessionResult
 from ctxd_protocol.objects import ObjectVersion
 from ctxd_protocol.sessions import Mount
 

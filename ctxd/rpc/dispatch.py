@@ -14,7 +14,8 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.capability import reachable
 from ctxd.rpc.faults import MalformedParams, params_error
 from ctxd.store.writes import Accepted
-from ctxd_protocol.methods import METHODS, Capability, Method
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.row import Capability, Method
 
 Answer = msgspec.Struct | Accepted | dict[str, Any] | Raw
 Handler = Callable[[Caller, Any], Answer | Coroutine[Any, Any, Answer]]

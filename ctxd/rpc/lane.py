@@ -17,10 +17,11 @@ from ctxd.rpc.meter import Meter
 from ctxd.rpc.peer import may_enter, peer_of
 from ctxd.rpc.rota import Order, Rota
 from ctxd.rpc.turns import Loop, Turns
+from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods import Capability
+from ctxd_protocol.methods.row import Capability
 
 _WRITES_MIN: Final = 4
 """Writes of one connection that may wait for their transaction however many others write: enough to pipeline."""
@@ -162,7 +163,7 @@ class Lane:
             message = f"there are {self.connections_max} connections already"
             hint = "Close idle connections, or connect again later."
             retry = self.timing.retry_after_ms
-            code = "rate_limited" if self.meter is None else "quota_exceeded"
+            code: ErrorCode = "rate_limited" if self.meter is None else "quota_exceeded"
             return error_object(code, message, hint=hint, retry_after_ms=retry)
         self.guests.add(guest)
         return self.standing.principal or f"uid:{peer.uid}", self.floor.next_number()

@@ -21,7 +21,6 @@ _ROUNDING_S: Final = 1e-6
 """Seconds that nobody waits for: what is left of a wait by rounding."""
 
 _DAY_S: Final = 86_400.0
-_MAKES_OBJECTS: Final = frozenset({"toolcall.record", "tool.observe", "file.index", "file.discover"})
 _NEVER_MS: Final = 60_000
 """Milliseconds after which to look again whether there is room for objects: none comes by itself."""
 
@@ -69,7 +68,8 @@ class Meter:
         if entry is None and request.method == "$/cancelRequest":
             return None
         writes = entry is not None and entry.writes
-        beyond = self._beyond(request, writes, in_flight)
+        makes_objects = entry is not None and entry.method.makes_objects
+        beyond = self._beyond(request, writes, makes_objects, in_flight)
         if beyond is None:
             return None
         self.refused += 1
@@ -82,7 +82,7 @@ class Meter:
             outcome="not_applied" if writes else None,
         )
 
-    def _beyond(self, request: Request, writes: bool, in_flight: int) -> tuple[str, float] | None:
+    def _beyond(self, request: Request, writes: bool, makes_objects: bool, in_flight: int) -> tuple[str, float] | None:
         quota, now = self._quota, self._now()
         if wait_s := self._calls.missing_s(1, now):
             return f"{quota.requests_per_s} calls a second", wait_s
@@ -94,7 +94,7 @@ class Meter:
                 return f"{quota.writes_per_s} writes a second", wait_s
             if wait_s := self._bytes.missing_s(size, now):
                 return f"{quota.write_bytes_per_day:,} bytes of writes a day", wait_s
-            if request.method in _MAKES_OBJECTS and self._objects() >= quota.objects:
+            if makes_objects and self._objects() >= quota.objects:
                 return f"{quota.objects:,} objects", _NEVER_MS / 1000
             self._writes.take(1)
             self._bytes.take(size)

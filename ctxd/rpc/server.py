@@ -23,7 +23,7 @@ from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.lane import Floor, Lane, Standing, Timing
 from ctxd.rpc.meter import Meter
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods import Capability
+from ctxd_protocol.methods.row import Capability
 
 CONNECTIONS_MAX: Final = 4096
 """Connections of one listener at once. More are refused politely; each costs a descriptor and some 10 KB."""

@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.objects.document import Document
 from ctxd.secrets.guard import Capture, Guard
-from ctxd_protocol.methods import ToolcallRecordParams
+from ctxd_protocol.methods.files import ToolcallRecordParams
 from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
 from ctxd_protocol.sessions import Message
 

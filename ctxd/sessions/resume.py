@@ -15,7 +15,7 @@ from ctxd.objects.document import Document
 from ctxd.objects.identity import is_file_id
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.state import SessionState
-from ctxd_protocol.methods import Reconciled
+from ctxd_protocol.methods.sessions import Reconciled
 
 PUTS_MAX: Final = 500
 """Versions of one write. More go in several writes, so that no single one holds up its neighbours' commit."""

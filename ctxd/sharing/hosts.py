@@ -26,7 +26,7 @@ from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog, shared_log
 from ctxd_protocol.ids import session_object_id
-from ctxd_protocol.methods import SessionOwnerResult
+from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.sessions import SessionSummary
 
 STEPS_MAX: Final = 5

@@ -20,6 +20,7 @@ from ctxd.store.committer import Committer
 from ctxd.store.queue import Entry, Queue
 from ctxd.store.state import Health
 from ctxd.store.writes import Pending, note_submitted
+from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.objects import Receipt
 
 Outcome = Literal["not_applied", "unknown"]
@@ -258,7 +259,7 @@ class GroupCommit:
         batches = (self._telling, *(ended[0] for ended in self._ended), self._flushing)
         return [entry for batch in batches for entry in batch if not entry.pending.done]
 
-    def _fail(self, entries: Sequence[Entry], code: str, message: str, outcome: Outcome) -> None:
+    def _fail(self, entries: Sequence[Entry], code: ErrorCode, message: str, outcome: Outcome) -> None:
         if not entries:
             return
         self._lost(entries)

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from ctxd.errors import CtxdError
+from ctxd_protocol.error_codes import ErrorCode
 
 
 class Health:
@@ -12,7 +13,7 @@ class Health:
     def __init__(self) -> None:
         self.state: Literal["ok", "read_only", "failed"] = "ok"
         self.reason = ""
-        self._code = ""
+        self._code: ErrorCode | None = None
         self._draining = False
         self._closed = False
 
@@ -34,7 +35,7 @@ class Health:
     def resume(self) -> None:
         """The disk has room again."""
         if self.full:
-            self.state, self._code, self.reason = "ok", "", ""
+            self.state, self._code, self.reason = "ok", None, ""
 
     def lose(self, reason: str) -> None:
         """The journal is behind what was acknowledged, or damaged: nothing may be written on top of it."""

@@ -6,6 +6,8 @@ unfinished frame are held, whatever the peer sends.
 
 from typing import Final
 
+from ctxd_protocol.error_codes import ErrorCode
+
 _FOREIGN: Final = b"content-length:"
 
 
@@ -15,14 +17,14 @@ class FrameFault(Exception):
     ``code`` is the symbolic error code to answer, ``hint`` what the peer should do instead.
     """
 
-    code = "invalid_request"
+    code: ErrorCode = "invalid_request"
     hint = ""
 
 
 class FrameTooLarge(FrameFault):
     """A line is longer than the limit."""
 
-    code = "frame_too_large"
+    code: ErrorCode = "frame_too_large"
     hint = "Send larger text as several calls."
 
     def __init__(self, limit: int) -> None:

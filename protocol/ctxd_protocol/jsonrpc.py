@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ERRORS, ErrorData, ErrorObject
 from ctxd_protocol.limits import BATCH_MAX, DEPTH_MAX, REQUEST_ID_BYTES_MAX, SAFE_INTEGER_MAX
 
@@ -90,8 +91,8 @@ _MEMBERS: Final = ("jsonrpc", "method", "id", "params")
 _QUOTED_MEMBERS: Final = tuple(f'"{name}"'.encode() for name in _MEMBERS)
 
 
-def error_object(code: str, message: str, *, hint: str = "", **data: Any) -> ErrorObject:  # noqa: ANN401 - ErrorData's
-    """The error object for ``code``, a key of ``ERRORS``; ``data`` gives further fields of ``ErrorData``."""
+def error_object(code: ErrorCode, message: str, *, hint: str = "", **data: Any) -> ErrorObject:  # noqa: ANN401 - ErrorData's
+    """The error object for ``code``; ``data`` gives further fields of ``ErrorData``."""
     kind = ERRORS[code]
     return ErrorObject(
         code=kind.number, message=message, data=ErrorData(code=code, hint=hint, retryable=kind.retryable, **data)

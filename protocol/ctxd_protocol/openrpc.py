@@ -1,18 +1,19 @@
-"""The OpenRPC document of the API, and what of it a new version may not take away.
+"""The OpenRPC document of the API, and the check for breaking changes between two of them.
 
-Owns the way from the method table to the document that ``rpc.discover`` answers and that is kept in ``protocol/``.
-Promise: the same table gives the same bytes.
+``rpc.discover`` returns the document, and ``protocol/openrpc.json`` keeps it. The same table gives the same bytes.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from msgspec import NODEFAULT
+from msgspec.inspect import IntType, LiteralType, NoneType, StructType, UnionType, VarTupleType
 
+from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ERRORS
-from ctxd_protocol.methods import METHODS, NOTIFICATIONS, Method
+from ctxd_protocol.methods import METHODS, NOTIFICATIONS
+from ctxd_protocol.methods.row import Method
 from ctxd_protocol.version import PROTOCOL_VERSIONS
 
 _REF: Final = "#/components/schemas/{name}"
@@ -27,6 +28,7 @@ def document() -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = dict(zip(map(id, types), schemas, strict=True))
     return {
+        "x-generated": "by `make generate` (protocol/generate.py); do not edit",
         "openrpc": "1.3.2",
         "info": {
             "title": "ctxd",
@@ -55,6 +57,7 @@ def _method(method: Method, components: dict[str, Any], result: dict[str, Any]) 
     return {
         "name": method.name,
         "summary": method.summary,
+        **({"description": "\n\n".join(method.documentation)} if method.documentation else {}),
         "paramStructure": "either",
         "params": [
             {
@@ -65,18 +68,64 @@ def _method(method: Method, components: dict[str, Any], result: dict[str, Any]) 
             for field in msgspec.structs.fields(method.params)
         ],
         "result": {"name": "result", "schema": result},
+        "errors": [{"$ref": f"#/components/errors/{code}"} for code in method.all_errors],
+        "examples": [_example(method)],
         "x-capability": method.capability,
+        **({"x-grant": method.grant} if method.grant else {}),
         "x-writes": method.writes,
     }
 
 
-def _error(code: str) -> dict[str, Any]:
+def _example(method: Method) -> dict[str, Any]:
+    return {
+        "name": method.name,
+        "params": [{"name": name, "value": value} for name, value in method.example.items()],
+        "result": {"name": "result", "value": _sample(msgspec.inspect.type_info(method.result), method.example)},
+    }
+
+
+_SCALARS: Final[dict[type, Any]] = {
+    msgspec.inspect.StrType: "...",
+    msgspec.inspect.FloatType: 0.5,
+    msgspec.inspect.BoolType: True,
+    msgspec.inspect.DictType: {},
+}
+
+
+def _sample(kind: msgspec.inspect.Type, known: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
+    """A valid value of a type; text members that are named in ``known`` have the value from there."""
+    match kind:
+        case StructType(fields=fields, tag=tag, tag_field=tag_field):
+            value: dict[str, Any] = {tag_field: tag} if tag_field else {}
+            for field in fields:
+                text = known.get(field.name) if isinstance(field.type, msgspec.inspect.StrType) else None
+                value[field.encode_name] = text if isinstance(text, str) else _sample(field.type, known)
+            return value
+        case UnionType(types=types):
+            return None if any(isinstance(each, NoneType) for each in types) else _sample(types[0], known)
+        case VarTupleType(item_type=item):
+            return [_sample(item, known)]
+        case IntType(ge=least):
+            return least or 1
+        case LiteralType(values=values):
+            return values[0]
+        case _:
+            return _SCALARS.get(type(kind))
+
+
+def _error(code: ErrorCode) -> dict[str, Any]:
     kind = ERRORS[code]
-    return {"code": kind.number, "message": code, "data": {"code": code, "retryable": kind.retryable}}
+    return {
+        "code": kind.number,
+        "message": code,
+        "data": {"code": code, "retryable": kind.retryable},
+        "x-category": kind.category,
+        "x-meaning": kind.meaning,
+    }
 
 
 def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What a client of ``old`` would trip over under ``new``, a sentence each; empty if nothing. Both are documents."""
+    """Changes from document ``old`` to ``new`` that break a client of ``old``, a sentence each."""
     found: list[str] = []
     methods = {method["name"]: method for method in new["methods"]}
     for was in old["methods"]:
@@ -126,11 +175,11 @@ _TIGHTER: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "maxItems": lambda was, now: now < was,
     "pattern": lambda was, now: now != was,
 }
-"""Bounds of what a client sends, and when a new one refuses what the old one took."""
+"""Bounds of sent values, each with the test that a new bound refuses values the old one accepted."""
 
 
 class _Comparison:
-    """Compares two schemas: of what the client ``sends``, or of what it receives."""
+    """Comparison of two schemas of values that the client ``sends``, or else receives."""
 
     def __init__(self, old: dict[str, Any], new: dict[str, Any], *, sends: bool) -> None:
         self._old = old["components"]["schemas"]
@@ -139,7 +188,7 @@ class _Comparison:
         self._seen: set[str] = set()
 
     def changes(self, was: dict[str, Any], now: dict[str, Any], where: str) -> list[str]:
-        """What breaks between ``was`` and ``now``, told with ``where`` they stand."""
+        """Breaking changes from ``was`` to ``now``, each with its place ``where``."""
         ref = was.get("$ref", "")
         if ref:
             if ref in self._seen:
@@ -197,7 +246,3 @@ def _kind(schema: dict[str, Any]) -> str:
 def _resolved(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     ref = schema.get("$ref")
     return schema if ref is None else dict(components[ref.rpartition("/")[2]])
-
-
-if __name__ == "__main__":
-    sys.stdout.buffer.write(rendered())

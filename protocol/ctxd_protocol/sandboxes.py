@@ -10,37 +10,7 @@ import msgspec
 from ctxd_protocol.sessions import Mount
 
 Grant = Literal["read", "record", "arrange", "files", "assemble", "prompt"]
-"""What a sandbox may do beside asking for its current context; ``GRANTS`` names the methods of each."""
-
-GRANTS: Final[dict[Grant, tuple[str, ...]]] = {
-    "read": (
-        "session.get",
-        "session.chat",
-        "session.notices",
-        "object.get",
-        "object.bulk",
-        "object.history",
-        "object.list",
-        "context.plan",
-        "context.show",
-        "context.list",
-        "events.subscribe",
-        "events.unsubscribe",
-    ),
-    "record": ("session.append", "toolcall.record"),
-    "arrange": (
-        "session.activate",
-        "session.deactivate",
-        "session.pin",
-        "session.unpin",
-        "session.pool_add",
-        "session.pool_remove",
-    ),
-    "files": ("file.index", "file.discover", "file.resolve", "tool.observe"),
-    "assemble": ("context.assemble",),
-    "prompt": ("session.set_system_prompt",),
-}
-"""The methods that each grant gives. Every method of capability ``session`` is in exactly one."""
+"""A set of methods that a sandbox may call besides ``context.current``; ``ctxd_protocol.methods.GRANTS`` lists them."""
 
 GRANTS_DEFAULT: Final[tuple[Grant, ...]] = ("read", "record", "arrange", "files", "assemble")
 """What a sandbox is granted unless its harness says otherwise: all but replacing its own system prompt."""

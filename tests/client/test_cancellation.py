@@ -5,9 +5,11 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from ctxd_client import connect
-from ctxd_client.calls import daemon as calls
 from ctxd_client.connection import Connection
+from ctxd_client.wire import Call
 from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods.row import Nothing
+from ctxd_protocol.status import DaemonStatus
 from tests.fakes.daemon import HELLO, HOLD
 
 pytestmark = pytest.mark.anyio
@@ -137,9 +139,9 @@ async def test_a_call_cancelled_while_its_line_goes_out_never_leaves_half_a_line
     connection = Connection(stream, on_event=lambda event: None)
     async with anyio.create_task_group() as group:
         group.start_soon(connection.run)
-        first = await begin(group, connection.call, calls.daemon_status())
+        first = await begin(group, connection.call, Call("daemon.status", Nothing(), DaemonStatus))
         await stream.sending.wait()
-        second = await begin(group, connection.call, calls.rpc_discover())
+        second = await begin(group, connection.call, Call("rpc.discover", Nothing(), dict))
         second.cancel()
         first.cancel()
         await anyio.wait_all_tasks_blocked()

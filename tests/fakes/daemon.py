@@ -17,7 +17,8 @@ import msgspec
 
 from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods import METHODS, HelloResult
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.daemon import HelloResult
 
 WAIT_S = 10.0
 """Seconds that a test waits for something to arrive before it fails."""

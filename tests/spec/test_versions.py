@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from ctxd_client import SyncClient, SyncSession, connect, connect_sync
-from ctxd_protocol.methods import FileIndexResult
+from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import Message
 from tests.client.running import Running

@@ -9,7 +9,7 @@ from ctxd.rpc.dispatch import Handler
 from ctxd.sessions.registry import Sessions
 from ctxd.store.writes import Accepted
 from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.methods import (
+from ctxd_protocol.methods.context import (
     AssembleParams,
     AssemblyListParams,
     AssemblyListResult,

@@ -10,7 +10,8 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.capability import reachable
 from ctxd.rpc.dispatch import Handler
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods import HelloParams, HelloResult, Nothing
+from ctxd_protocol.methods.daemon import HelloParams, HelloResult
+from ctxd_protocol.methods.row import Nothing
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.openrpc import document
 from ctxd_protocol.status import DaemonStatus

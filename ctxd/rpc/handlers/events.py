@@ -13,13 +13,8 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.notices import Subscription as Following
-from ctxd_protocol.methods import (
-    NoticeEvent,
-    SubscribeParams,
-    SubscribeResult,
-    UnsubscribeParams,
-    WriteResult,
-)
+from ctxd_protocol.methods.events import NoticeEvent, SubscribeParams, SubscribeResult, UnsubscribeParams
+from ctxd_protocol.methods.row import WriteResult
 from ctxd_protocol.sessions import Notice
 
 SUBSCRIPTIONS_MAX: Final = 64

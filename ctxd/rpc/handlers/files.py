@@ -30,7 +30,7 @@ from ctxd.sessions.segments import NOTHING, SessionDelta
 from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kept_result
 from ctxd.sessions.state import SessionState
 from ctxd.store.writes import Accepted
-from ctxd_protocol.methods import (
+from ctxd_protocol.methods.files import (
     Discovered,
     FileDiscoverParams,
     FileIndexParams,

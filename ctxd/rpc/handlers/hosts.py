@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
-from ctxd_protocol import methods as wire
+from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.sessions import SessionSummary
 
 if TYPE_CHECKING:

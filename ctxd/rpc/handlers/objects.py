@@ -17,8 +17,8 @@ from ctxd.sessions.object_reads import ListedObject, Objects, ReadTime
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Accepted
-from ctxd_protocol import methods as wire
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
+from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.objects import ObjectType, ObjectVersion
 
 _CURSOR = "Give next_cursor as it was."

@@ -20,8 +20,10 @@ from ctxd.sources.port import Limited
 from ctxd.sources.rights import User
 from ctxd.store.answers import Replay
 from ctxd.store.writes import Accepted, Pending, Write
-from ctxd_protocol import methods as wire
 from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.methods import sandboxes as wire
+from ctxd_protocol.methods.row import Nothing, WriteResult
+from ctxd_protocol.methods.sessions import SessionConfigureParams
 from ctxd_protocol.sessions import Mount
 
 _USER: Final = "uid:"
@@ -77,7 +79,7 @@ def keeping_mounts(handlers: dict[str, Handler], sandboxes: Sandboxes) -> dict[s
     """``handlers`` of sessions, of which none changes what a registered sandbox was given of the host."""
     configure = handlers["session.configure"]
 
-    def kept(caller: Caller, params: wire.SessionConfigureParams) -> Answer | Coroutine[Any, Any, Answer]:
+    def kept(caller: Caller, params: SessionConfigureParams) -> Answer | Coroutine[Any, Any, Answer]:
         if params.mounts is not None and sandboxes.confines(params.session):
             raise CtxdError(
                 "session_in_sandbox",
@@ -159,9 +161,9 @@ class _SandboxCalls:
             kept = kept_result(call, _Kept(params.sandbox))
             pending = await self._sandboxes.release(params.sandbox, _write(call, kept))
         first = None if replay is None else replay.receipt
-        return Accepted(pending, lambda receipt: wire.WriteResult(receipt=receipt or first))
+        return Accepted(pending, lambda receipt: WriteResult(receipt=receipt or first))
 
-    def list(self, _: Caller, params: wire.Nothing) -> wire.SandboxListResult:
+    def list(self, _: Caller, params: Nothing) -> wire.SandboxListResult:
         return wire.SandboxListResult(sandboxes=tuple(self._sandboxes.all()))
 
     async def _replay(self, call: WriteRequest) -> Replay | None:

@@ -21,8 +21,9 @@ from ctxd.sessions.purging import Proof, again, purge, purge_chat
 from ctxd.sessions.redaction import Found, merged, scanned, scanned_turn
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import WriteRequest, call_of
-from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
+from ctxd_protocol.methods import objects as wire
+from ctxd_protocol.methods.sessions import SessionExportParams, SessionExportResult
 from ctxd_protocol.objects import ObjectType
 
 _SCANNED_AT_ONCE: Final = 32
@@ -88,14 +89,14 @@ class _SecretCalls:
                     rows += await self._object(stored.document, history=params.history)
         return wire.ObjectScanResult(objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None)
 
-    async def export(self, _: Caller, params: wire.SessionExportParams) -> wire.SessionExportResult:
+    async def export(self, _: Caller, params: SessionExportParams) -> SessionExportResult:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
         # What was said may yet be lost; an export is kept by others.
         await self._store.settled()
         records, cursor = await self._exports.page(live, params.cursor, params.limit)
-        return wire.SessionExportResult(records=tuple(records), next_cursor=cursor)
+        return SessionExportResult(records=tuple(records), next_cursor=cursor)
 
     async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:
         """At most ``limit`` ids of objects from beyond ``after`` on: those of ``session``, else all, in which chats

@@ -27,8 +27,9 @@ from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kep
 from ctxd.sessions.state import SessionState
 from ctxd.store.answers import Replay
 from ctxd.store.writes import Accepted, Pending
-from ctxd_protocol import methods as wire
 from ctxd_protocol.ids import system_prompt_id
+from ctxd_protocol.methods import sessions as wire
+from ctxd_protocol.methods.row import WriteResult
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Message, SessionView, Turn
@@ -264,17 +265,17 @@ class _SessionCalls:
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)
             if replay is not None:
-                return again(replay, wire.WriteResult)
+                return again(replay, WriteResult)
             head = (await self._store.heads((id,)))[id]
             capture = self._sessions.guard.capture(live.settings.secrets)
             content = await off_loop(len(params.content), lambda: capture.text(params.content))
             document = system_prompt(params.session, content, capture.secrets)
             if head is not None and head.document.content_hash == document.content_hash:
-                return Accepted(live.barrier, lambda _: wire.WriteResult(receipt=None))
+                return Accepted(live.barrier, lambda _: WriteResult(receipt=None))
             floor = 0 if head is None else head.valid_time + 1
-            kept = kept_result(call, wire.WriteResult(receipt=None))
+            kept = kept_result(call, WriteResult(receipt=None))
             pending = live.commit(call, puts=(document,), floor_vt=floor, result=kept)
-            return Accepted(pending, lambda receipt: wire.WriteResult(receipt=receipt))
+            return Accepted(pending, lambda receipt: WriteResult(receipt=receipt))
 
     async def chat(self, _: Caller, params: wire.ChatParams) -> Accepted:
         live = await self._sessions.live(params.session)

@@ -22,7 +22,7 @@ from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kep
 from ctxd.store.answers import Missing
 from ctxd.store.writes import Accepted
 from ctxd_protocol.ids import chat_id, toolcall_alias
-from ctxd_protocol.methods import ToolcallRecordParams, ToolcallRecordResult
+from ctxd_protocol.methods.files import ToolcallRecordParams, ToolcallRecordResult
 
 
 def handlers(sessions: Sessions) -> dict[str, Handler]:

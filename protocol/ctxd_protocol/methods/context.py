@@ -1,22 +1,22 @@
-"""What ``context.*`` takes and answers."""
+"""Methods ``context.*``: the assembled context, now and as recorded."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
-from ctxd_protocol.context import AssemblyRecord, BudgetPlan
+from ctxd_protocol.context import AssembledContext, AssemblyRecord, BudgetPlan, CurrentContext
 from ctxd_protocol.ids import SessionIdText
-from ctxd_protocol.methods.parts import PageSize, Params, Result
+from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, Result
 
 
 class ContextCurrentParams(Params, frozen=True, kw_only=True):
-    """``session`` null: the connection's own session, or the only one there is."""
+    """A session; without ``session`` the connection's own, or the only one there is."""
 
     session: SessionIdText | None = None
 
 
 class AssembleParams(Params, frozen=True, kw_only=True):
-    """Whose context, and whether the answer carries its text and its blocks."""
+    """A session, and the parts of the result to include."""
 
     session: SessionIdText
     text: bool = True
@@ -24,20 +24,23 @@ class AssembleParams(Params, frozen=True, kw_only=True):
 
 
 class PlanParams(Params, frozen=True, kw_only=True):
-    """A budget to plan for; null takes the session's own."""
+    """A session and a budget. Without ``budget_tokens`` the session's own applies."""
 
     session: SessionIdText
     budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class PlanResult(Result, frozen=True, kw_only=True):
-    """The plan; nothing was changed."""
+    """The plan; nothing is changed."""
 
     plan: BudgetPlan
 
 
 class ShowParams(Params, frozen=True, kw_only=True):
-    """Exactly one of ``number`` (an assembly) and ``turn`` (its newest assembly); both null: the newest."""
+    """A recorded assembly.
+
+    By ``number``, or as the newest one of ``turn``; without either the newest of all.
+    """
 
     session: SessionIdText
     number: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -47,7 +50,7 @@ class ShowParams(Params, frozen=True, kw_only=True):
 
 
 class AssemblyListParams(Params, frozen=True, kw_only=True):
-    """Records with a number beyond ``after``."""
+    """A session; only records with a number above ``after`` are returned."""
 
     session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -55,7 +58,67 @@ class AssemblyListParams(Params, frozen=True, kw_only=True):
 
 
 class AssemblyListResult(Result, frozen=True, kw_only=True):
-    """Records in order; ``next_after`` null at the end."""
+    """Records in order; no ``next_after`` at the end."""
 
     assemblies: tuple[AssemblyRecord, ...]
     next_after: int | None
+
+
+ROWS: Final = (
+    Method(
+        name="context.current",
+        params=ContextCurrentParams,
+        result=CurrentContext,
+        access="observe",
+        handle="current",
+        summary="Get the id of the context that the agent works in.",
+        errors=("session_not_found",),
+        example={"session": "s1"},
+        shows=".context_id",
+    ),
+    Method(
+        name="context.assemble",
+        params=AssembleParams,
+        result=AssembledContext,
+        access="assemble",
+        writes=True,
+        handle="assemble",
+        summary="Assemble what the model sees now, and record it.",
+        errors=ACTIVE_ERRORS,
+        example={"session": "s1", "blocks": False},
+        shows=".text",
+    ),
+    Method(
+        name="context.plan",
+        params=PlanParams,
+        result=PlanResult,
+        access="read",
+        handle="plan",
+        summary="Compute what a token budget would drop, and why.",
+        errors=SESSION_ERRORS,
+        example={"session": "s1", "budget_tokens": 8000},
+        shows=".plan.dropped",
+    ),
+    Method(
+        name="context.show",
+        params=ShowParams,
+        result=AssembledContext,
+        access="read",
+        handle="show",
+        summary="Get a recorded assembly, byte for byte.",
+        errors=("session_not_found", "assembly_not_found", "purged"),
+        example={"session": "s1", "number": 1},
+        shows=".text",
+    ),
+    Method(
+        name="context.list",
+        params=AssemblyListParams,
+        result=AssemblyListResult,
+        access="read",
+        handle="assemblies",
+        summary="List a session's recorded assemblies.",
+        errors=("session_not_found",),
+        example={"session": "s1"},
+        shows=".assemblies",
+    ),
+)

@@ -1,12 +1,19 @@
-"""What calls to the daemon itself take and answer, and how a call is cancelled."""
+"""Methods of the daemon itself: greeting, API description, status; and the notification that cancels a call."""
+
+from typing import Any, Final
 
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods.parts import Params, Result
+from ctxd_protocol.methods.row import Method, Nothing, Params, Result
 from ctxd_protocol.objects import Receipt
+from ctxd_protocol.status import DaemonStatus
 
 
 class HelloParams(Params, frozen=True, kw_only=True):
-    """Who the client is, what it speaks, the newest receipt it holds, and the journal that receipt is of."""
+    """Identification of the client.
+
+    ``protocol``: the protocol versions that the client speaks. ``last_receipt``: the newest receipt that the client
+    holds, and ``journal`` the journal that it belongs to; the daemon compares them with its own journal.
+    """
 
     client: str = ""
     version: str = ""
@@ -16,9 +23,9 @@ class HelloParams(Params, frozen=True, kw_only=True):
 
 
 class HelloResult(Result, frozen=True, kw_only=True):
-    """Who the daemon is, the protocol version to speak, the methods and bounds of this connection.
+    """Identification of the daemon: the protocol version to speak, and the methods and limits of this connection.
 
-    ``journal`` names the journal that receipts are of: a new state directory or a restored backup is another one.
+    ``journal`` identifies the journal that receipts belong to: a new state directory or a restored backup has another.
     """
 
     server: str
@@ -31,6 +38,39 @@ class HelloResult(Result, frozen=True, kw_only=True):
 
 
 class CancelParams(Params, frozen=True, kw_only=True):
-    """Params of the notification ``$/cancelRequest``."""
+    """Parameters of the notification ``$/cancelRequest``."""
 
     id: int | str
+
+
+ROWS: Final = (
+    Method(
+        name="hello",
+        params=HelloParams,
+        result=HelloResult,
+        access="observe",
+        summary="Identify the client; learn versions, limits and methods.",
+        description="Optional: every method works without it.",
+        errors=("unsupported",),
+        example={"client": "demo", "version": "1.0"},
+        shows=".limits.frame_bytes",
+    ),
+    Method(
+        name="rpc.discover",
+        params=Nothing,
+        result=dict[str, Any],
+        access="observe",
+        summary="Get the OpenRPC document of this API.",
+        example={},
+        shows='["openrpc"]',
+    ),
+    Method(
+        name="daemon.status",
+        params=Nothing,
+        result=DaemonStatus,
+        access="host",
+        summary="Get the health and figures of the daemon.",
+        example={},
+        shows=".sessions_live",
+    ),
+)

@@ -1,23 +1,26 @@
-"""What ``events.*`` takes and answers, and what the daemon sends unasked."""
+"""Methods ``events.*``: subscriptions, and the notification that they send."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from ctxd_protocol.ids import SessionIdText
-from ctxd_protocol.methods.parts import Params, Result
+from ctxd_protocol.methods.row import Method, Params, Result, WriteResult
 from ctxd_protocol.sessions import Notice
 
 
 class SubscribeParams(Params, frozen=True, kw_only=True):
-    """Notices to ``session`` with a sequence above ``after`` come at once, later ones as they happen."""
+    """A session and a place in the journal.
+
+    Notices with a sequence above ``after`` are sent at once, later ones as they happen; without it only later ones.
+    """
 
     session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class SubscribeResult(Result, frozen=True, kw_only=True):
-    """``after``: the sequence from which notices will come."""
+    """The subscription's number on this connection, and the sequence that its notices start after."""
 
     subscription: int
     after: int
@@ -30,10 +33,36 @@ class UnsubscribeParams(Params, frozen=True, kw_only=True):
 
 
 class NoticeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Params of the notification ``events.notice``. ``missed`` true: the queue was full; read
-    ``session.notices`` again.
+    """Parameters of the notification ``events.notice``.
+
+    ``missed``: the queue was full and notices were dropped; read ``session.notices`` again.
     """
 
     subscription: int
     notice: Notice
     missed: bool = False
+
+
+ROWS: Final = (
+    Method(
+        name="events.subscribe",
+        params=SubscribeParams,
+        result=SubscribeResult,
+        access="read",
+        summary="Send a session's notices to this connection as notifications.",
+        description="In the client, ``follow`` is easier and survives a reconnect.",
+        errors=("session_not_found", "too_large"),
+        resend_safe=False,
+        example={"session": "s1"},
+        shows=".subscription",
+    ),
+    Method(
+        name="events.unsubscribe",
+        params=UnsubscribeParams,
+        result=WriteResult,
+        access="read",
+        summary="Stop a subscription of this connection.",
+        errors=("subscription_not_found",),
+        example={"subscription": 1},
+    ),
+)

@@ -1,18 +1,22 @@
-"""What ``toolcall.*``, ``tool.*``, ``file.*`` and ``mount.*`` take and answer."""
+"""Methods ``toolcall.*``, ``tool.*``, ``file.*``, ``mount.*`` and ``tracker.*``: tool calls and files."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from ctxd_protocol.ids import OpIdText, SessionIdText, ToolcallIdText
 from ctxd_protocol.limits import PATHS_MAX
-from ctxd_protocol.methods.parts import Params, PathText, Result
+from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, PathText, Result
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import Mount
+from ctxd_protocol.trackers import Tracker, TrackerState, Watching
 
 
 class ToolcallRecordParams(Params, frozen=True, kw_only=True):
-    """A tool call, its arguments as the harness had them, and its whole output."""
+    """A tool call and its whole output.
+
+    ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them.
+    """
 
     session: SessionIdText
     id: ToolcallIdText
@@ -26,7 +30,7 @@ class ToolcallRecordParams(Params, frozen=True, kw_only=True):
 
 
 class ToolcallRecordResult(Result, frozen=True, kw_only=True):
-    """The tool call's object, and the tool calls that were collapsed to make room for it."""
+    """The object of the tool call, and the tool calls collapsed to make room for it."""
 
     object: str
     outcome: Literal["created", "unchanged"]
@@ -35,8 +39,9 @@ class ToolcallRecordResult(Result, frozen=True, kw_only=True):
 
 
 class ToolObserveParams(Params, frozen=True, kw_only=True):
-    """``command`` is the shell command line as it ran in ``cwd`` (the session's workdir when null), ``output``
-    its output.
+    """A shell command line and its output.
+
+    ``cwd``: the directory it ran in, by default the session's workdir.
     """
 
     session: SessionIdText
@@ -47,7 +52,7 @@ class ToolObserveParams(Params, frozen=True, kw_only=True):
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One path that was looked at. ``outcome`` ``ignored`` makes no object and says why in ``reason``."""
+    """One path that was examined; with outcome ``ignored`` there is no object, and ``reason`` says why."""
 
     path: str
     outcome: Literal["created", "unchanged", "ignored"]
@@ -56,10 +61,10 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolObserveResult(Result, frozen=True, kw_only=True):
-    """Each path that was looked at, in order of appearance.
+    """Each path that was examined, in order of appearance.
 
-    ``tool.observe`` leaves out a name that may as well be a directory or a word and turned out to be no file. A name
-    that git prints from the top of its work tree has the path of the file there.
+    ``tool.observe`` leaves out a name that could be a directory or a word and is no file. A name that git prints
+    relative to the top of its work tree is reported with its path.
     """
 
     objects: tuple[Discovered, ...]
@@ -71,7 +76,10 @@ FileOutcome = Literal["created", "updated", "unchanged", "deleted", "orphaned"]
 
 
 class FileIndexParams(Params, frozen=True, kw_only=True):
-    """``content`` null lets the daemon read the file. ``content_base64`` is for bytes that are not UTF-8."""
+    """A file as the agent names it.
+
+    Without content the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8.
+    """
 
     session: SessionIdText
     path: PathText
@@ -82,7 +90,7 @@ class FileIndexParams(Params, frozen=True, kw_only=True):
 
 
 class FileIndexResult(Result, frozen=True, kw_only=True):
-    """What became of the file's object; ``char_count`` is in code points, 0 without text."""
+    """The outcome for the file; ``char_count`` is in code points, 0 without text."""
 
     object: str
     outcome: FileOutcome
@@ -108,7 +116,7 @@ class FileResolveParams(Params, frozen=True, kw_only=True):
 
 
 class FileResolveResult(Result, frozen=True, kw_only=True):
-    """The object a path is, whether or not it is known yet."""
+    """The object at the path, ``known`` if it has a version already."""
 
     object: str
     canonical_path: str
@@ -118,7 +126,9 @@ class FileResolveResult(Result, frozen=True, kw_only=True):
 
 
 class MountDetectParams(Params, frozen=True, kw_only=True):
-    """Exactly one of the two: the text of ``docker inspect CONTAINER``, or of ``/proc/self/mountinfo`` in the
+    """Exactly one source text.
+
+    ``docker_inspect``: the output of ``docker inspect CONTAINER``; ``mountinfo``: ``/proc/self/mountinfo`` of the
     sandbox.
     """
 
@@ -127,8 +137,122 @@ class MountDetectParams(Params, frozen=True, kw_only=True):
 
 
 class MountDetectResult(Result, frozen=True, kw_only=True):
-    """Mappings, the container's own filesystem id if the text names it, and what was ignored and why."""
+    """Mappings, the container's own filesystem id if the text has it, and reasons for ignored lines."""
 
     mounts: tuple[Mount, ...]
     filesystem_id: str | None
     ignored: tuple[str, ...]
+
+
+class TrackerListParams(Params, frozen=True, kw_only=True):
+    """Filters, all of which must hold.
+
+    With ``session``, all files that it has read are listed, without only those being followed.
+    """
+
+    session: SessionIdText | None = None
+    state: TrackerState | None = None
+    limit: PageSize = 100
+    cursor: str | None = None
+
+
+class TrackerListResult(Result, frozen=True, kw_only=True):
+    """One page ordered by path, and the totals."""
+
+    trackers: tuple[Tracker, ...]
+    watching: Watching
+    next_cursor: str | None
+
+
+ROWS: Final = (
+    Method(
+        name="toolcall.record",
+        params=ToolcallRecordParams,
+        result=ToolcallRecordResult,
+        access="record",
+        writes=True,
+        makes_objects=True,
+        handle="record",
+        summary="Record a tool call and its output.",
+        errors=(*ACTIVE_ERRORS, "toolcall_conflict", "not_in_index", "purged"),
+        example={"session": "s1", "id": "call_3", "tool": "bash", "content": "ok\n", "args": {"command": "make"}},
+        shows=".object",
+    ),
+    Method(
+        name="tool.observe",
+        params=ToolObserveParams,
+        result=ToolObserveResult,
+        access="files",
+        writes=True,
+        makes_objects=True,
+        handle="observe",
+        summary="Find the files that a command's output names.",
+        errors=ACTIVE_ERRORS,
+        example={"session": "s1", "command": "ls src", "output": "a.py\nb.py\n"},
+        shows=".objects",
+    ),
+    Method(
+        name="file.index",
+        params=FileIndexParams,
+        result=FileIndexResult,
+        access="files",
+        writes=True,
+        makes_objects=True,
+        summary="Bring a file's object up to date.",
+        errors=(
+            *ACTIVE_ERRORS,
+            "file_not_found",
+            "invalid_path",
+            "path_escapes_mount",
+            "source_unreachable",
+            "unsupported",
+            "purged",
+        ),
+        example={"session": "s1", "path": "/workspace/a.py"},
+        shows=".object",
+    ),
+    Method(
+        name="file.discover",
+        params=FileDiscoverParams,
+        result=ToolObserveResult,
+        access="files",
+        writes=True,
+        makes_objects=True,
+        handle="discover",
+        summary="Create unread stubs for existing files.",
+        errors=ACTIVE_ERRORS,
+        example={"session": "s1", "paths": ["/workspace/a.py"]},
+        shows=".objects",
+    ),
+    Method(
+        name="file.resolve",
+        params=FileResolveParams,
+        result=FileResolveResult,
+        access="files",
+        handle="resolve",
+        summary="Get the object id and the canonical path of a path.",
+        errors=(*SESSION_ERRORS, "invalid_path", "path_escapes_mount"),
+        example={"session": "s1", "path": "/workspace/a.py"},
+        shows=".object",
+    ),
+    Method(
+        name="mount.detect",
+        params=MountDetectParams,
+        result=MountDetectResult,
+        access="host",
+        summary="Derive mount mappings from docker inspect or mountinfo text.",
+        errors=("invalid_path",),
+        example={"mountinfo": "36 35 98:0 /mnt1 /mnt2 rw - ext3 /dev/root rw\n"},
+        shows=".mounts",
+    ),
+    Method(
+        name="tracker.list",
+        params=TrackerListParams,
+        result=TrackerListResult,
+        access="host",
+        summary="List the files followed on disk, and their watchers.",
+        errors=("session_not_found",),
+        example={"session": "s1"},
+        shows=".watching.files",
+    ),
+)

@@ -1,19 +1,23 @@
-"""What ``object.*`` takes and answers: versions, listings, and what is done about secrets that are stored."""
+"""Methods ``object.*``: versions, listings, purges, and scans for stored secrets."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX
-from ctxd_protocol.methods.parts import Milliseconds, PageSize, Params, Result
+from ctxd_protocol.methods.row import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.objects import ObjectType, ObjectVersion, Receipt, VersionRow
 from ctxd_protocol.secrets import SecretFound
 from ctxd_protocol.sessions import ContextLevel
 
 
 class ObjectGetParams(Params, frozen=True, kw_only=True):
-    """``valid_time`` and ``tx`` null mean the newest. ``session`` gives display paths and allows id prefixes."""
+    """An object and a point in time.
+
+    Without ``valid_time`` and ``tx``, the newest version. With ``session``, ``object`` may be a unique prefix of at
+    least 8 characters, and display paths are the session's.
+    """
 
     object: ObjectIdText
     session: SessionIdText | None = None
@@ -29,7 +33,7 @@ class ObjectGetResult(Result, frozen=True, kw_only=True):
 
 
 class ObjectBulkParams(Params, frozen=True, kw_only=True):
-    """Objects by their full ids, and session and basis as in ``object.get``."""
+    """Objects by their full ids, with session and times as in ``object.get``."""
 
     objects: Annotated[tuple[ObjectIdText, ...], msgspec.Meta(max_length=PATHS_MAX)]
     session: SessionIdText | None = None
@@ -39,14 +43,18 @@ class ObjectBulkParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectBulkResult(Result, frozen=True, kw_only=True):
-    """``missing`` lists the ids that had no version at those times."""
+    """The versions found; ``missing`` lists the ids that had none at those times."""
 
     objects: tuple[ObjectVersion, ...]
     missing: tuple[str, ...]
 
 
 class ObjectHistoryParams(Params, frozen=True, kw_only=True):
-    """``corrections`` true also lists versions that a later transaction replaced at the same valid time."""
+    """An object and a range of its history.
+
+    ``corrections``: include versions that a later transaction replaced at the same valid time. With ``session``,
+    ``object`` may be a unique prefix.
+    """
 
     object: ObjectIdText
     session: SessionIdText | None = None
@@ -59,14 +67,17 @@ class ObjectHistoryParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectHistoryResult(Result, frozen=True, kw_only=True):
-    """Versions in the order asked for; ``next_cursor`` null at the end."""
+    """Versions in the requested order; no ``next_cursor`` at the end."""
 
     versions: tuple[VersionRow, ...]
     next_cursor: str | None
 
 
 class ObjectListParams(Params, frozen=True, kw_only=True):
-    """Filters, all of which must hold; ``level`` needs a ``session``."""
+    """Filters, all of which must hold.
+
+    ``level`` needs a ``session``.
+    """
 
     session: SessionIdText | None = None
     type: ObjectType | None = None
@@ -76,8 +87,10 @@ class ObjectListParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectListItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of an object listing; ``level`` and ``pinned`` only within a session. ``secrets``: the rules that found
-    one in it when it was captured."""
+    """One row of an object listing.
+
+    ``level`` and ``pinned`` are only meaningful within a session. ``secrets``: the rules that matched at capture.
+    """
 
     object: str
     type: ObjectType
@@ -90,7 +103,7 @@ class ObjectListItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectListResult(Result, frozen=True, kw_only=True):
-    """One page; ``next_cursor`` null at the end."""
+    """One page; no ``next_cursor`` at the end."""
 
     objects: tuple[ObjectListItem, ...]
     next_cursor: str | None
@@ -103,15 +116,15 @@ class ObjectSessionsParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectSessionsResult(Result, frozen=True, kw_only=True):
-    """The ids of the sessions in whose index the object is."""
+    """The ids of the sessions whose index holds the object."""
 
     sessions: tuple[str, ...]
 
 
 class ObjectPurgeParams(Params, frozen=True, kw_only=True):
-    """An object by its full id: a file, a tool call, a system prompt or a chat.
+    """A file, tool call, system prompt or chat, by its full id.
 
-    ``turns``: only these turns of a chat, of no other object; null for all of it.
+    ``turns``: only these turns of a chat; by default all of it.
     """
 
     object: ObjectIdText
@@ -122,14 +135,13 @@ class ObjectPurgeParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectPurgeResult(Result, frozen=True, kw_only=True):
-    """Objects that were purged: the requested one, and every other with the same text.
+    """Report of a purge.
 
-    Of a chat, every message of the requested turns, and every other in it with the same text.
-
-    ``versions``: number of their versions; ``texts``: number of texts, of a chat messages. ``complete``: no version,
-    no journal row, no free page, no artifact and no write-ahead log holds them any more. Otherwise ``residue`` names
-    the files that may still hold some: a program, such as a verification or a backup, reads an older state of the
-    database, and the rest is removed once that ends.
+    ``objects``: those purged, the requested one and every other with the same text; of a chat, every message of the
+    requested turns, and every other in it with the same text. ``versions``: number of their versions; ``texts``: number
+    of texts, of a chat messages. ``complete``: no version, no journal row, no free page, no artifact and no write-ahead
+    log holds them any more. Otherwise ``residue`` names the files that may still hold some: a program, such as a
+    verification or a backup, reads an older state of the database, and the rest is removed once that ends.
     """
 
     objects: tuple[str, ...]
@@ -141,9 +153,9 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
 
 
 class ObjectScanParams(Params, frozen=True, kw_only=True):
-    """Whose objects to scan by the rules of now, null for those of the whole store, and from where on.
+    """A session, by default the whole store, and the page to scan.
 
-    ``history``: also the earlier versions of files, tool calls and system prompts.
+    ``history``: also scan earlier versions of files, tool calls and system prompts.
     """
 
     session: SessionIdText | None = None
@@ -153,8 +165,10 @@ class ObjectScanParams(Params, frozen=True, kw_only=True):
 
 
 class Scanned(msgspec.Struct, frozen=True, kw_only=True):
-    """One object that holds secrets, or one turn of a chat. ``lines``: where, from 1, by the order of the text; none
-    for what is in arguments, a path or metadata. ``label`` is redacted."""
+    """An object with secrets, or one turn of a chat.
+
+    ``lines``: line numbers from 1; empty for secrets in arguments, a path or metadata. ``label`` is redacted.
+    """
 
     object: str
     type: ObjectType
@@ -165,8 +179,84 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectScanResult(Result, frozen=True, kw_only=True):
-    """What was found in ``scanned`` objects; ``next_cursor`` null at the end."""
+    """Findings in ``scanned`` objects; no ``next_cursor`` at the end."""
 
     objects: tuple[Scanned, ...]
     scanned: int
     next_cursor: str | None
+
+
+ROWS: Final = (
+    Method(
+        name="object.get",
+        params=ObjectGetParams,
+        result=ObjectGetResult,
+        access="read",
+        summary="Get one version of one object, now or as of two times.",
+        errors=("object_not_found", "ambiguous_id", "session_not_found"),
+        example={"object": "call_1", "session": "s1"},
+        shows=".object.payload",
+    ),
+    Method(
+        name="object.bulk",
+        params=ObjectBulkParams,
+        result=ObjectBulkResult,
+        access="read",
+        summary="Get many objects in one call.",
+        errors=("session_not_found",),
+        example={"objects": ["call_1", "call_2"]},
+        shows=".missing",
+    ),
+    Method(
+        name="object.history",
+        params=ObjectHistoryParams,
+        result=ObjectHistoryResult,
+        access="read",
+        summary="List an object's versions.",
+        errors=("object_not_found", "ambiguous_id", "session_not_found"),
+        example={"object": "call_1", "order": "desc"},
+        shows=".versions",
+    ),
+    Method(
+        name="object.list",
+        params=ObjectListParams,
+        result=ObjectListResult,
+        access="read",
+        summary="List objects, of one session or of all.",
+        errors=("session_not_found",),
+        example={"session": "s1", "level": "active"},
+        shows=".objects",
+    ),
+    Method(
+        name="object.sessions",
+        params=ObjectSessionsParams,
+        result=ObjectSessionsResult,
+        access="host",
+        summary="List the sessions whose index holds an object.",
+        errors=("object_not_found",),
+        example={"object": "call_1"},
+        shows=".sessions",
+    ),
+    Method(
+        name="object.purge",
+        params=ObjectPurgeParams,
+        result=ObjectPurgeResult,
+        access="host",
+        writes=True,
+        summary="Erase an object's content for good, in every version.",
+        description="Every other version with the same content is erased too.",
+        errors=("object_not_found", "session_not_found", "session_owned_elsewhere", "unsupported"),
+        example={"object": "call_1"},
+        shows=".complete",
+    ),
+    Method(
+        name="object.scan",
+        params=ObjectScanParams,
+        result=ObjectScanResult,
+        access="host",
+        summary="Search stored content for secrets.",
+        errors=("session_not_found",),
+        example={"session": "s1"},
+        shows=".objects",
+    ),
+)

@@ -1,23 +1,24 @@
-"""What ``sandbox.*`` takes and answers."""
+"""Methods ``sandbox.*``: registration of sandboxes and their leases."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from ctxd_protocol.ids import ID_PATTERN, OpIdText, SessionIdText
-from ctxd_protocol.methods.parts import Params, Result
+from ctxd_protocol.methods.row import Method, Nothing, Params, Result, WriteResult
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sandboxes import GRANTS_DEFAULT, Grant, Quota, SandboxView
 from ctxd_protocol.sessions import Mount
 
 
 class SandboxRegisterParams(Params, frozen=True, kw_only=True):
-    """Who is inside, and what they may do; fixed for as long as the sandbox is registered.
+    """Identity and rights of a sandbox, fixed while it is registered.
 
-    ``sessions``: what it may name, each made with a filesystem of its own; the first is meant by a call that names
-    none. ``principal`` null: named after the sandbox. ``mounts`` null: those of its sessions, which all have the same.
-    ``ttl_s`` null: the lease is this connection's; it ends ``grace_s`` after that does, unless another renews it.
-    ``uid``: the user inside, as the host knows it; null: the one who registers it.
+    ``sessions``: the sessions that it may name, each created with a filesystem of its own; a call that names none means
+    the first. Without ``principal`` it is named after the sandbox, without ``mounts`` it has those of its sessions,
+    which must agree. Without ``ttl_s`` the connection holds the lease: it ends ``grace_s`` seconds after the connection
+    does, unless another connection calls ``sandbox.renew``. ``uid``: the user inside, as the host numbers it; by
+    default the caller's.
     """
 
     sessions: Annotated[tuple[SessionIdText, ...], msgspec.Meta(min_length=1, max_length=64)]
@@ -39,13 +40,60 @@ class SandboxParams(Params, frozen=True, kw_only=True):
 
 
 class SandboxResult(Result, frozen=True, kw_only=True):
-    """The sandbox; ``receipt`` null when nothing was written."""
+    """The sandbox; no ``receipt`` if nothing had to be written."""
 
     sandbox: SandboxView
     receipt: Receipt | None
 
 
 class SandboxListResult(Result, frozen=True, kw_only=True):
-    """All that are registered, oldest first."""
+    """All registered sandboxes, oldest first."""
 
     sandboxes: tuple[SandboxView, ...]
+
+
+ROWS: Final = (
+    Method(
+        name="sandbox.register",
+        params=SandboxRegisterParams,
+        result=SandboxResult,
+        access="host",
+        writes=True,
+        summary="Give a sandbox a socket of its own.",
+        description="Mount the returned ``directory`` into the sandbox, read-only, at ``/run/ctxd``.",
+        errors=("session_not_found", "session_closed", "session_in_sandbox", "principal_exists", "invalid_path"),
+        example={"sessions": ["s1"]},
+        shows=".sandbox.directory",
+    ),
+    Method(
+        name="sandbox.renew",
+        params=SandboxParams,
+        result=SandboxResult,
+        access="host",
+        writes=True,
+        summary="Extend a timed lease, or take over one that a connection holds.",
+        errors=("sandbox_not_found",),
+        example={"sandbox": "box-1"},
+        shows=".sandbox.expires_at",
+    ),
+    Method(
+        name="sandbox.release",
+        params=SandboxParams,
+        result=WriteResult,
+        access="host",
+        writes=True,
+        summary="End a sandbox: remove its socket, connections and directory.",
+        description="Its sessions stay.",
+        errors=("sandbox_not_found",),
+        example={"sandbox": "box-1"},
+    ),
+    Method(
+        name="sandbox.list",
+        params=Nothing,
+        result=SandboxListResult,
+        access="host",
+        summary="List the registered sandboxes.",
+        example={},
+        shows=".sandboxes",
+    ),
+)

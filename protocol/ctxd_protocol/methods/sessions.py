@@ -1,11 +1,20 @@
-"""What ``session.*`` takes and answers: sessions, their chat, what is in their window, and notices to them."""
+"""Methods ``session.*``: sessions, their chat, the objects in their window, and notices to them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
-from ctxd_protocol.methods.parts import PageSize, Params, PathText, Result
+from ctxd_protocol.methods.row import (
+    ACTIVE_ERRORS,
+    SESSION_ERRORS,
+    Method,
+    PageSize,
+    Params,
+    PathText,
+    Result,
+    WriteResult,
+)
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import (
@@ -27,20 +36,21 @@ class SessionParams(Params, frozen=True, kw_only=True):
 
 
 class SessionWriteParams(Params, frozen=True, kw_only=True):
-    """A session by its id, to be written."""
+    """A session by its id."""
 
     session: SessionIdText
     op_id: OpIdText | None = None
 
 
 class SessionCreateParams(Params, frozen=True, kw_only=True):
-    """What a session starts with. ``session`` null: the daemon makes an id. ``filesystem_id`` null: the host's.
+    """Settings of a new session.
 
-    ``detect_filesystems``, for an agent that runs on the host: a path that no mount covers lies on the filesystem of
-    the device that its directory is on, found by stat; the devices of the system and of the homes are the host's own
-    filesystem. Mounts take precedence. Off by default, because ids by device number hold only until the next boot. Not
-    together with ``filesystem_id``. ``collapse`` and ``secrets`` null: as the daemon is configured. ``secrets``: what
-    becomes of secrets in what the session captures.
+    Without ``session`` the daemon chooses its id, without ``collapse`` and ``secrets`` the configured values apply.
+    ``secrets``: the treatment of secrets in captured text. Paths that no mount covers lie on ``filesystem_id``, by
+    default the host's. ``detect_filesystems``, for an agent that runs on the host: they lie on the filesystem of the
+    device that holds their directory, found by stat; the devices of the system and of the homes are the host's
+    filesystem. It is off by default, because ids by device number hold only until the next boot, and excludes
+    ``filesystem_id``.
     """
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -58,7 +68,10 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
 
 
 class SessionConfigureParams(Params, frozen=True, kw_only=True):
-    """A field left out stays as it is. ``budget_tokens`` 0 removes the budget."""
+    """New settings of a session.
+
+    A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
+    """
 
     session: SessionIdText
     workdir: PathText | None = None
@@ -71,16 +84,17 @@ class SessionConfigureParams(Params, frozen=True, kw_only=True):
 
 
 class SessionResult(Result, frozen=True, kw_only=True):
-    """The whole session; ``receipt`` null when nothing was written."""
+    """The whole session; no ``receipt`` if nothing had to be written."""
 
     session: SessionView
     receipt: Receipt | None
 
 
 class SessionListParams(Params, frozen=True, kw_only=True):
-    """Filters, all of which must hold: ``label`` is ``name=value``, ``text`` occurs in id, agent or preview.
+    """Filters, all of which must hold.
 
-    ``elsewhere``: the sessions of other hosts instead of this one's, in the order of their ids.
+    ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. ``elsewhere``: list the sessions of other
+    hosts instead of this one's, ordered by id.
     """
 
     state: SessionStatus | None = None
@@ -93,17 +107,18 @@ class SessionListParams(Params, frozen=True, kw_only=True):
 
 
 class SessionListResult(Result, frozen=True, kw_only=True):
-    """One page, newest first; ``next_cursor`` null at the end."""
+    """One page, newest first; no ``next_cursor`` at the end."""
 
     sessions: tuple[SessionSummary, ...]
     next_cursor: str | None
 
 
 class SessionOwnerResult(Result, frozen=True, kw_only=True):
-    """Whose a session is. ``host``: the name of that host; ``here``: it is this one. ``released``: any may take it.
+    """Ownership of a session.
 
-    ``branch``: the session that keeps what was written here after the session went on elsewhere, null if nothing was.
-    ``lease_left_ms``: how long its host is still counted as alive if it stays silent; null for this host.
+    ``host``: the name of the owning host; ``here``: it is this one. ``released``: any host may take the session.
+    ``branch``: the session that keeps writes made here after the ownership was lost, if there are any.
+    ``lease_left_ms``: how long a silent owner still counts as alive; absent for this host.
     """
 
     session: str
@@ -115,7 +130,7 @@ class SessionOwnerResult(Result, frozen=True, kw_only=True):
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resume found: counts by outcome, and the ids of every object that is not as it was."""
+    """Outcome of a file check at resume: counts, and the ids of all objects that changed."""
 
     unchanged: int
     unread: int
@@ -125,7 +140,7 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionResumeResult(Result, frozen=True, kw_only=True):
-    """The session as it goes on, and what its files came to."""
+    """The resumed session, and the outcome of its file check."""
 
     session: SessionView
     reconciled: Reconciled
@@ -133,7 +148,10 @@ class SessionResumeResult(Result, frozen=True, kw_only=True):
 
 
 class SessionAppendParams(Params, frozen=True, kw_only=True):
-    """Messages to add, in order."""
+    """A session and the messages to add, in order.
+
+    A user message has content; one without is refused.
+    """
 
     session: SessionIdText
     messages: Annotated[tuple[Message, ...], msgspec.Meta(min_length=1, max_length=1000)]
@@ -148,7 +166,7 @@ class SessionAppendResult(Result, frozen=True, kw_only=True):
 
 
 class SystemPromptParams(Params, frozen=True, kw_only=True):
-    """The system prompt to have from now on."""
+    """The new system prompt."""
 
     session: SessionIdText
     content: str
@@ -156,7 +174,7 @@ class SystemPromptParams(Params, frozen=True, kw_only=True):
 
 
 class ChatResult(Result, frozen=True, kw_only=True):
-    """Turns in order; ``next_turn`` null at the end."""
+    """Turns in order; no ``next_turn`` at the end."""
 
     session: str
     turn_count: int
@@ -165,7 +183,10 @@ class ChatResult(Result, frozen=True, kw_only=True):
 
 
 class ChatParams(Params, frozen=True, kw_only=True):
-    """Which turns of a chat; turn 0 holds what came before the first user message."""
+    """A range of turns.
+
+    Turn 0 holds the messages before the first user message.
+    """
 
     session: SessionIdText
     first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -173,7 +194,7 @@ class ChatParams(Params, frozen=True, kw_only=True):
 
 
 class SessionExportParams(Params, frozen=True, kw_only=True):
-    """Which session to write out, and from where on."""
+    """A session, and the page to export."""
 
     session: SessionIdText
     limit: PageSize = 100
@@ -181,12 +202,12 @@ class SessionExportParams(Params, frozen=True, kw_only=True):
 
 
 class SessionExportResult(Result, frozen=True, kw_only=True):
-    """The next records of a transcript, every secret in them replaced by ``[REDACTED:rule:tag]``; ``next_cursor`` null
-    at the end.
+    """One page of transcript records; no ``next_cursor`` at the end.
 
-    ``record`` of each tells what it is: ``session`` first, then ``system_prompt``, ``message`` by turn with the
-    ``toolcall`` it stands for behind it, and then what else the session knows: ``toolcall``, and ``file`` without its
-    content. An ``object`` of state ``unknown`` has no version any more. What comes in after the first page is left out.
+    Every secret is replaced by ``[REDACTED:rule:tag]``. Member ``record`` is the kind: ``session`` first, then
+    ``system_prompt``, then ``message`` by turn, each followed by the ``toolcall`` it stands for, then the other objects
+    of the session: ``toolcall``, and ``file`` without content. An ``object`` of state ``unknown`` has no version any
+    more. Messages that arrive after the first page are left out.
     """
 
     records: tuple[dict[str, Any], ...]
@@ -194,7 +215,10 @@ class SessionExportResult(Result, frozen=True, kw_only=True):
 
 
 class MembershipParams(Params, frozen=True, kw_only=True):
-    """``object``: a full id, or a unique prefix of at least 8 characters of one in the session's index."""
+    """An object of a session.
+
+    ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
+    """
 
     session: SessionIdText
     object: ObjectIdText
@@ -202,7 +226,7 @@ class MembershipParams(Params, frozen=True, kw_only=True):
 
 
 class MembershipResult(Result, frozen=True, kw_only=True):
-    """``changed`` false: the object already was as asked, and nothing was written."""
+    """The state of the object; ``changed`` is false if it already was as requested."""
 
     object: str
     level: ContextLevel
@@ -212,7 +236,7 @@ class MembershipResult(Result, frozen=True, kw_only=True):
 
 
 class NoticesParams(Params, frozen=True, kw_only=True):
-    """Notices beyond the sequence ``after``."""
+    """A session; only notices with a sequence above ``after`` are returned."""
 
     session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -220,7 +244,239 @@ class NoticesParams(Params, frozen=True, kw_only=True):
 
 
 class NoticesResult(Result, frozen=True, kw_only=True):
-    """Notices in order, and the sequence from which to ask on."""
+    """Notices in order, and the sequence to continue after."""
 
     notices: tuple[Notice, ...]
     next_after: int
+
+
+ROWS: Final = (
+    Method(
+        name="session.create",
+        params=SessionCreateParams,
+        result=SessionResult,
+        access="host",
+        writes=True,
+        summary="Start a session.",
+        errors=("session_exists", "invalid_path"),
+        example={"agent": "demo", "workdir": "/workspace"},
+        shows=".session.session",
+    ),
+    Method(
+        name="session.configure",
+        params=SessionConfigureParams,
+        result=SessionResult,
+        access="host",
+        writes=True,
+        handle="configure",
+        summary="Change a session's settings.",
+        errors=(*ACTIVE_ERRORS, "session_in_sandbox", "invalid_path"),
+        example={"session": "s1", "budget_tokens": 128000},
+        shows=".session.budget_tokens",
+    ),
+    Method(
+        name="session.list",
+        params=SessionListParams,
+        result=SessionListResult,
+        access="host",
+        summary="List sessions with previews, newest first.",
+        description="Pass ``next_cursor`` as ``cursor`` for the next page.",
+        errors=("unsupported", "store_unavailable"),
+        example={"state": "active"},
+        shows=".sessions",
+    ),
+    Method(
+        name="session.get",
+        params=SessionParams,
+        result=SessionResult,
+        access="read",
+        handle="view",
+        summary="Get one session whole: its settings and its four sets.",
+        errors=SESSION_ERRORS,
+        example={"session": "s1"},
+        shows=".session.active_set",
+    ),
+    Method(
+        name="session.owner",
+        params=SessionParams,
+        result=SessionOwnerResult,
+        access="host",
+        summary="Get the host that owns a session.",
+        errors=("session_not_found", "unsupported", "store_unavailable"),
+        example={"session": "s1"},
+        shows=".host",
+    ),
+    Method(
+        name="session.pause",
+        params=SessionWriteParams,
+        result=SessionResult,
+        access="host",
+        writes=True,
+        handle="pause",
+        summary="Set a session aside; nothing is lost.",
+        errors=(*SESSION_ERRORS, "session_closed"),
+        example={"session": "s1"},
+        shows=".session.state",
+    ),
+    Method(
+        name="session.resume",
+        params=SessionWriteParams,
+        result=SessionResumeResult,
+        access="host",
+        writes=True,
+        handle="resume",
+        summary="Continue a session and check its files for changes.",
+        errors=(*SESSION_ERRORS, "session_closed"),
+        example={"session": "s1"},
+        shows=".reconciled.updated",
+    ),
+    Method(
+        name="session.close",
+        params=SessionWriteParams,
+        result=SessionResult,
+        access="host",
+        writes=True,
+        handle="close",
+        summary="End a session for good; it stays readable.",
+        errors=(*SESSION_ERRORS, "session_closed"),
+        example={"session": "s1"},
+        shows=".session.state",
+    ),
+    Method(
+        name="session.append",
+        params=SessionAppendParams,
+        result=SessionAppendResult,
+        access="record",
+        writes=True,
+        handle="append",
+        summary="Add chat messages; a user message starts a turn.",
+        errors=(*ACTIVE_ERRORS, "not_in_index"),
+        example={"session": "s1", "messages": [{"role": "user", "content": "fix it"}]},
+        shows=".turn",
+    ),
+    Method(
+        name="session.set_system_prompt",
+        params=SystemPromptParams,
+        result=WriteResult,
+        access="prompt",
+        writes=True,
+        handle="set_system_prompt",
+        summary="Replace the system prompt.",
+        errors=ACTIVE_ERRORS,
+        example={"session": "s1", "content": "Be brief."},
+    ),
+    Method(
+        name="session.chat",
+        params=ChatParams,
+        result=ChatResult,
+        access="read",
+        handle="chat",
+        summary="Get the chat, turn by turn.",
+        errors=SESSION_ERRORS,
+        example={"session": "s1"},
+        shows=".turns",
+    ),
+    Method(
+        name="session.export",
+        params=SessionExportParams,
+        result=SessionExportResult,
+        access="host",
+        handle="export",
+        summary="Get a page of the redacted transcript.",
+        errors=SESSION_ERRORS,
+        example={"session": "s1"},
+        shows=".records",
+    ),
+    Method(
+        name="session.activate",
+        params=MembershipParams,
+        result=MembershipResult,
+        access="arrange",
+        writes=True,
+        handle="activate",
+        summary="Load an object's content into the window.",
+        errors=(
+            *ACTIVE_ERRORS,
+            "not_in_index",
+            "ambiguous_id",
+            "infrastructure_object",
+            "content_unavailable",
+            "file_not_found",
+            "source_unreachable",
+            "purged",
+        ),
+        example={"session": "s1", "object": "call_1"},
+        shows=".level",
+    ),
+    Method(
+        name="session.deactivate",
+        params=MembershipParams,
+        result=MembershipResult,
+        access="arrange",
+        writes=True,
+        handle="deactivate",
+        summary="Take an object's content out of the window; a metadata line stays.",
+        errors=(*ACTIVE_ERRORS, "not_in_index", "ambiguous_id", "infrastructure_object", "not_active"),
+        example={"session": "s1", "object": "call_1"},
+        shows=".level",
+    ),
+    Method(
+        name="session.pin",
+        params=MembershipParams,
+        result=MembershipResult,
+        access="arrange",
+        writes=True,
+        handle="pin",
+        summary="Exempt an object from auto-collapse and budget drops.",
+        errors=(*ACTIVE_ERRORS, "not_in_index", "ambiguous_id", "infrastructure_object", "not_in_pool"),
+        example={"session": "s1", "object": "call_1"},
+        shows=".level",
+    ),
+    Method(
+        name="session.unpin",
+        params=MembershipParams,
+        result=MembershipResult,
+        access="arrange",
+        writes=True,
+        handle="unpin",
+        summary="Undo a pin.",
+        errors=(*ACTIVE_ERRORS, "not_in_index", "ambiguous_id", "infrastructure_object", "not_pinned"),
+        example={"session": "s1", "object": "call_1"},
+        shows=".level",
+    ),
+    Method(
+        name="session.pool_add",
+        params=MembershipParams,
+        result=MembershipResult,
+        access="arrange",
+        writes=True,
+        handle="pool_add",
+        summary="Show an indexed object as metadata.",
+        errors=(*ACTIVE_ERRORS, "not_in_index", "ambiguous_id", "infrastructure_object"),
+        example={"session": "s1", "object": "call_1"},
+        shows=".level",
+    ),
+    Method(
+        name="session.pool_remove",
+        params=MembershipParams,
+        result=MembershipResult,
+        access="arrange",
+        writes=True,
+        handle="pool_remove",
+        summary="Hide an object's metadata; it stays indexed.",
+        errors=(*ACTIVE_ERRORS, "not_in_index", "ambiguous_id", "infrastructure_object", "not_in_pool"),
+        example={"session": "s1", "object": "call_1"},
+        shows=".level",
+    ),
+    Method(
+        name="session.notices",
+        params=NoticesParams,
+        result=NoticesResult,
+        access="read",
+        handle="notices",
+        summary="List changes that others made to objects the session has read.",
+        errors=SESSION_ERRORS,
+        example={"session": "s1", "after": 0},
+        shows=".notices",
+    ),
+)

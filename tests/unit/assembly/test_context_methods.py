@@ -9,8 +9,8 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers.context import handlers
 from ctxd.store.writes import Accepted
-from ctxd_protocol.methods import (
-    METHODS,
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.context import (
     AssembleParams,
     AssemblyListParams,
     ContextCurrentParams,

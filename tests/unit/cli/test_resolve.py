@@ -39,7 +39,7 @@ def sessions(daemon):
     names = Sessions("alpha-1", "alpha-2", "beta-1")
 
     def get(seen):
-        from ctxd_protocol.methods import SessionResult
+        from ctxd_protocol.methods.sessions import SessionResult
 
         if seen.params["session"] not in names:
             raise Refusal("session_not_found", f"there is no session {seen.params['session']}")

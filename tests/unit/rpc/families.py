@@ -7,7 +7,8 @@ import anyio
 from ctxd.errors import CtxdError
 from ctxd.store.writes import Accepted, Pending
 from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.methods import MembershipResult, SessionAppendResult, WriteResult
+from ctxd_protocol.methods.row import WriteResult
+from ctxd_protocol.methods.sessions import MembershipResult, SessionAppendResult
 from ctxd_protocol.objects import Receipt
 
 

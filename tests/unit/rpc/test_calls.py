@@ -7,7 +7,7 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.lane import Timing
 from ctxd.store.writes import SUBMITTING
 from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.methods import WriteResult
+from ctxd_protocol.methods.row import WriteResult
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import RECEIPT, Services
 

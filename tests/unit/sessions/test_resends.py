@@ -8,7 +8,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.store.writes import Accepted
-from ctxd_protocol.methods import ToolcallRecordParams
+from ctxd_protocol.methods.files import ToolcallRecordParams
 from tests.unit.sessions.world import CALLER, World, code_of, say, settled, world
 
 pytestmark = pytest.mark.anyio

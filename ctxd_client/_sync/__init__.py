@@ -1,0 +1,1 @@
+"""The synchronous twin of the client, generated from the asynchronous one."""

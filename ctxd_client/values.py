@@ -1,0 +1,43 @@
+"""Values that handles make from their arguments: mounts, file content, ids of tool calls."""
+
+import base64
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ctxd_client.errors import CallFailed
+from ctxd_protocol.methods.files import ToolcallRecordResult, ToolObserveResult
+from ctxd_protocol.sessions import Mount
+
+
+class ToolRecorded(NamedTuple):
+    """Result of ``Session.tool``: the record, and the files found in the output.
+
+    ``observed`` is None without ``command``, and when the search failed; ``failure`` is the reason then.
+    """
+
+    record: ToolcallRecordResult
+    observed: ToolObserveResult | None
+    failure: CallFailed | None = None
+
+
+def toolcall_id() -> str:
+    """A fresh id for a tool call of a harness that has none of its own."""
+    return f"call-{secrets.token_hex(8)}"
+
+
+def as_mounts(mounts: Mapping[str, str] | Sequence[Mount]) -> tuple[Mount, ...]:
+    """Mounts of the protocol. A mapping is from the agent's prefix to a folder of this host, which is resolved."""
+    if isinstance(mounts, Mapping):
+        return tuple(
+            Mount(agent_prefix=prefix, canonical_prefix=os.path.realpath(folder)) for prefix, folder in mounts.items()
+        )
+    return tuple(mounts)
+
+
+def split_content(content: str | bytes | None) -> tuple[str | None, str | None]:
+    """``content`` as ``file.index`` takes it: text, or bytes in base64."""
+    if isinstance(content, bytes):
+        return None, base64.b64encode(content).decode()
+    return content, None
