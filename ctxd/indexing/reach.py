@@ -52,11 +52,16 @@ class Reach:
         return places
 
     async def readable(self, mounts: MountTable, sources: Sequence[FilesystemSource]) -> list[bool]:
-        """Whether the daemon can look at each of ``sources`` for the session with ``mounts``, whatever is there.
+        """Return for each of ``sources`` whether the daemon may read it for the session with ``mounts``.
 
-        Does not suspend if all are the host's, or for a session that goes by its mounts alone.
+        This is the one check before every read of a file for a session. For a session in a sandbox a source is readable
+        only while one of its mounts shows it, whatever the session has indexed before. Does not suspend if all are the
+        host's, or for a session that goes by its mounts alone.
         """
-        answers = [source.filesystem_id == self._devices.host for source in sources]
+        on_host = [source.filesystem_id == self._devices.host for source in sources]
+        if mounts.in_sandbox:
+            return [here and mounts.agent_path(source) is not None for here, source in zip(on_host, sources, strict=True)]
+        answers = on_host
         if mounts.by_device and not all(answers):
             away = [number for number, on_host in enumerate(answers) if not on_host]
             filesystems = await self._filesystems([sources[number].path for number in away])

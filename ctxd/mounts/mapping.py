@@ -15,6 +15,9 @@ from ctxd_protocol.sessions import Mount
 PATH_BYTES_MAX: Final = 4096
 """Bytes of a path in UTF-8. Linux's PATH_MAX: no system call takes a longer one."""
 
+UNMOUNTED: Final = "<unmounted>"
+"""The display path, for an agent in a sandbox, of a file that none of its mounts covers (any more)."""
+
 
 class _Rule:
     """One mapping, its prefixes cut to ``""`` at the root so that ``prefix + "/"`` always ends a component."""
@@ -30,20 +33,28 @@ class _Rule:
 class MountTable:
     """The mappings of one session. Immutable: made anew when the session's mounts change."""
 
-    __slots__ = ("_by_agent", "_by_canonical", "by_device", "filesystem_id", "host_filesystem_id")
+    __slots__ = ("_by_agent", "_by_canonical", "_own", "by_device", "filesystem_id", "host_filesystem_id")
 
     def __init__(
-        self, mounts: Iterable[Mount], *, filesystem_id: str, host_filesystem_id: str, by_device: bool = False
+        self,
+        mounts: Iterable[Mount],
+        *,
+        filesystem_id: str,
+        host_filesystem_id: str,
+        by_device: bool = False,
+        observations: str | None = None,
     ) -> None:
         """``filesystem_id`` is where paths lie that no mount covers; a mount that names none lies on the host.
 
         ``by_device``: a path that no mount covers is one of the host, and lies where the device says that it is on.
         That is looked up elsewhere (``ctxd.indexing.reach``): here such a path is on ``filesystem_id`` all the same.
+        ``observations`` is the filesystem id under which the session's own observations are kept.
         Raises: CtxdError invalid_path for a prefix that is no absolute path, or an agent prefix given twice.
         """
         self.filesystem_id = filesystem_id
         self.host_filesystem_id = host_filesystem_id
         self.by_device = by_device
+        self._own = (filesystem_id, observations)
         rules: dict[str, _Rule] = {}
         for mount in mounts:
             agent, canonical = _prefix(mount.agent_prefix), _prefix(mount.canonical_prefix)
@@ -55,9 +66,14 @@ class MountTable:
         self._by_canonical = sorted(rules.values(), key=lambda rule: -len(rule.canonical))
 
     @property
+    def in_sandbox(self) -> bool:
+        """True if the agent has a filesystem of its own and sees of the host only what is mounted."""
+        return self.filesystem_id != self.host_filesystem_id and not self.by_device
+
+    @property
     def host_roots(self) -> tuple[str, ...]:
         """The directories of the host that a sandbox sees, and may plant symlinks in; none for an agent on the host."""
-        if self.filesystem_id == self.host_filesystem_id:
+        if not self.in_sandbox:
             return ()
         on_host = (rule for rule in self._by_canonical if rule.filesystem_id == self.host_filesystem_id)
         return tuple(rule.canonical or "/" for rule in on_host)
@@ -88,7 +104,15 @@ class MountTable:
         return self._innermost(normalise(path, workdir)) is not None
 
     def display(self, source: FilesystemSource) -> str:
-        """What the agent calls the file at ``source``; its canonical path if the agent has no name for it."""
+        """The agent's path of the file at ``source``; if it has none, the canonical path, or ``UNMOUNTED`` for an agent
+        in a sandbox: the canonical path is then a path of the host."""
+        name = self.agent_path(source)
+        if name is not None:
+            return name
+        return UNMOUNTED if self.in_sandbox and source.filesystem_id not in self._own else source.path
+
+    def agent_path(self, source: FilesystemSource) -> str | None:
+        """The path at which a mount shows the agent the file at ``source``; ``None`` if no mount does."""
         for rule in self._by_canonical:
             if rule.filesystem_id != source.filesystem_id:
                 continue
@@ -96,7 +120,7 @@ class MountTable:
             # Another mount may lie over that name; then it means another file.
             if rest is not None and self._innermost(rule.agent + rest) is rule:
                 return rule.agent + rest or "/"
-        return source.path
+        return None
 
     def _innermost(self, agent_path: str) -> _Rule | None:
         for rule in self._by_agent:

@@ -47,9 +47,14 @@ def file_id(source: FilesystemSource) -> ObjectId:
         raise CtxdError("invalid_path", f"path {source.path!r} is not valid UTF-8") from error
 
 
+def observations(session: str) -> str:
+    """The filesystem id under which ``session`` keeps its own observations of files."""
+    return hashlib.sha256(f"observed\0{session}".encode()).hexdigest()
+
+
 def observed(session: str, path: str) -> FilesystemSource:
-    """Where a file lies that only ``session`` saw as it is: nowhere but in what that session says of its ``path``."""
-    return FilesystemSource(hashlib.sha256(f"observed\0{session}".encode()).hexdigest(), path)
+    """The source of the file that ``session`` alone reports at its ``path``."""
+    return FilesystemSource(observations(session), path)
 
 
 def is_file_id(id: str) -> bool:

@@ -140,14 +140,18 @@ class Sandboxes:
             with anyio.move_on_after(None if delay == math.inf else max(delay, 0.0)):
                 await self._wake.wait()
 
-    async def register(self, wanted: Registration, call: Write) -> tuple[SandboxView, Pending]:
+    async def register(
+        self, wanted: Registration, mounts: tuple[Mount, ...] | None, call: Write
+    ) -> tuple[SandboxView, Pending]:
         """Register ``wanted`` and open its socket, under the write that ``call`` is without what it puts.
+
+        ``mounts`` is ``None`` for those of its sessions; an empty tuple is no mount at all.
 
         Raises: CtxdError session_not_found, invalid_params, invalid_path, source_unreachable, principal_exists,
         too_large, unsupported, and those of the store. Cancel: safe; nothing is registered then.
         """
         self._require(wanted)
-        made = msgspec.structs.replace(wanted, mounts=await self._mounts(wanted))
+        made = msgspec.structs.replace(wanted, mounts=await self._mounts(wanted, mounts))
         self._places.require_room()
         await self._open_first(made)
         try:
@@ -260,10 +264,10 @@ class Sandboxes:
         if len(set(wanted.sessions)) < len(wanted.sessions):
             raise CtxdError("invalid_params", "a session is named twice", outcome="not_applied")
 
-    async def _mounts(self, wanted: Registration) -> tuple[Mount, ...]:
+    async def _mounts(self, wanted: Registration, given: tuple[Mount, ...] | None) -> tuple[Mount, ...]:
         """The mounts of its sessions, which are to be the same in all. Raises: CtxdError."""
         homes = {session: self._households.home(session) for session in wanted.sessions}
-        mounts = wanted.mounts or next(iter(homes.values())).mounts
+        mounts = next(iter(homes.values())).mounts if given is None else given
         for session, home in homes.items():
             if home.mounts != mounts:
                 raise CtxdError(

@@ -4,6 +4,7 @@ Owns the bound on live sessions and the catalog of all heads, which listings and
 A session is loaded once, however many callers need it at the same time, and unloaded only while it is idle.
 """
 
+import re
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from ctxd.store.asked import Purge
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.ids import ID_PATTERN, session_object_id
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import SessionStatus, SessionSummary
@@ -181,6 +182,8 @@ class Catalog:
 
 LIVE_SESSIONS_MAX: Final = 512
 """Sessions kept in memory while idle. One of 10,000 objects takes about 10 MiB; fewer make returns wait for a load."""
+
+_FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
 
 _HEADS: Final = "session:"
 
@@ -372,6 +375,14 @@ class Sessions:
                 hint="Give fewer or shorter labels and mounts.",
                 outcome="not_applied",
             )
+        for id in (settings.filesystem_id, *(mount.filesystem_id for mount in settings.mounts)):
+            if id is not None and not _FILESYSTEM_ID.fullmatch(id):
+                raise CtxdError(
+                    "invalid_params",
+                    f"filesystem_id {id[:40]!r} is not an id",
+                    hint="Give 1 to 128 letters, digits and . _ : @ / -, or leave it out for the host's filesystem.",
+                    outcome="not_applied",
+                )
         self._mount_table(settings)
         labels = self.guard.capture(settings.secrets).value(settings.labels)
         return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels)

@@ -17,7 +17,7 @@ from blake3 import blake3
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document
-from ctxd.objects.identity import segment_id
+from ctxd.objects.identity import observations, segment_id
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.segments import (
     NOTHING,
@@ -409,4 +409,5 @@ class LiveSession:
             filesystem_id=self.settings.filesystem_id,
             host_filesystem_id=self._host_filesystem_id,
             by_device=self.settings.detect_filesystems,
+            observations=observations(self.session),
         )

@@ -85,28 +85,26 @@ class Confined:
         """
         if "\0" in path or not self.holds(path):
             return os.open(path, os.O_PATH | os.O_CLOEXEC)
-        refused: OSError | None = None
-        found: dict[tuple[int, int], int] = {}
+        # Each sandbox that shares the directory must find the same file. One that finds none may have planted the link,
+        # and would be shown what another sandbox sees there.
+        found: int | None = None
         try:
             for view in self._views_of(path):
-                try:
-                    place = self._opened_in(path, view)
-                except OSError as error:
-                    refused = refused or error
+                place = self._opened_in(path, view)
+                if found is None:
+                    found = place
                     continue
-                stamped = os.fstat(place)
-                if (stamped.st_dev, stamped.st_ino) in found:
-                    os.close(place)
-                else:
-                    found[stamped.st_dev, stamped.st_ino] = place
-            if len(found) != 1:
-                refused = refused if refused is not None and not found else None
-                raise refused or OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
-        except BaseException:
-            for place in found.values():
+                same = os.path.sameopenfile(place, found)
                 os.close(place)
+                if not same:
+                    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+        except BaseException:
+            if found is not None:
+                os.close(found)
             raise
-        return next(iter(found.values()))
+        if found is None:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+        return found
 
     def _opened_in(self, path: str, view: View) -> int:
         """As ``open_in_view``, if those may who are to read no more below there than they could themselves."""

@@ -24,7 +24,7 @@ def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict
     """Method name to handler. Answers that show a session wait until what they show is durable."""
 
     def current(caller: Caller, params: ContextCurrentParams) -> CurrentContext:
-        return sessions.current(params.session or caller.session)
+        return sessions.current(caller.session if params.session is None else params.session)
 
     async def assemble(caller: Caller, params: AssembleParams) -> Accepted:
         assembled = await assembler.assemble(await sessions.live(params.session), caller.principal)
@@ -34,7 +34,7 @@ def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict
 
     async def plan(caller: Caller, params: PlanParams) -> Accepted:
         live = await sessions.live(params.session)
-        made, barrier = await assembler.plan(live, params.budget_tokens or live.settings.budget_tokens)
+        made, barrier = await assembler.plan(live, live.settings.budget_tokens if params.budget_tokens is None else params.budget_tokens)
         return Accepted(barrier, lambda _: PlanResult(plan=made))
 
     async def show(caller: Caller, params: ShowParams) -> Accepted:

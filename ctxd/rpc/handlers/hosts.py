@@ -75,5 +75,5 @@ def _passes(row: SessionSummary, params: wire.SessionListParams) -> bool:
             raise CtxdError("invalid_params", f"label {params.label!r} is not of the form key=value")
         if row.labels.get(key) != value:
             return False
-    needle = (params.text or "").casefold()
+    needle = "" if params.text is None else params.text.casefold()
     return not needle or any(needle in part.casefold() for part in (row.preview, row.session, row.agent))

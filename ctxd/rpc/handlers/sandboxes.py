@@ -123,7 +123,7 @@ class _SandboxCalls:
             self._hold(caller, sandbox)
             return self._shown(sandbox, replay.pending, replay)
         id = new_id()
-        principal = params.principal or f"sandbox:{id}"
+        principal = f"sandbox:{id}" if params.principal is None else params.principal
         if principal.startswith(_USER):
             raise CtxdError("invalid_params", "principals that begin with uid: are users", outcome="not_applied")
         now = self._clock.wall_ms()
@@ -131,7 +131,6 @@ class _SandboxCalls:
             id=id,
             principal=principal,
             sessions=params.sessions,
-            mounts=params.mounts or (),
             grants=tuple(dict.fromkeys(params.grants)),
             quota=params.quota,
             ttl_s=params.ttl_s,
@@ -140,7 +139,7 @@ class _SandboxCalls:
             created_at=now,
             expires_at=None if params.ttl_s is None else now + 1000 * params.ttl_s,
         )
-        _, pending = await self._sandboxes.register(wanted, _write(call, kept_result(call, _Kept(id))))
+        _, pending = await self._sandboxes.register(wanted, params.mounts, _write(call, kept_result(call, _Kept(id))))
         self._hold(caller, id)
         return self._shown(id, pending)
 

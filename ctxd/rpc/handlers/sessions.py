@@ -99,20 +99,22 @@ class _SessionCalls:
                 outcome="not_applied",
             )  # fmt: skip
         call = call_of("session.create", caller.principal, params)
-        session = params.session or f"s-{secrets.token_hex(8)}"
+        session = f"s-{secrets.token_hex(8)}" if params.session is None else params.session
         settings = SessionSettings(
             agent=params.agent,
             principal=caller.principal,
             created_at=0,
             ordinal=0,
-            filesystem_id=params.filesystem_id or self._sessions.host_filesystem_id,
+            filesystem_id=(
+                self._sessions.host_filesystem_id if params.filesystem_id is None else params.filesystem_id
+            ),
             detect_filesystems=params.detect_filesystems,
             workdir=params.workdir,
             mounts=params.mounts,
-            collapse=params.collapse or self._collapse,
+            collapse=self._collapse if params.collapse is None else params.collapse,
             budget_tokens=params.budget_tokens,
             labels=params.labels,
-            secrets=params.secrets or self._policy,
+            secrets=self._policy if params.secrets is None else params.secrets,
         )
         kept = kept_result(call, _Created(session))
         made = await self._sessions.create(call, session, settings, params.system_prompt, kept)
