@@ -60,7 +60,9 @@ class Reach:
         """
         on_host = [source.filesystem_id == self._devices.host for source in sources]
         if mounts.in_sandbox:
-            return [here and mounts.agent_path(source) is not None for here, source in zip(on_host, sources, strict=True)]
+            return [
+                here and mounts.agent_path(source) is not None for here, source in zip(on_host, sources, strict=True)
+            ]
         answers = on_host
         if mounts.by_device and not all(answers):
             away = [number for number, on_host in enumerate(answers) if not on_host]

@@ -229,7 +229,7 @@ class Sessions:
                 continue
             self.catalog.put(stored.document.id.removeprefix(_HEADS), head, stored.valid_time)
             if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
-                sandboxed.append(self._mount_table(head.settings))
+                sandboxed.append(self.mount_table(head.settings))
         return sandboxed
 
     @property
@@ -383,13 +383,19 @@ class Sessions:
                     hint="Give 1 to 128 letters, digits and . _ : @ / -, or leave it out for the host's filesystem.",
                     outcome="not_applied",
                 )
-        self._mount_table(settings)
+        self.mount_table(settings)
         labels = self.guard.capture(settings.secrets).value(settings.labels)
         return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels)
 
-    def _mount_table(self, settings: SessionSettings) -> MountTable:
+    def mount_table(self, settings: SessionSettings) -> MountTable:
+        """The mounts of ``settings`` as a table. Raises: CtxdError invalid_path."""
         host = self.host_filesystem_id
-        return MountTable(settings.mounts, filesystem_id=settings.filesystem_id, host_filesystem_id=host)
+        return MountTable(
+            settings.mounts,
+            filesystem_id=settings.filesystem_id,
+            host_filesystem_id=host,
+            by_device=settings.detect_filesystems,
+        )
 
     def summary(self, session: str) -> tuple[SessionSummary, Pending | None]:
         """A row of a listing, and the write it has to wait for. Figures of a live session are those of this moment."""

@@ -29,6 +29,9 @@ from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked import File, State
 from ctxd.trackers.tracker import FileTrackers, Followed
 
+CONFIGURE: Final = "session.configure"
+"""The kind of a write that may change the mounts of a session."""
+
 KIND: Final = "tracker.change"
 """The kind of a write that a tracker made, and its ``principal`` is ``PRINCIPAL``."""
 
@@ -111,6 +114,9 @@ class Tracking:
                     self._let_go(session)
                     break
             else:
+                if write.kind == CONFIGURE:
+                    # Files that the new mounts do not show are followed no longer; the rest are leased anew.
+                    self._let_go(session)
                 self._use(session, now)
         while self._busy and next(iter(self._busy.values())) < now - BUSY_S:
             self._busy.popitem(last=False)
@@ -150,7 +156,7 @@ class Tracking:
                 ids = list(wanted)
                 for start in range(0, len(ids), LEASED_AT_A_TIME):
                     try:
-                        files = await self._followable(ids[start : start + LEASED_AT_A_TIME])
+                        files = await self._followable(session, ids[start : start + LEASED_AT_A_TIME])
                     except CtxdError:
                         # The store is not readable now; the session's next write asks again.
                         self._let_go(session)
@@ -159,17 +165,21 @@ class Tracking:
                         some = {id: file for id, file in files.items() if wanted[id] is known}
                         self.trackers.lease(session, some, known=known)
 
-    async def _followable(self, ids: Sequence[str]) -> dict[str, Followed]:
-        """Those files among ``ids`` that the daemon can look at."""
+    async def _followable(self, session: str, ids: Sequence[str]) -> dict[str, Followed]:
+        """Those files among ``ids`` that the daemon may read for ``session``."""
         heads = await self._store.heads(ids)
         sources = {id: head.document.source for id, head in heads.items() if head is not None and head.document.source}
-        here = await self._indexer.readable(self._anywhere, list(sources.values()))
+        here = await self._indexer.readable(self._mounts_of(session), list(sources.values()))
         found: dict[str, Followed] = {}
         for (id, source), is_here in zip(sources.items(), here, strict=True):
             head = heads[id]
             if is_here and head is not None:
                 found[id] = Followed(source.path, head.tx_time)
         return found
+
+    def _mounts_of(self, session: str) -> MountTable:
+        live = self._sessions.peek(session)
+        return self._sessions.mount_table(self._sessions.catalog.settings(session)) if live is None else live.mounts
 
     # --- what changed ---
 
@@ -229,7 +239,7 @@ class Tracking:
         waits = "not attached yet" if live.settings.state == "active" else f"the session is {live.settings.state}"
         read = [id for id in live.state.read if is_file_id(id)]
         heads = await self._store.heads(read)
-        followable = await self._followable(read)
+        followable = await self._followable(session, read)
         rows: dict[str, File] = {}
         for id, head in heads.items():
             if head is not None and head.document.source is not None:

@@ -34,7 +34,9 @@ def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict
 
     async def plan(caller: Caller, params: PlanParams) -> Accepted:
         live = await sessions.live(params.session)
-        made, barrier = await assembler.plan(live, live.settings.budget_tokens if params.budget_tokens is None else params.budget_tokens)
+        made, barrier = await assembler.plan(
+            live, live.settings.budget_tokens if params.budget_tokens is None else params.budget_tokens
+        )
         return Accepted(barrier, lambda _: PlanResult(plan=made))
 
     async def show(caller: Caller, params: ShowParams) -> Accepted:

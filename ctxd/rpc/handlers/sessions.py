@@ -105,9 +105,7 @@ class _SessionCalls:
             principal=caller.principal,
             created_at=0,
             ordinal=0,
-            filesystem_id=(
-                self._sessions.host_filesystem_id if params.filesystem_id is None else params.filesystem_id
-            ),
+            filesystem_id=(self._sessions.host_filesystem_id if params.filesystem_id is None else params.filesystem_id),
             detect_filesystems=params.detect_filesystems,
             workdir=params.workdir,
             mounts=params.mounts,

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ctxd.errors import CtxdError
-from ctxd.mounts.mapping import MountTable, ancestors, normalise
+from ctxd.mounts.mapping import UNMOUNTED, MountTable, ancestors, normalise
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Mount
 
@@ -39,7 +39,7 @@ def test_a_path_that_no_mount_covers_stays_and_lies_on_the_sessions_own_filesyst
 def test_a_prefix_ends_at_a_component() -> None:
     mounts = table(("/workspace", "/home/a/project"))
     assert mounts.forward("/workspace2/x").filesystem_id == BOX
-    assert mounts.display(FilesystemSource(HOST, "/home/a/project2/x")) == "/home/a/project2/x"
+    assert mounts.display(FilesystemSource(HOST, "/home/a/project2/x")) == UNMOUNTED
     assert mounts.forward("/workspace").path == "/home/a/project"
     assert mounts.display(FilesystemSource(HOST, "/home/a/project")) == "/workspace"
 
@@ -62,16 +62,19 @@ def test_a_mount_at_the_root_of_the_root_changes_nothing_but_the_filesystem() ->
     assert mounts.display(FilesystemSource(HOST, "/")) == "/"
 
 
-def test_a_file_hidden_under_another_mount_is_shown_by_its_canonical_path() -> None:
+def test_a_file_hidden_under_another_mount_has_no_path_for_the_agent() -> None:
     mounts = table(("/w", "/srv/a"), ("/w/lib", "/srv/other"))
-    assert mounts.display(FilesystemSource(HOST, "/srv/a/lib/x")) == "/srv/a/lib/x"
+    assert mounts.display(FilesystemSource(HOST, "/srv/a/lib/x")) == UNMOUNTED
 
 
 def test_the_same_path_on_another_filesystem_is_not_translated_back() -> None:
     mounts = table(("/w", "/srv/a"), ("/d", "/srv/a", DISK))
     assert mounts.display(FilesystemSource(DISK, "/srv/a/x")) == "/d/x"
     assert mounts.display(FilesystemSource(HOST, "/srv/a/x")) == "/w/x"
-    assert mounts.display(FilesystemSource("elsewhere", "/srv/a/x")) == "/srv/a/x"
+    assert mounts.display(FilesystemSource("elsewhere", "/srv/a/x")) == UNMOUNTED
+    observed = FilesystemSource("observed", "/srv/a/x")
+    own = MountTable((), filesystem_id=BOX, host_filesystem_id=HOST, observations="observed")
+    assert own.display(observed) == "/srv/a/x"
 
 
 def test_a_relative_path_is_taken_from_the_working_directory() -> None:
@@ -144,7 +147,8 @@ def test_a_path_shown_to_the_agent_names_the_same_file_again(rows: list[tuple[st
     mounts = table(*rows)
     source = mounts.forward(path)
     shown = mounts.display(source)
-    assert shown == source.path or mounts.forward(shown) == source
+    assert shown in (source.path, UNMOUNTED) or mounts.forward(shown) == source
+    assert shown != source.path or source.filesystem_id == BOX or mounts.forward(shown) == source
 
 
 @given(mount_rows, paths)

@@ -1,0 +1,167 @@
+"""Sandboxes: attacks from inside, through the sandbox's own socket, with restarts of the daemon in between."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd_client import CallFailed, connect_sync
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.methods import GRANTS
+from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sessions import Mount
+from tests.client.running import Running
+from tests.spec.sandboxes import BOX, ROOMY, inside, wire
+
+SECRET = "the host's own secret"
+
+
+@pytest.fixture
+def host(kept: Running) -> Iterator[SyncClient]:
+    """A client of the host of a daemon that can be restarted."""
+    with connect_sync(kept.socket) as connected:
+        yield connected
+
+
+def mount(agent: str, place: Path) -> Mount:
+    """``place`` of the host at ``agent``."""
+    return Mount(agent_prefix=agent, canonical_prefix=str(place))
+
+
+def places(tmp_path: Path, *names: str) -> list[Path]:
+    """Fresh directories of the host, by canonical path."""
+    made = [tmp_path.resolve() / "host" / name for name in names]
+    for place in made:
+        place.mkdir(parents=True)
+    return made
+
+
+def session_in(client: SyncClient, name: str, *mounts: Mount) -> str:
+    """A session with ``mounts`` and a filesystem of its own."""
+    made = client.session_create("spec", session=name, filesystem_id=BOX, mounts=mounts, workdir=mounts[0].agent_prefix)
+    return made.session.session
+
+
+def register(client: SyncClient, session: str, **settings: Any) -> SandboxView:
+    """A sandbox with every grant for ``session`` that lasts beyond a restart."""
+    settings = {"ttl_s": 600, "quota": ROOMY, "grants": tuple(GRANTS), **settings}
+    return client.sandbox_register([session], **settings).sandbox
+
+
+def refused(call: Callable[[], Any]) -> str | None:
+    """The code with which ``call`` is refused; ``None`` if it is not."""
+    try:
+        call()
+    except CallFailed as error:
+        return error.code
+    return None
+
+
+@pytest.mark.requirement("BOX-7", "BOX-9")
+def test_a_file_indexed_under_an_earlier_mount_is_not_read_once_that_mount_is_gone(
+    host: SyncClient, tmp_path: Path
+) -> None:
+    w, cache = places(tmp_path, "w", "cache")
+    for name in ("x", "y"):
+        (cache / name).write_text("before")
+    session = session_in(host, "moved", mount("/w", w), mount("/cache", cache))
+    x = host.file_index(session, "/cache/x").object
+    (y,) = (found.object for found in host.file_discover(session, ["/cache/y"]).objects)
+    assert y is not None
+    host.session_configure(session, mounts=(mount("/w", w),))
+    for name in ("x", "y"):
+        (cache / name).write_text(SECRET)
+    with inside(register(host, session)) as agent:
+        assert refused(lambda: agent.session_activate(session, y)) == "source_unreachable"
+        refused(lambda: agent.session_activate(session, x))
+        agent.context_assemble(session)
+        told = [
+            agent.context_assemble(session).text,
+            *(refused(lambda id=id: agent.object_get(id, session=session)) or "" for id in (x, y)),
+            *(str(each) for each in agent.object_bulk([x, y], session=session, content=True).objects),
+            str(agent.object_list(session=session)),
+            str(agent.session_notices(session)),
+        ]
+    for answer in told:
+        assert SECRET not in answer
+        assert str(cache) not in answer
+
+
+@pytest.mark.requirement("BOX-7", "BOX-9")
+def test_a_file_swapped_for_a_symlink_is_not_read_after_a_restart_with_other_mounts(
+    kept: Running, tmp_path: Path
+) -> None:
+    w, elsewhere, outside = places(tmp_path, "w", "elsewhere", "outside")
+    (outside / "secret").write_text(SECRET)
+    (w / "evil").write_text("harmless")
+    with connect_sync(kept.socket) as client:
+        session = session_in(client, "swapped", mount("/w", w))
+        box = register(client, session)
+        with inside(box) as agent:
+            (evil,) = (found.object for found in agent.file_discover(session, ["evil"]).objects)
+            assert evil is not None
+        (w / "evil").unlink()
+        (w / "evil").symlink_to(outside / "secret")
+        client.sandbox_release(box.sandbox)
+        client.session_configure(session, mounts=(mount("/w", elsewhere),))
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        box = register(client, session)
+        with wire(box) as call:
+            answers = [
+                call("session.activate", {"session": session, "object": evil}),
+                call("object.get", {"session": session, "object": evil}),
+                call("object.history", {"session": session, "object": evil}),
+                call("object.list", {"session": session}),
+                call("context.assemble", {"session": session}),
+                call("session.notices", {"session": session}),
+            ]
+    assert answers[0]["error"]["data"]["code"] == "source_unreachable"
+    for answer in answers:
+        assert SECRET not in json.dumps(answer)
+        assert str(tmp_path) not in json.dumps(answer)
+
+
+@pytest.mark.requirement("BOX-7")
+def test_a_link_that_another_sandbox_may_follow_leads_nowhere_for_one_that_may_not(
+    client: SyncClient, tmp_path: Path
+) -> None:
+    shared, data = places(tmp_path, "shared", "data")
+    (data / "secret").write_text(SECRET)
+    (shared / "link").symlink_to("/data/secret")
+    mine = session_in(client, "narrow", mount("/w", shared))
+    theirs = session_in(client, "wide", mount("/w", shared), mount("/data", data))
+    boxes = [register(client, session) for session in (theirs, mine)]
+    with inside(boxes[1]) as agent:
+        assert refused(lambda: agent.file_index(mine, "link")) == "path_escapes_mount"
+    for box in boxes:
+        client.sandbox_release(box.sandbox)
+
+
+@pytest.mark.requirement("BOX-12")
+def test_an_empty_value_opens_nothing(client: SyncClient, tmp_path: Path) -> None:
+    (w,) = places(tmp_path, "w")
+    session = session_in(client, "empty", mount("/w", w))
+    with pytest.raises(CallFailed, match="other mounts than the sandbox") as none:
+        register(client, session, mounts=())
+    assert none.value.code == "invalid_params"
+    for bad in ("", "\n", "a\n", "a\u202eb", "a b", "\x00"):
+        with pytest.raises(CallFailed) as create:
+            client.session_create("spec", filesystem_id=bad)
+        assert create.value.code == "invalid_params", repr(bad)
+        mounts = (Mount(agent_prefix="/w", canonical_prefix=str(w), filesystem_id=bad),)
+        for call in (
+            lambda mounts=mounts: client.session_create("spec", filesystem_id=BOX, mounts=mounts),
+            lambda mounts=mounts: client.session_configure(session, mounts=mounts),
+        ):
+            assert refused(call) == "invalid_params", repr(bad)
+        for call in (
+            lambda bad=bad: client.session_create("spec", session=bad),
+            lambda bad=bad: register(client, session, principal=bad),
+        ):
+            assert refused(call) == "invalid_params", repr(bad)
+    assert os.listdir(w) == []
