@@ -6,9 +6,8 @@ once; a write that was submitted is never undone because its client left.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from types import CoroutineType
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -20,7 +19,9 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Entry, Table
 from ctxd.rpc.faults import cancelled_error, draining_error, error_of, not_applied, timeout_error
 from ctxd.rpc.lane import Lane
-from ctxd.store.writes import SUBMITTING, Accepted, Pending, Submitting
+from ctxd.rpc.tasks import Suspended
+from ctxd.sessions.session import Accepted, WriteRequest, write_request
+from ctxd.store.writes import Pending
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, error_object, refuse
 from ctxd_protocol.methods.daemon import CancelParams
@@ -62,15 +63,13 @@ class Call:
 class Calls:
     """The unanswered calls of one connection. ``deliver`` is told each answer that comes later, null for none."""
 
-    __slots__ = ("_deliver", "_lane", "_singles", "_table", "_timer", "_undecided", "_unstarted", "caller", "open")
+    __slots__ = ("_deliver", "_lane", "_singles", "_table", "_timer", "_undecided", "caller", "open")
 
     def __init__(self, lane: Lane, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
         self._lane = lane
         self._table: Table = lane.table
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
-        # Calls whose task has not run yet.
-        self._unstarted = 0
         # Writes that are neither durable nor known to have failed.
         self._undecided = 0
         # Calls on end that came alone.
@@ -112,21 +111,29 @@ class Calls:
         if request_id in self.open:
             return refuse(None, error_object("duplicate_id", "an earlier request with this id is not answered yet"))
         raw = request.params
+        write: WriteRequest | None = None
         try:
             try:
                 params = entry.params(raw) if raw is UNSET else entry.decode(raw)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 params = entry.params(raw)
-            result = self._after(entry, params) if self._unstarted else entry.call(self.caller, params)
+            if entry.writes:
+                write = write_request(request.method, self.caller.principal, params)
+                coroutine = entry.call(self.caller, params, write)
+            else:
+                coroutine = entry.call(self.caller, params)
+            awaited = self._lane.tasks.step(coroutine)
+        except StopIteration as done:
+            result = done.value
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
-            return self._failure(request_id, request.method, exc, unsubmitted=entry.writes, ended=True)
-        kind = type(result)
-        if kind is Accepted:
-            return self._accepted(request, entry, batch, cast(Accepted, result))
-        if kind is CoroutineType:
-            self._unstarted += 1
-            self._lane.spawn(self._run, self._note(request, entry, batch), result)
+            unsubmitted = entry.writes and (write is None or not write.submitted)
+            return self._failure(request_id, request.method, exc, unsubmitted=unsubmitted, ended=True)
+        else:
+            call = self._note(request, entry, batch)
+            call.scope = self._lane.tasks.go_on(self._run(call, write, Suspended(coroutine, awaited)))
             return None
+        if type(result) is Accepted:
+            return self._accepted(request, entry, batch, result)
         self._lane.floor.tally.succeeded[request.method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
@@ -209,30 +216,19 @@ class Calls:
             return self._failure(request_id, method, exc)
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
-    async def _run(self, call: Call, coroutine: Coroutine[Any, Any, Any]) -> None:
+    async def _run(self, call: Call, write: WriteRequest | None, rest: Suspended) -> None:
         """Carry out the rest of a call. Cancel: safe; ended by its own scope, the call was answered already."""
-        self._unstarted -= 1
-        if call.ending is not None:
-            coroutine.close()
+        try:
+            self._take(call, await rest)
+        except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
+            self._decided(call)
+            unsubmitted = write is not None and not write.submitted
+            self._finish(call, self._failure(call.id, call.method, exc, unsubmitted=unsubmitted))
+        except asyncio.CancelledError:
             self._give_up(call)
-            return
-        submitting = Submitting()
-        SUBMITTING.set(submitting)
-        with anyio.CancelScope() as call.scope:
-            try:
-                self._take(call, await coroutine)
-            except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
-                self._decided(call)
-                unsubmitted = call.writes and not submitting.perhaps
-                self._finish(call, self._failure(call.id, call.method, exc, unsubmitted=unsubmitted))
-        if call.scope.cancelled_caught:
-            self._give_up(call)
-        call.scope = None
-
-    async def _after(self, entry: Entry, params: Any) -> Any:  # noqa: ANN401 - any method's params and result
-        """Call a handler that might answer in line once the calls before it have begun: it overtakes none."""
-        result = entry.call(self.caller, params)
-        return await result if type(result) is CoroutineType else result
+            raise
+        finally:
+            call.scope = None
 
     def _take(self, call: Call, result: Any) -> None:  # noqa: ANN401 - any method's result
         """Answer with ``result``, now or once its write is durable."""

@@ -212,6 +212,7 @@ class Connection(asyncio.Protocol):
         return self._calls is not None and self._lane.writers > self._calls.is_writing
 
     def _is_full(self) -> bool:
+        """True if nothing may be begun until something else has happened."""
         return self._choked or len(self._open) >= self._lane.limits.in_flight
 
     def _hold(self) -> None:
@@ -269,6 +270,10 @@ class Connection(asyncio.Protocol):
         begin, begun, open_max = self._begin_call, self._open, self._lane.limits.in_flight
         may_write: bool | None = None
         for place, item in enumerate(items):
+            if not self._lane.tasks.idle:
+                self._lane.tasks.grow()
+                self._intake.give_back(items[place:])
+                return False
             if may_write is None:
                 may_write = self._calls.may_write
             if not may_write and self._writes(item):

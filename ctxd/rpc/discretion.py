@@ -4,14 +4,14 @@ Owns the change of results on their way into a sandbox. A result that names a ca
 place. Knows the results' shapes and no more.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
-from ctxd.store.writes import Accepted
+from ctxd.sessions.session import Accepted
 from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult
 from ctxd_protocol.methods.objects import ObjectBulkResult, ObjectGetResult
 from ctxd_protocol.methods.sessions import SessionResult
@@ -40,12 +40,8 @@ def _veiled(handler: Handler, veil: Callable[[Any, Any], Any]) -> Handler:
         built = answer.result
         return Accepted(answer.pending, lambda receipt: veil(params, built(receipt)))
 
-    async def later(params: Any, coroutine: Coroutine[Any, Any, Answer]) -> Answer:  # noqa: ANN401 - as above
-        return over(params, await coroutine)
-
-    def call(caller: Caller, params: Any) -> Answer | Coroutine[Any, Any, Answer]:  # noqa: ANN401 - as above
-        answer = handler(caller, params)
-        return later(params, answer) if isinstance(answer, Coroutine) else over(params, answer)
+    async def call(caller: Caller, params: Any, *request: Any) -> Answer:  # noqa: ANN401 - as above
+        return over(params, await handler(caller, params, *request))
 
     return call
 

@@ -13,13 +13,17 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.capability import reachable
 from ctxd.rpc.faults import MalformedParams, params_error
-from ctxd.store.writes import Accepted
+from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.row import Capability, Method
 
 Answer = msgspec.Struct | Accepted | dict[str, Any] | Raw
-Handler = Callable[[Caller, Any], Answer | Coroutine[Any, Any, Answer]]
-"""A sync handler is answered in line; a coroutine runs under the deadline of its call."""
+Handler = Callable[..., Coroutine[Any, Any, Answer]]
+"""A coroutine function of the caller and the method's params, and of the ``WriteRequest`` if the method writes.
+
+Its first step runs inline, in the order in which calls arrive; a handler that does not suspend costs no task. From
+there on it runs under the deadline of its call. A write marks its request as submitted when it submits.
+"""
 
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 
@@ -98,11 +102,11 @@ def _scoped(method: Method, handler: Handler, bound: bool) -> Handler:
     if not bound or "session" not in get_type_hints(method.params):
         return handler
 
-    def within(caller: Caller, params: Any) -> Answer | Coroutine[Any, Any, Answer]:  # noqa: ANN401 - method's struct
+    def within(caller: Caller, params: Any, *request: WriteRequest) -> Coroutine[Any, Any, Answer]:  # noqa: ANN401
         if params.session is None:
             params = msgspec.structs.replace(params, session=caller.session)
         elif not caller.may_name(params.session):
             raise CtxdError("session_not_found", "there is no such session")
-        return handler(caller, params)
+        return handler(caller, params, *request)
 
     return within

@@ -6,7 +6,7 @@ Owns the set of open connections and their counts. The listener decides capabili
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -16,6 +16,7 @@ from ctxd.rpc.dispatch import Table
 from ctxd.rpc.meter import Meter
 from ctxd.rpc.peer import may_enter, peer_of
 from ctxd.rpc.rota import Order, Rota
+from ctxd.rpc.tasks import TaskPool
 from ctxd.rpc.turns import Loop, Turns
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
@@ -98,7 +99,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lane:
-    """One listener's connections. ``table`` is what they may call; ``spawn`` starts a task of the server."""
+    """One listener's connections. ``table`` is what they may call; ``tasks`` run what suspends."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Lane:
         timing: Timing,
         log: FilteringBoundLogger,
         loop: asyncio.AbstractEventLoop,
-        spawn: Callable[..., Any],
+        tasks: TaskPool,
     ) -> None:
         self.table = table
         self.standing = standing
@@ -128,7 +129,7 @@ class Lane:
         self.timing = timing
         self.log = log
         self.loop = loop
-        self.spawn = spawn
+        self.tasks = tasks
         self.reader = floor.reader
         # A sandbox has one turn among the others, however many connections it opens.
         self.turns: Order = floor.turns if meter is None else Rota(floor.turns)

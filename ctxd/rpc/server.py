@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.failpoints import hit
@@ -22,6 +22,7 @@ from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.lane import Floor, Lane, Standing, Timing
 from ctxd.rpc.meter import Meter
+from ctxd.rpc.tasks import TaskPool
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.row import Capability
 
@@ -115,7 +116,9 @@ class Server:
         inode = inode_of(self._path)
         try:
             async with anyio.create_task_group() as group:
-                lane = self._lane = self._make_lane(group)
+                tasks = TaskPool(asyncio.get_running_loop(), group.start_soon)
+                await group.start(tasks.serve)
+                lane = self._lane = self._make_lane(tasks)
                 loop: Any = asyncio.get_running_loop()
                 self._listener = await loop.create_unix_server(lambda: self._accept(lane), sock=bound, backlog=1024)
                 task_status.started()
@@ -156,8 +159,7 @@ class Server:
             if self._floor is None:
                 self._lane.floor.close()
 
-    def _make_lane(self, group: TaskGroup) -> Lane:
-        spawn: Callable[..., Any] = group.start_soon
+    def _make_lane(self, tasks: TaskPool) -> Lane:
         return Lane(
             table=self._table,
             standing=self._standing,
@@ -170,7 +172,7 @@ class Server:
             timing=self._timing,
             log=self._log,
             loop=asyncio.get_running_loop(),
-            spawn=spawn,
+            tasks=tasks,
         )
 
 

@@ -49,7 +49,9 @@ async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) 
     if not await _says_something(store, id):
         return await _nothing_left(store, id)
     asked = Purge((id,), guard.keyed_hash, sharing=without_bundle)
-    return await _proof(store, asked, store.submit(_write(call, asked)))
+    pending = store.submit(_write(call, asked))
+    call.submitted = True
+    return await _proof(store, asked, pending)
 
 
 async def purge_chat(
@@ -72,6 +74,7 @@ async def purge_chat(
         restate = restating(gone)
         asked = Purge((), guard.keyed_hash, within=within(live.session), restate=restate, said=gone.messages)
         write = _write(call, asked, live.session)
+        call.submitted = True
         pending = live.restate(write, gone.message, gone.delta, gone.preview(live.preview))
     return await _proof(store, asked, pending)
 

@@ -22,7 +22,7 @@ from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.sessions.loading import load
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.segments import SessionHead, SessionSettings, head_document, read_head
-from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
+from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.state import SessionState
 from ctxd.store.answers import Replay
 from ctxd.store.asked import Purge
@@ -250,21 +250,15 @@ class Sessions:
         live = self._live.get(session)
         return live is not None and live.watched > 0
 
-    def loaded(self, session: str) -> LiveSession | None:
-        """``session`` if it is in memory, and nobody waits for it. It stays the current one until the next await."""
-        live = self._live.get(session)
-        if live is None or session in self._loading:
-            return None
-        self._live.move_to_end(session)
-        return live
-
     async def live(self, session: str) -> LiveSession:
         """``session`` in memory, loaded if need be.
 
         It stays the current one until the next await, and for longer while its lock is queued for or held.
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
-        if (live := self._live.get(session)) is not None:
+        live = self._live.get(session)
+        # Calls that wait for the load come first: all keep the order in which they arrived.
+        if live is not None and session not in self._loading:
             self._live.move_to_end(session)
             return live
         lock = self._loading.setdefault(session, SessionLock())
@@ -306,10 +300,8 @@ class Sessions:
         of the store. Cancel: safe; nothing is made before the store accepts it.
         """
         async with self._creating:
-            if call.op_id is not None:
-                replay = await self.store.replay(call.principal, call.op_id, call.request)
-                if replay is not None:
-                    return replay
+            if (replay := await find_replay(self.store, call)) is not None:
+                return replay
             id = session_object_id(session)
             if (await self.store.heads((id,)))[id] is not None:
                 raise CtxdError(
@@ -338,6 +330,7 @@ class Sessions:
             puts=(head_document(session, head), system_prompt(session, prompt, capture.secrets)),
         )
         pending = self.store.submit(write)
+        call.submitted = True
         live = LiveSession(
             self.store,
             session,

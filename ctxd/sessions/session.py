@@ -34,8 +34,9 @@ from ctxd.sessions.segments import (
 from ctxd.sessions.state import SessionState, apply, snapshot
 from ctxd.store.answers import Missing, Replay
 from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Accepted, Pending, Write
+from ctxd.store.writes import Pending, Write
 from ctxd_protocol.ids import chat_id, system_prompt_id
+from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import Message, SessionView
 
 
@@ -109,22 +110,55 @@ _encode_result: Final = msgspec.json.Encoder().encode
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class WriteRequest(msgspec.Struct, frozen=True):
-    """``kind`` is the method's name; ``request`` a digest of it and its parameters, empty without ``op_id``."""
+class WriteRequest(msgspec.Struct):
+    """One call that writes. ``kind`` is the method's name; ``request`` a digest of it and its parameters, empty without
+    ``op_id``.
+
+    ``submitted`` is set by the code that submits a write for the request, or finds that one may have been submitted
+    under its operation id before: if the call fails while it is false, nothing was written.
+    """
 
     kind: str
     principal: str
     op_id: str | None = None
     request: bytes = b""
+    submitted: bool = False
 
 
-def call_of(kind: str, principal: str, params: Any) -> WriteRequest:  # noqa: ANN401 - any write's params: they have an op_id
-    """The call that ``params`` are of."""
-    if params.op_id is None:
+class Accepted(msgspec.Struct, frozen=True):
+    """A result that may be sent once ``pending`` is durable; ``result(receipt)`` builds it then.
+
+    ``pending`` None: nothing was written, and ``result(None)`` may be sent at once.
+    """
+
+    pending: Pending | None
+    result: Callable[[Receipt | None], Any]
+
+
+def write_request(kind: str, principal: str, params: Any) -> WriteRequest:  # noqa: ANN401 - any write's params
+    """The request that ``params`` of the method ``kind`` make, called by ``principal``."""
+    op_id = getattr(params, "op_id", None)
+    if op_id is None:
         return WriteRequest(kind, principal)
     # Methods share forms of parameters: without the name, an unpin would be answered as the pin before it was.
     digest = blake3(_encode((kind, msgspec.structs.replace(params, op_id=None)))).digest()
-    return WriteRequest(kind, principal, params.op_id, digest)
+    return WriteRequest(kind, principal, op_id, digest)
+
+
+async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequence[str] = ()) -> Replay | None:
+    """The first answer to ``call`` if its operation id was used before, else None. Caches ``heads`` if it reads.
+
+    Raises: CtxdError idempotency_mismatch, corrupt, store_failed. Cancel: safe.
+    """
+    if call.op_id is None:
+        return None
+    # A failure to read the journal leaves it open whether the write was submitted before.
+    call.submitted = not store.unheard(call.principal, call.op_id)
+    if not call.submitted:
+        return None
+    replay = await store.replay(call.principal, call.op_id, call.request, heads=heads)
+    call.submitted = replay is not None
+    return replay
 
 
 def kept_result(call: WriteRequest, result: msgspec.Struct) -> bytes:
@@ -223,17 +257,6 @@ class LiveSession:
             pinned_set=tuple(state.pinned),
         )
 
-    def admits(self, call: WriteRequest) -> bool:
-        """Whether ``call`` may be made at once, up to the next await: nobody is before it, and it certainly is new.
-
-        Raises: CtxdError session_closed, session_not_active, store_failed if a write before this was lost.
-        """
-        if not self.lock.free or (call.op_id is not None and not self._store.unheard(call.principal, call.op_id)):
-            return False
-        self.require_current()
-        self._require_writable(paused=False)
-        return True
-
     async def admit(
         self, ticket: Ticket, call: WriteRequest, *, heads: Sequence[str] = (), paused: bool = False
     ) -> Replay | None:
@@ -243,15 +266,13 @@ class LiveSession:
         Raises: CtxdError idempotency_mismatch, session_closed, session_not_active, store_failed if a write before this
         was lost. Cancel: safe.
         """
-        replay = None
-        if call.op_id is not None:
-            replay = await self._store.replay(call.principal, call.op_id, call.request, heads=heads)
-        elif any(isinstance(self._store.peek(id), Missing) for id in heads):
+        replay = await find_replay(self._store, call, heads=heads)
+        if replay is None and any(isinstance(self._store.peek(id), Missing) for id in heads):
             await self._store.heads(heads)
         await ticket.reached()
         if replay is None and call.op_id is not None and not self._store.unheard(call.principal, call.op_id):
             # The same call may have been ahead of this one in the queue.
-            replay = await self._store.replay(call.principal, call.op_id, call.request)
+            replay = await find_replay(self._store, call)
         if replay is None:
             self.require_current()
             self._require_writable(paused)
@@ -299,6 +320,7 @@ class LiveSession:
             floor_vt=max(floor_vt, self._head_vt + 1) if head is not None else floor_vt,
         )
         pending = self._store.submit(write)
+        call.submitted = True
         self._take(call, delta, head, pending)
         return pending
 

@@ -19,7 +19,7 @@ from ctxd.store.commit_thread import CommitThread
 from ctxd.store.committer import Committer
 from ctxd.store.queue import Entry, Queue
 from ctxd.store.state import Health
-from ctxd.store.writes import Pending, note_submitted
+from ctxd.store.writes import Pending
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.objects import Receipt
 
@@ -82,7 +82,6 @@ class GroupCommit:
         """Append an entry, which is next in the journal's order."""
         self._queue.put(entry)
         self._last = entry.pending
-        note_submitted()
         if not self._busy and not self._wake.is_set():
             self._wake.set()
 

@@ -39,7 +39,7 @@ from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.witness import WitnessFile
-from ctxd.store.writes import Pending, Write, note_perhaps
+from ctxd.store.writes import Pending, Write
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import StoreStatus
 
@@ -234,7 +234,6 @@ class VersionStore(Answering):
         Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
         """
         key = (principal, op_id)
-        forget = note_perhaps(not self.unheard(*key))
         found: Entry | tuple[Body, Receipt] | None = self._operations.under_way(key)
         while found is None:
             self._health.require_readable()
@@ -245,7 +244,6 @@ class VersionStore(Answering):
                 # It may have been begun, and even have ended, while the journal was read.
                 found = batch.operations.get(key) or self._operations.under_way(key)
             if found is None and not self._operations.ended(key):
-                forget()
                 return None
         return replay_of(key, request, found)
 

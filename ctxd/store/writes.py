@@ -1,8 +1,6 @@
 """What goes through the door: a write, what waits for its flush, and the receipt for it."""
 
 from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Any, Final
 
 import anyio
 import msgspec
@@ -35,34 +33,6 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     signatures: dict[str, bytes] = {}
     floor_vt: int = 0
     purge: Purge | None = None
-
-
-class Submitting:
-    """Whether a write ``perhaps`` was submitted on behalf of whoever put this into ``SUBMITTING``: now, or by an
-    earlier call with the same operation id. False is certain."""
-
-    __slots__ = ("perhaps",)
-
-    def __init__(self) -> None:
-        self.perhaps = False
-
-
-SUBMITTING: Final[ContextVar[Submitting | None]] = ContextVar("SUBMITTING", default=None)
-"""What the store notes submitted writes in, null for nothing: it tells what became of the write of a failed call."""
-
-
-def note_submitted() -> None:
-    """Note in ``SUBMITTING`` that a write was submitted."""
-    if (submitting := SUBMITTING.get()) is not None:
-        submitting.perhaps = True
-
-
-def note_perhaps(perhaps: bool) -> Callable[[], None]:
-    """Note in ``SUBMITTING`` whether one may have been submitted before. Returns: what takes the note back."""
-    submitting = SUBMITTING.get() or Submitting()
-    before = submitting.perhaps
-    submitting.perhaps = before or perhaps
-    return lambda: setattr(submitting, "perhaps", before)
 
 
 class Pending:
@@ -123,13 +93,3 @@ class Pending:
             raise self.error
         assert self.receipt is not None
         return self.receipt
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    """A handler's answer that may go out once ``pending`` is durable; ``result(receipt)`` builds it then.
-
-    ``pending`` null: nothing was written, ``result(None)`` may go out now.
-    """
-
-    pending: Pending | None
-    result: Callable[[Receipt | None], Any]

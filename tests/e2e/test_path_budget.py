@@ -11,13 +11,13 @@ import pytest
 
 from tests.traced import Entered, Traced, traced
 
-RECORD = (59, 182)
+RECORD = (62, 200)
 """Modules and functions from bytes to the acknowledged ``toolcall.record``."""
 
-ASSEMBLE = (61, 221)
+ASSEMBLE = (65, 240)
 """The same of ``context.assemble``."""
 
-NOTICE = (58, 205)
+NOTICE = (65, 220)
 """The same from the change of a tracked file to the notice of a subscriber."""
 
 

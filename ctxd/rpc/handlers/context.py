@@ -7,7 +7,7 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions.registry import Sessions
-from ctxd.store.writes import Accepted
+from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods.context import (
     AssembleParams,
@@ -23,10 +23,10 @@ from ctxd_protocol.methods.context import (
 def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict[str, Handler]:
     """Method name to handler. Answers that show a session wait until what they show is durable."""
 
-    def current(caller: Caller, params: ContextCurrentParams) -> CurrentContext:
+    async def current(caller: Caller, params: ContextCurrentParams) -> CurrentContext:
         return sessions.current(caller.session if params.session is None else params.session)
 
-    async def assemble(caller: Caller, params: AssembleParams) -> Accepted:
+    async def assemble(caller: Caller, params: AssembleParams, _: WriteRequest) -> Accepted:
         assembled = await assembler.assemble(await sessions.live(params.session), caller.principal)
         return Accepted(
             assembled.barrier, lambda receipt: assembled.encoded(receipt, text=params.text, blocks=params.blocks)

@@ -29,7 +29,7 @@ def handlers(
     """The daemon's methods. ``check_witness`` stops writes if the journal does not hold a receipt's row."""
     discovered = msgspec.Raw(msgspec.json.encode(document()))
 
-    def hello(caller: Caller, params: HelloParams) -> HelloResult:
+    async def hello(caller: Caller, params: HelloParams) -> HelloResult:
         common = set(params.protocol) & set(PROTOCOL_VERSIONS)
         if not common:
             message = f"the client speaks protocol {list(params.protocol)}, the daemon {list(PROTOCOL_VERSIONS)}"
@@ -47,10 +47,10 @@ def handlers(
             journal=journal,
         )
 
-    def discover(caller: Caller, params: Nothing) -> msgspec.Raw:
+    async def discover(caller: Caller, params: Nothing) -> msgspec.Raw:
         return discovered
 
-    def daemon_status(caller: Caller, params: Nothing) -> DaemonStatus:
+    async def daemon_status(caller: Caller, params: Nothing) -> DaemonStatus:
         return status()
 
     return {"hello": hello, "rpc.discover": discover, "daemon.status": daemon_status}

@@ -101,7 +101,7 @@ def handlers(notices: Notices) -> dict[str, Handler]:
         asyncio.get_running_loop().call_soon(subscription.answered)
         return SubscribeResult(subscription=number, after=following.after if params.after is None else params.after)
 
-    def unsubscribe(caller: Caller, params: UnsubscribeParams) -> WriteResult:
+    async def unsubscribe(caller: Caller, params: UnsubscribeParams) -> WriteResult:
         subscription = open_by_connection.get(caller.connection, {}).pop(params.subscription, None)
         if subscription is None:
             raise CtxdError("subscription_not_found", f"there is no subscription {params.subscription} here")

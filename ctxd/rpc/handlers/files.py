@@ -27,9 +27,8 @@ from ctxd.sessions.attribution import claimed, until_durable
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.resume import portions
 from ctxd.sessions.segments import NOTHING, SessionDelta
-from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kept_result
+from ctxd.sessions.session import Accepted, LiveSession, WriteRequest, again, kept_result
 from ctxd.sessions.state import SessionState
-from ctxd.store.writes import Accepted
 from ctxd_protocol.methods.files import (
     Discovered,
     FileDiscoverParams,
@@ -66,9 +65,8 @@ class _Files:
         self._indexer = indexer
         self._parsing = anyio.CapacityLimiter(1)
 
-    async def index(self, caller: Caller, params: FileIndexParams) -> Accepted:
+    async def index(self, caller: Caller, params: FileIndexParams, call: WriteRequest) -> Accepted:
         content = _content(params)
-        call = call_of("file.index", caller.principal, params)
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)
@@ -105,8 +103,7 @@ class _Files:
         await until_durable(self._store, indexed.basis)
         return Accepted(barrier, lambda _: result)
 
-    async def discover(self, caller: Caller, params: FileDiscoverParams) -> Accepted:
-        call = call_of("file.discover", caller.principal, params)
+    async def discover(self, caller: Caller, params: FileDiscoverParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)
@@ -115,8 +112,7 @@ class _Files:
             found = await self._indexer.discover(live.mounts, live.settings.workdir, params.paths)
             return _kept(live, call, found)
 
-    async def observe(self, caller: Caller, params: ToolObserveParams) -> Accepted:
-        call = call_of("tool.observe", caller.principal, params)
+    async def observe(self, caller: Caller, params: ToolObserveParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)
@@ -171,7 +167,7 @@ def _kept(live: LiveSession, call: WriteRequest, found: Sequence[Found]) -> Acce
     return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
 
-def detect(_: Caller, params: MountDetectParams) -> MountDetectResult:
+async def detect(_: Caller, params: MountDetectParams) -> MountDetectResult:
     """The mappings in either text. Raises: CtxdError invalid_params."""
     if (params.docker_inspect is None) == (params.mountinfo is None):
         raise CtxdError("invalid_params", "give docker_inspect or mountinfo, and not both")

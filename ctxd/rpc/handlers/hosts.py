@@ -3,12 +3,13 @@
 Adds to calls that are made elsewhere, and changes none of them: with one host, all is as if this were not there.
 """
 
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
+from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.sessions import SessionSummary
 
@@ -43,27 +44,23 @@ class _SharedCalls:
     async def owner(self, _: Caller, params: wire.SessionParams) -> wire.SessionOwnerResult:
         return await self._others.owner(params.session)
 
-    async def resume(self, caller: Caller, params: wire.SessionWriteParams) -> Answer:
+    async def resume(self, caller: Caller, params: wire.SessionWriteParams, call: WriteRequest) -> Answer:
         async with self._others.acquire(params.session, caller.principal):
-            return await self._here(_RESUME, caller, params)
+            return await self._family[_RESUME](caller, params, call)
 
-    async def create(self, caller: Caller, params: wire.SessionCreateParams) -> Answer:
+    async def create(self, caller: Caller, params: wire.SessionCreateParams, call: WriteRequest) -> Answer:
         if params.session is not None:
             await self._others.require_unknown(params.session)
-        return await self._here(_CREATE, caller, params)
+        return await self._family[_CREATE](caller, params, call)
 
     async def list(self, caller: Caller, params: wire.SessionListParams) -> Answer:
         if not params.elsewhere:
-            return await self._here(_LIST, caller, params)
+            return await self._family[_LIST](caller, params)
         rows = [row for row in await self._others.elsewhere() if _passes(row, params)]
         rows = [row for row in rows if params.cursor is None or row.session > params.cursor]
         page = tuple(rows[: params.limit])
         more = page[-1].session if len(rows) > len(page) else None
         return wire.SessionListResult(sessions=page, next_cursor=more)
-
-    async def _here(self, method: str, caller: Caller, params: Any) -> Answer:  # noqa: ANN401 - that method's params
-        answer = self._family[method](caller, params)
-        return await answer if isinstance(answer, Coroutine) else answer
 
 
 def _passes(row: SessionSummary, params: wire.SessionListParams) -> bool:

@@ -15,8 +15,7 @@ from ctxd.rpc.dispatch import Handler
 from ctxd.secrets.policy import rules_found
 from ctxd.sessions.object_reads import ListedObject, Objects, ReadTime
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession
-from ctxd.store.writes import Accepted
+from ctxd.sessions.session import Accepted, LiveSession
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.objects import ObjectType, ObjectVersion

@@ -1,8 +1,8 @@
 """``sandbox.*``: the harness's side of sandboxes. None of it exists on a sandbox's own socket: they do not nest."""
 
 import os
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import anyio
 import msgspec
@@ -15,11 +15,11 @@ from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.registry import Home, Sandboxes
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import WriteRequest, call_of, kept_result
+from ctxd.sessions.session import Accepted, WriteRequest, find_replay, kept_result
 from ctxd.sources.port import Limited
 from ctxd.sources.rights import User
 from ctxd.store.answers import Replay
-from ctxd.store.writes import Accepted, Pending, Write
+from ctxd.store.writes import Pending, Write
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods import sandboxes as wire
 from ctxd_protocol.methods.row import Nothing, WriteResult
@@ -79,7 +79,7 @@ def keeping_mounts(handlers: dict[str, Handler], sandboxes: Sandboxes) -> dict[s
     """``handlers`` of sessions, of which none changes what a registered sandbox was given of the host."""
     configure = handlers["session.configure"]
 
-    def kept(caller: Caller, params: SessionConfigureParams) -> Answer | Coroutine[Any, Any, Answer]:
+    async def kept(caller: Caller, params: SessionConfigureParams, call: WriteRequest) -> Answer:
         if params.mounts is not None and sandboxes.confines(params.session):
             raise CtxdError(
                 "session_in_sandbox",
@@ -87,7 +87,7 @@ def keeping_mounts(handlers: dict[str, Handler], sandboxes: Sandboxes) -> dict[s
                 hint="Release the sandbox, or register another one.",
                 outcome="not_applied",
             )
-        return configure(caller, params)
+        return await configure(caller, params, call)
 
     return {**handlers, "session.configure": kept}
 
@@ -110,14 +110,13 @@ class _SandboxCalls:
         self._clock = clock
         self._registering = anyio.Lock()
 
-    async def register(self, caller: Caller, params: wire.SandboxRegisterParams) -> Accepted:
+    async def register(self, caller: Caller, params: wire.SandboxRegisterParams, call: WriteRequest) -> Accepted:
         # One after the other: of two that ask for one principal, or resend one call, the second must see the first.
         async with self._registering:
-            return await self._register(caller, params)
+            return await self._register(caller, params, call)
 
-    async def _register(self, caller: Caller, params: wire.SandboxRegisterParams) -> Accepted:
-        call = call_of("sandbox.register", caller.principal, params)
-        replay = await self._replay(call)
+    async def _register(self, caller: Caller, params: wire.SandboxRegisterParams, call: WriteRequest) -> Accepted:
+        replay = await find_replay(self._store, call)
         if replay is not None:
             sandbox = msgspec.json.decode(replay.result, type=_Kept).sandbox
             self._hold(caller, sandbox)
@@ -140,20 +139,19 @@ class _SandboxCalls:
             expires_at=None if params.ttl_s is None else now + 1000 * params.ttl_s,
         )
         _, pending = await self._sandboxes.register(wanted, params.mounts, _write(call, kept_result(call, _Kept(id))))
+        call.submitted = True
         self._hold(caller, id)
         return self._shown(id, pending)
 
-    async def renew(self, caller: Caller, params: wire.SandboxParams) -> Accepted:
-        call = call_of("sandbox.renew", caller.principal, params)
-        if (replay := await self._replay(call)) is not None:
+    async def renew(self, caller: Caller, params: wire.SandboxParams, call: WriteRequest) -> Accepted:
+        if (replay := await find_replay(self._store, call)) is not None:
             return self._shown(params.sandbox, replay.pending, replay)
         pending = self._sandboxes.renew(params.sandbox, _write(call, kept_result(call, _Kept(params.sandbox))))
         self._hold(caller, params.sandbox)
         return self._shown(params.sandbox, pending)
 
-    async def release(self, caller: Caller, params: wire.SandboxParams) -> Accepted:
-        call = call_of("sandbox.release", caller.principal, params)
-        replay = await self._replay(call)
+    async def release(self, caller: Caller, params: wire.SandboxParams, call: WriteRequest) -> Accepted:
+        replay = await find_replay(self._store, call)
         if replay is not None:
             pending = replay.pending
         else:
@@ -162,11 +160,8 @@ class _SandboxCalls:
         first = None if replay is None else replay.receipt
         return Accepted(pending, lambda receipt: WriteResult(receipt=receipt or first))
 
-    def list(self, _: Caller, params: Nothing) -> wire.SandboxListResult:
+    async def list(self, _: Caller, params: Nothing) -> wire.SandboxListResult:
         return wire.SandboxListResult(sandboxes=tuple(self._sandboxes.all()))
-
-    async def _replay(self, call: WriteRequest) -> Replay | None:
-        return None if call.op_id is None else await self._store.replay(call.principal, call.op_id, call.request)
 
     def _hold(self, caller: Caller, sandbox: str) -> None:
         self._sandboxes.held_by(sandbox, caller.connection, caller.on_close)

@@ -20,7 +20,7 @@ from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
 from ctxd.sessions.redaction import Found, merged, scanned, scanned_turn
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import WriteRequest, call_of
+from ctxd.sessions.session import WriteRequest, find_replay
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.methods.sessions import SessionExportParams, SessionExportResult
@@ -46,11 +46,8 @@ class _SecretCalls:
         self._exports = Exports(sessions.store, sessions.guard)
         self._scanning = anyio.CapacityLimiter(1)
 
-    async def purge(self, caller: Caller, params: wire.ObjectPurgeParams) -> wire.ObjectPurgeResult:
-        call = call_of("object.purge", caller.principal, params)
-        replay = None
-        if call.op_id is not None:
-            replay = await self._store.replay(call.principal, call.op_id, call.request)
+    async def purge(self, _: Caller, params: wire.ObjectPurgeParams, call: WriteRequest) -> wire.ObjectPurgeResult:
+        replay = await find_replay(self._store, call)
         if replay is not None:
             proof = await again(self._store, call, replay)
         else:

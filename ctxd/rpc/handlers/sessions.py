@@ -5,8 +5,8 @@ object has text to activate. An answer that shows a state goes out once that sta
 """
 
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -19,14 +19,14 @@ from ctxd.secrets.policy import DEFAULT
 from ctxd.sessions import transitions
 from ctxd.sessions.activation import Activation, activation
 from ctxd.sessions.notices import Notices
-from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, chars, messages_captured, off_loop
+from ctxd.sessions.redaction import captured, off_loop
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.resume import freshen, reconciled, to_check
 from ctxd.sessions.segments import NOTHING, SessionDelta, SessionSettings
-from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kept_result
+from ctxd.sessions.session import Accepted, LiveSession, WriteRequest, again, kept_result
 from ctxd.sessions.state import SessionState
 from ctxd.store.answers import Replay
-from ctxd.store.writes import Accepted, Pending
+from ctxd.store.writes import Pending
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.methods.row import WriteResult
@@ -75,7 +75,7 @@ def handlers(
 
 def _member(family: "_SessionCalls", name: str) -> Handler:
     decide = _DECISIONS[name]
-    return lambda caller, params: family.member(caller, params, name, decide)
+    return lambda _, params, call: family.member(params, call, decide)
 
 
 class _SessionCalls:
@@ -91,14 +91,13 @@ class _SessionCalls:
 
     # --- life ---
 
-    async def create(self, caller: Caller, params: wire.SessionCreateParams) -> Accepted:
+    async def create(self, caller: Caller, params: wire.SessionCreateParams, call: WriteRequest) -> Accepted:
         if params.detect_filesystems and params.filesystem_id is not None:
             hint = "Leave out filesystem_id for an agent on the host, detect_filesystems for a sandboxed one."
             raise CtxdError(
                 "invalid_params", "filesystem_id and detect_filesystems exclude each other", hint=hint,
                 outcome="not_applied",
             )  # fmt: skip
-        call = call_of("session.create", caller.principal, params)
         session = f"s-{secrets.token_hex(8)}" if params.session is None else params.session
         settings = SessionSettings(
             agent=params.agent,
@@ -123,21 +122,13 @@ class _SessionCalls:
         self._indexer.confine(live.mounts)
         return _shown(live, pending)
 
-    def get(self, _: Caller, params: wire.SessionParams) -> Accepted | Coroutine[Any, Any, Accepted]:
-        """Answer at once if the session is in memory and nobody is before this, as for almost every call."""
-        live = self._sessions.loaded(params.session)
-        if live is None or not live.lock.free:
-            return self._get(params)
-        live.require_current()
-        return _shown_unchanged(live)
-
-    async def _get(self, params: wire.SessionParams) -> Accepted:
+    async def get(self, _: Caller, params: wire.SessionParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
             return _shown_unchanged(live)
 
-    async def configure(self, caller: Caller, params: wire.SessionConfigureParams) -> Accepted:
+    async def configure(self, _: Caller, params: wire.SessionConfigureParams, call: WriteRequest) -> Accepted:
         def configured(settings: SessionSettings) -> SessionSettings:
             given = {
                 name: value
@@ -148,14 +139,12 @@ class _SessionCalls:
                 given["budget_tokens"] = params.budget_tokens or None
             return msgspec.structs.replace(settings, **given)
 
-        return await self._set(call_of("session.configure", caller.principal, params), params.session, configured)
+        return await self._set(call, params.session, configured)
 
-    async def pause(self, caller: Caller, params: wire.SessionWriteParams) -> Accepted:
-        call = call_of("session.pause", caller.principal, params)
+    async def pause(self, _: Caller, params: wire.SessionWriteParams, call: WriteRequest) -> Accepted:
         return await self._set(call, params.session, _in_state("paused"), paused=True)
 
-    async def close(self, caller: Caller, params: wire.SessionWriteParams) -> Accepted:
-        call = call_of("session.close", caller.principal, params)
+    async def close(self, _: Caller, params: wire.SessionWriteParams, call: WriteRequest) -> Accepted:
         return await self._set(call, params.session, _in_state("closed"), paused=True)
 
     async def _set(
@@ -179,8 +168,7 @@ class _SessionCalls:
             self._indexer.confine(live.mounts)
             return _shown(live, pending)
 
-    async def resume(self, caller: Caller, params: wire.SessionWriteParams) -> Accepted:
-        call = call_of("session.resume", caller.principal, params)
+    async def resume(self, _: Caller, params: wire.SessionWriteParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call, paused=True)
@@ -240,16 +228,7 @@ class _SessionCalls:
 
     # --- chat ---
 
-    def append(self, caller: Caller, params: wire.SessionAppendParams) -> Accepted | Coroutine[Any, Any, Accepted]:
-        """Decide at once if all that it takes is in memory and short, as for almost every call."""
-        call = call_of("session.append", caller.principal, params)
-        live = self._sessions.loaded(params.session)
-        if live is not None and chars(params.messages) <= INLINE_CHARS_MAX and live.admits(call):
-            said = messages_captured(self._sessions.guard, live.settings.secrets, params.messages)
-            return _append(live, call, params, said)
-        return self._append_in_turn(call, params)
-
-    async def _append_in_turn(self, call: WriteRequest, params: wire.SessionAppendParams) -> Accepted:
+    async def append(self, _: Caller, params: wire.SessionAppendParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)
@@ -258,8 +237,7 @@ class _SessionCalls:
             messages = await captured(self._sessions.guard, live.settings.secrets, params.messages)
             return _append(live, call, params, messages)
 
-    async def set_system_prompt(self, caller: Caller, params: wire.SystemPromptParams) -> Accepted:
-        call = call_of("session.set_system_prompt", caller.principal, params)
+    async def set_system_prompt(self, _: Caller, params: wire.SystemPromptParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         id = system_prompt_id(params.session)
         with live.lock.ticket() as ticket:
@@ -294,8 +272,7 @@ class _SessionCalls:
 
     # --- sets ---
 
-    async def member(self, caller: Caller, params: wire.MembershipParams, name: str, decide: Decision) -> Accepted:
-        call = call_of(name, caller.principal, params)
+    async def member(self, params: wire.MembershipParams, call: WriteRequest, decide: Decision) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)
@@ -304,8 +281,7 @@ class _SessionCalls:
             id = transitions.resolve(live.state, params.session, params.object)
             return _moved(live, call, id, Activation(decide(live.state, id)))
 
-    async def activate(self, caller: Caller, params: wire.MembershipParams) -> Accepted:
-        call = call_of("session.activate", caller.principal, params)
+    async def activate(self, _: Caller, params: wire.MembershipParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call)

@@ -3,9 +3,6 @@
 The busiest method of all: one object, one segment, one write, and no wait but for the disk.
 """
 
-from collections.abc import Coroutine
-from typing import Any
-
 import msgspec
 
 from ctxd.errors import CtxdError, purged
@@ -16,11 +13,10 @@ from ctxd.objects.next_version import toolcall
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
 from ctxd.sessions import transitions
-from ctxd.sessions.redaction import INLINE_CHARS_MAX, Cleared, cleared, off_loop
+from ctxd.sessions.redaction import Cleared, cleared, off_loop
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession, WriteRequest, again, call_of, kept_result
+from ctxd.sessions.session import Accepted, LiveSession, WriteRequest, again, kept_result
 from ctxd.store.answers import Missing
-from ctxd.store.writes import Accepted
 from ctxd_protocol.ids import chat_id, toolcall_alias
 from ctxd_protocol.methods.files import ToolcallRecordParams, ToolcallRecordResult
 
@@ -35,17 +31,8 @@ class _Recorder:
         self._sessions = sessions
         self._store = sessions.store
 
-    def record(self, caller: Caller, params: ToolcallRecordParams) -> Accepted | Coroutine[Any, Any, Accepted]:
-        """Decide at once if all that it takes is in memory, as for almost every call; otherwise look it up before."""
-        call = call_of("toolcall.record", caller.principal, params)
-        live = self._sessions.loaded(params.session)
-        if live is not None and len(params.content) <= INLINE_CHARS_MAX and live.admits(call):
-            id, head = self._place(live, params.id, alone=caller.capability != "host")
-            if head is None and id not in live.state.index:
-                return _create(live, call, id, cleared(self._sessions.guard.capture(live.settings.secrets), params))
-        return self._look_up(call, params, alone=caller.capability != "host")
-
-    async def _look_up(self, call: WriteRequest, params: ToolcallRecordParams, *, alone: bool) -> Accepted:
+    async def record(self, caller: Caller, params: ToolcallRecordParams, call: WriteRequest) -> Accepted:
+        alone = caller.capability != "host"
         live = await self._sessions.live(params.session)
         with live.lock.ticket() as ticket:
             replay = await live.admit(ticket, call, heads=(params.id,))

@@ -1,4 +1,3 @@
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers.context import handlers
-from ctxd.store.writes import Accepted
+from ctxd.sessions.session import Accepted, write_request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.context import (
     AssembleParams,
@@ -31,9 +30,8 @@ class Methods:
         self.table = handlers(home.sessions, home.assembler, home.archive)
 
     async def __call__(self, name: str, params: Any, caller: Caller = HOST) -> Any:
-        answer = self.table[name](caller, params)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        request = [write_request(name, caller.principal, params)] if METHODS[name].writes else []
+        answer = await self.table[name](caller, params, *request)
         if isinstance(answer, Accepted):
             receipt = None if answer.pending is None else await answer.pending.wait()
             answer = answer.result(receipt)
@@ -60,7 +58,8 @@ async def test_the_current_context_is_told_at_once_for_a_session_or_for_the_only
         await home.assemble("other")
         assert (await call("context.current", ContextCurrentParams())).context_id is None
         assert (await call("context.current", ContextCurrentParams(), INSIDE)).session == "s"
-        assert not inspect.iscoroutinefunction(call.table["context.current"])
+        with pytest.raises(StopIteration):
+            call.table["context.current"](HOST, ContextCurrentParams()).send(None)
 
 
 @pytest.mark.anyio

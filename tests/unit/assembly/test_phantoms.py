@@ -12,7 +12,7 @@ from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers import context, files, objects
-from ctxd.sessions.session import LiveSession
+from ctxd.sessions.session import LiveSession, write_request
 from ctxd_protocol.methods import METHODS
 from tests.unit.assembly.household import Household, household
 
@@ -35,8 +35,9 @@ async def call(home: Household, method: str, **params: Any) -> Any:
         | files.handlers(home.sessions, home.indexer)
         | context.handlers(home.sessions, home.assembler, home.archive)
     )
-    answer: Any = handlers[method](CALLER, msgspec.convert(params, METHODS[method].params))
-    accepted = await answer
+    given = msgspec.convert(params, METHODS[method].params)
+    request = [write_request(method, "p", given)] if METHODS[method].writes else []
+    accepted: Any = await handlers[method](CALLER, given, *request)
     if hasattr(accepted, "pending"):
         return accepted.result(None if accepted.pending is None else await accepted.pending.wait())
     return accepted

@@ -32,7 +32,7 @@ def anyio_backend():
     return "asyncio", {"use_uvloop": True}
 
 
-def current(caller, params):
+async def current(caller, params):
     """What a daemon without sessions answers."""
     return CurrentContext(context_id=None, session=None, turn=0, assembly=0)
 

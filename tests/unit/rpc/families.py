@@ -5,7 +5,8 @@ from typing import Any
 import anyio
 
 from ctxd.errors import CtxdError
-from ctxd.store.writes import Accepted, Pending
+from ctxd.sessions.session import Accepted
+from ctxd.store.writes import Pending
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods.row import WriteResult
 from ctxd_protocol.methods.sessions import MembershipResult, SessionAppendResult
@@ -22,7 +23,7 @@ class Services:
         self.cancelled: list[str] = []
         self.pending: list[Pending] = []
 
-    def current(self, caller: Any, params: Any) -> CurrentContext:
+    async def current(self, caller: Any, params: Any) -> CurrentContext:
         self.calls.append(("context.current", params))
         return CurrentContext(context_id=None, session=params.session, turn=0, assembly=0)
 
@@ -37,13 +38,13 @@ class Services:
             raise
         return CurrentContext(context_id="ctx-00000000", session=params.session, turn=0, assembly=0)
 
-    def append(self, caller: Any, params: Any) -> Accepted:
+    async def append(self, caller: Any, params: Any, call: Any) -> Accepted:
         """A write whose flush the test decides."""
         pending = Pending(seq=len(self.pending) + 1, vt=0, size=0)
         self.pending.append(pending)
         return Accepted(pending, lambda receipt: SessionAppendResult(turn=1, receipt=receipt))
 
-    async def prompt(self, caller: Any, params: Any) -> Accepted:
+    async def prompt(self, caller: Any, params: Any, call: Any) -> Accepted:
         """A write that takes its time before it is submitted."""
         self.entered.set()
         try:
@@ -55,14 +56,14 @@ class Services:
         self.pending.append(pending)
         return Accepted(pending, lambda receipt: WriteResult(receipt=receipt))
 
-    def pin(self, caller: Any, params: Any) -> Accepted:
+    async def pin(self, caller: Any, params: Any, call: Any) -> Accepted:
         """Nothing to write."""
         return Accepted(None, lambda receipt: _pinned(params.object, receipt))
 
-    def chat(self, caller: Any, params: Any) -> Any:
+    async def chat(self, caller: Any, params: Any) -> Any:
         raise CtxdError("session_not_found", "there is no session x", hint="session.list lists them")
 
-    def get(self, caller: Any, params: Any) -> Any:
+    async def get(self, caller: Any, params: Any) -> Any:
         raise RuntimeError("the password is hunter2")
 
     def handlers(self) -> dict[str, Any]:

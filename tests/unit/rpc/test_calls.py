@@ -5,7 +5,6 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.lane import Timing
-from ctxd.store.writes import SUBMITTING
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods.row import WriteResult
 from tests.fakes.loopback import frame, serving
@@ -60,16 +59,16 @@ async def test_a_coroutine_that_submits_a_write_is_answered_when_it_is_durable(t
         assert (await wire.answer())["result"]["receipt"]["seq"] == 1
 
 
-async def test_a_write_answered_in_line_does_not_overtake_a_call_whose_task_has_not_begun(tmp_path, services):
+async def test_a_write_that_does_not_suspend_begins_after_the_call_before_it(tmp_path, services):
     begun = []
 
-    async def prompt(caller, params):
+    async def prompt(caller, params, call):
         begun.append("prompt")
-        return await services.prompt(caller, params)
+        return await services.prompt(caller, params, call)
 
-    def append(caller, params):
+    async def append(caller, params, call):
         begun.append("append")
-        return services.append(caller, params)
+        return await services.append(caller, params, call)
 
     handlers = {**services.handlers(), "session.set_system_prompt": prompt, "session.append": append}
     async with serving(tmp_path, handlers) as server, server.connected() as wire:
@@ -80,16 +79,16 @@ async def test_a_write_answered_in_line_does_not_overtake_a_call_whose_task_has_
         assert (await wire.answer())["id"] == "append"
 
 
-async def test_a_read_answered_in_line_does_not_overtake_a_call_whose_task_has_not_begun(tmp_path, services):
+async def test_a_read_that_does_not_suspend_begins_after_the_call_before_it(tmp_path, services):
     begun = []
 
-    async def prompt(caller, params):
+    async def prompt(caller, params, call):
         begun.append("prompt")
-        return await services.prompt(caller, params)
+        return await services.prompt(caller, params, call)
 
-    def current(caller, params):
+    async def current(caller, params):
         begun.append("current")
-        return services.current(caller, params)
+        return await services.current(caller, params)
 
     handlers = {**services.handlers(), "session.set_system_prompt": prompt, "context.current": current}
     async with serving(tmp_path, handlers) as server, server.connected() as wire:
@@ -166,12 +165,12 @@ async def test_a_write_that_is_cancelled_after_it_was_submitted_goes_on_and_its_
         assert (await wire.call("context.current", id=2))["id"] == 2
 
 
-async def test_a_call_cancelled_before_it_starts_never_runs(tmp_path, services):
+async def test_a_call_cancelled_right_after_its_first_step_stops_there(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(PLAN + b'{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":"plan"}}\n')
         assert data(await wire.answer())["code"] == "cancelled"
         assert (await wire.call("context.current", id=2))["id"] == 2
-        assert [name for name, _ in services.calls] == ["context.current"]
+        assert services.cancelled == ["context.plan"]
 
 
 @pytest.mark.parametrize("params", ['{"id":"other"}', '{"id":1.5}', "{}", "[]", '["plan",1]'])
@@ -216,7 +215,7 @@ async def test_a_call_past_its_deadline_is_answered_as_timed_out(tmp_path, servi
 
 
 async def test_a_result_that_cannot_be_encoded_fails_its_own_call_only(tmp_path, services):
-    def current(caller, params):
+    async def current(caller, params):
         return CurrentContext(context_id=None, session=None, turn=object() if params.session else 0, assembly=0)
 
     async with serving(tmp_path, {"context.current": current}) as server, server.connected() as wire:
@@ -266,7 +265,7 @@ async def test_draining_does_not_wait_for_a_call_beyond_its_time(tmp_path, servi
 async def test_a_write_that_ends_after_its_client_left_disturbs_nothing(tmp_path, services, ending):
     ended = anyio.Event()
 
-    async def prompt(caller, params):
+    async def prompt(caller, params, call):
         services.entered.set()
         await services.gate.wait()
         ended.set()
@@ -286,16 +285,14 @@ async def test_a_write_that_ends_after_its_client_left_disturbs_nothing(tmp_path
 
 
 @pytest.mark.parametrize("code", ["store_failed", "draining"])
-@pytest.mark.parametrize("in_line", [True, False])
-async def test_a_write_that_is_refused_before_it_was_submitted_says_that_it_was_not_applied(tmp_path, code, in_line):
-    def refuse(caller, params):
+@pytest.mark.parametrize("suspends", [True, False])
+async def test_a_write_that_is_refused_before_it_was_submitted_says_that_it_was_not_applied(tmp_path, code, suspends):
+    async def refuse(caller, params, *call):
+        if suspends:
+            await anyio.lowlevel.checkpoint()
         raise CtxdError(code, "the database cannot be read")
 
-    async def refuse_later(caller, params):
-        refuse(caller, params)
-
-    handler = refuse if in_line else refuse_later
-    handlers = {"session.append": handler, "context.plan": handler}
+    handlers = {"session.append": refuse, "context.plan": refuse}
     async with serving(tmp_path, handlers) as server, server.connected() as wire:
         await wire.send(APPEND)
         refusal = data(await wire.answer())
@@ -304,11 +301,34 @@ async def test_a_write_that_is_refused_before_it_was_submitted_says_that_it_was_
         assert "outcome" not in data(await wire.answer())
 
 
-async def test_a_write_that_fails_after_it_was_perhaps_submitted_does_not_say_that_it_was_not_applied(tmp_path):
-    async def fail(caller, params):
-        SUBMITTING.get().perhaps = True
+@pytest.mark.parametrize("suspends", [True, False])
+async def test_a_write_that_fails_after_it_was_submitted_does_not_say_that_it_was_not_applied(tmp_path, suspends):
+    async def fail(caller, params, call):
+        call.submitted = True
+        if suspends:
+            await anyio.lowlevel.checkpoint()
         raise CtxdError("store_failed", "the database cannot be read")
 
     async with serving(tmp_path, {"session.append": fail}) as server, server.connected() as wire:
         await wire.send(APPEND)
         assert "outcome" not in data(await wire.answer())
+
+
+async def test_a_handler_may_enter_scopes_and_locks_before_it_first_suspends(tmp_path):
+    lock, gate, order = anyio.Lock(), anyio.Event(), []
+
+    async def plan(caller, params):
+        with anyio.fail_after(30):
+            async with lock:
+                order.append(params.session)
+                await gate.wait()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(anyio.lowlevel.checkpoint)
+        return CurrentContext(context_id=None, session=params.session, turn=0, assembly=0)
+
+    async with serving(tmp_path, {"context.plan": plan}) as server, server.connected() as wire:
+        names = [f"s{number}" for number in range(20)]
+        await wire.send(b"".join(frame("context.plan", {"session": name}, id=name) for name in names))
+        await server.until(lambda: server.server.in_flight == 20)
+        gate.set()
+        assert [(await wire.answer())["id"] for _ in names] == names == order

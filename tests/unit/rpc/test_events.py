@@ -122,7 +122,7 @@ async def test_a_connection_has_a_bounded_number_of_subscriptions(tmp_path):
 
 
 async def test_a_slow_reader_is_told_that_it_missed_notices(tmp_path):
-    def large(caller, params):
+    async def large(caller, params):
         return CurrentContext(context_id="x" * 600_000, session=None, turn=0, assembly=0)
 
     notices = FakeNotices()

@@ -72,6 +72,15 @@ class Transport:
         self.reading = True
 
 
+class Tasks:
+    """A pool for handlers that do not suspend."""
+
+    idle = (None,)
+
+    def step(self, coroutine):
+        return coroutine.send(None)
+
+
 @pytest.fixture
 def peer():
     clock = Clock()
@@ -89,7 +98,7 @@ def peer():
         timing=Timing(frame_s=10.0),
         log=structlog.get_logger(),
         loop=clock,
-        spawn=None,
+        tasks=Tasks(),
     )
     one, two = socket.socketpair()
     with one, two:

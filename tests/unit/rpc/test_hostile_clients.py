@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 CALL = frame("context.current")
 
 
-def large(caller, params):
+async def large(caller, params):
     return CurrentContext(context_id="x" * 200_000, session=None, turn=0, assembly=0)
 
 
@@ -69,10 +69,10 @@ async def test_an_idle_connection_is_not_timed(tmp_path):
 async def test_a_client_that_reads_nothing_is_closed_and_its_calls_are_not_buffered_without_bound(tmp_path):
     made = 0
 
-    def counted(caller, params):
+    async def counted(caller, params):
         nonlocal made
         made += 1
-        return large(caller, params)
+        return await large(caller, params)
 
     timing = Timing(stall_s=0.1, write_buffer_bytes=300_000)
     async with serving(tmp_path, {"context.current": counted}, timing=timing) as server:

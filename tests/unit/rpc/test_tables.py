@@ -111,17 +111,27 @@ def daemon_handlers(check=lambda receipt: None):
     )
 
 
+def answered(handlers, method, caller, params):
+    """The answer of a handler that does not suspend."""
+    with pytest.raises(StopIteration) as done:
+        handlers[method](caller, params).send(None)
+    return done.value.value
+
+
 @pytest.mark.requirement("RPC-8")
 def test_hello_agrees_on_the_newest_common_version_and_announces_bounds():
-    said = daemon_handlers()["hello"](caller(), HelloParams(protocol=(1, 99)))
+    said = answered(daemon_handlers(), "hello", caller(), HelloParams(protocol=(1, 99)))
     assert (said.server, said.protocol, said.incarnation, said.limits) == ("ctxd", 1, 3, Limits())
     assert said.methods == tuple(sorted(METHODS))
-    assert daemon_handlers()["hello"](caller("observe"), HelloParams()).methods == tuple(sorted(reachable("observe")))
+    assert answered(daemon_handlers(), "hello", caller("observe"), HelloParams()).methods == tuple(
+        sorted(reachable("observe"))
+    )
 
 
 def test_hello_without_a_common_version_says_both_sides():
+    hello = daemon_handlers()["hello"](caller(), HelloParams(protocol=(2, 3)))
     with pytest.raises(CtxdError, match=r"\[2, 3\], the daemon \[1\]") as refused:
-        daemon_handlers()["hello"](caller(), HelloParams(protocol=(2, 3)))
+        hello.send(None)
     assert refused.value.code == "unsupported"
 
 
@@ -132,16 +142,19 @@ def test_hello_without_a_common_version_says_both_sides():
 def test_hello_has_a_host_clients_receipt_of_this_journal_witnessed(journal, capability, compared):
     witnessed = []
     receipt = Receipt(7, "c", 1)
-    said = daemon_handlers(witnessed.append)["hello"](
-        caller(capability), HelloParams(last_receipt=receipt, journal=journal)
+    said = answered(
+        daemon_handlers(witnessed.append),
+        "hello",
+        caller(capability),
+        HelloParams(last_receipt=receipt, journal=journal),
     )
     assert witnessed == ([receipt] if compared else [])
     assert said.journal == "j3"
 
 
 def test_status_and_the_document_are_handed_out():
-    assert daemon_handlers()["daemon.status"](caller(), Nothing()) == "the status"
-    document = msgspec.json.decode(daemon_handlers()["rpc.discover"](caller(), Nothing()))
+    assert answered(daemon_handlers(), "daemon.status", caller(), Nothing()) == "the status"
+    document = msgspec.json.decode(answered(daemon_handlers(), "rpc.discover", caller(), Nothing()))
     assert [method["name"] for method in document["methods"]] == list(METHODS)
 
 

@@ -1,13 +1,12 @@
 """Calls of one session: in the order they arrive, at once where nothing is waited for, and none half done."""
 
-import inspect
 from pathlib import Path
 
 import anyio
 import pytest
 
 from ctxd.sessions.redaction import INLINE_CHARS_MAX
-from ctxd.store.writes import Accepted
+from ctxd.sessions.session import Accepted
 from tests.unit.sessions.world import record, say, settled, world
 
 pytestmark = pytest.mark.anyio
@@ -48,9 +47,9 @@ async def test_a_long_message_is_searched_for_secrets_beside_the_loop(tmp_path: 
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         long = [{"role": "user", "content": "x" * (INLINE_CHARS_MAX + 1)}]
-        said = w.now("session.append", session="s1", messages=long)
-        assert inspect.iscoroutine(said)
-        assert (await settled(await said)).turn == 1
+        with pytest.raises(AssertionError, match="suspends"):
+            w.now("session.append", session="s1", messages=long)
+        assert (await w.call("session.append", session="s1", messages=long)).turn == 1
 
 
 @pytest.mark.requirement("RPC-7")

@@ -7,9 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.store.writes import Accepted
-from ctxd_protocol.methods.files import ToolcallRecordParams
-from tests.unit.sessions.world import CALLER, World, code_of, say, settled, world
+from tests.unit.sessions.world import World, code_of, say, settled, world
 
 pytestmark = pytest.mark.anyio
 
@@ -55,9 +53,7 @@ async def test_a_new_tool_call_of_a_session_in_memory_is_decided_without_waiting
     async with world(tmp_path / "state") as here:
         await here.call("session.create", session="s", agent="a")
         await until_whole(here)
-        params = ToolcallRecordParams(session="s", id="call", tool="bash", content="x", op_id="op")
-        first = here.handlers["toolcall.record"](CALLER, params)
-        assert isinstance(first, Accepted)
+        first = here.now("toolcall.record", session="s", id="call", tool="bash", content="x", op_id="op")
         with pytest.raises(CtxdError) as refused:
             await here.call("toolcall.record", session="s", id="other", tool="bash", content="x", op_id="op")
         assert refused.value.code == "idempotency_mismatch"
@@ -71,12 +67,18 @@ async def test_a_new_tool_call_waits_for_who_holds_the_session(tmp_path: Path) -
         await here.call("session.create", session="s", agent="a")
         await until_whole(here)
         live = await here.sessions.live("s")
-        async with live.lock:
-            answer = here.handlers["toolcall.record"](
-                CALLER, ToolcallRecordParams(session="s", id="call", tool="bash", content="x")
-            )
-            assert "call" not in live.state.index
-        assert (await settled(await answer)).outcome == "created"
+        outcomes = []
+
+        async def record() -> None:
+            answer = await here.call("toolcall.record", session="s", id="call", tool="bash", content="x")
+            outcomes.append(answer.outcome)
+
+        async with anyio.create_task_group() as group:
+            async with live.lock:
+                group.start_soon(record)
+                await anyio.wait_all_tasks_blocked()
+                assert "call" not in live.state.index
+        assert outcomes == ["created"]
 
 
 async def until_whole(here: World) -> None:

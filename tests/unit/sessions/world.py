@@ -1,6 +1,5 @@
 """Sessions over a real store in a folder: what the tests of this part work in, and what is often done there."""
 
-import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,10 +18,9 @@ from ctxd.rpc.handlers import files, objects, sessions, toolcalls
 from ctxd.sessions import transitions
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import WriteRequest
+from ctxd.sessions.session import Accepted, WriteRequest, write_request
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Accepted
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sessions import Collapse
 
@@ -46,14 +44,22 @@ class World:
             | files.handlers(self.sessions, self.indexer)
         )
 
-    def now(self, method: str, **params: Any) -> Any:
-        """What the handler answers at once: an answer, or a coroutine."""
-        return self.handlers[method](CALLER, msgspec.convert(params, METHODS[method].params))
-
     async def begin(self, method: str, *, caller: Caller = CALLER, **params: Any) -> Any:
         """What the handler answers, before its write is durable."""
-        answer = self.handlers[method](caller, msgspec.convert(params, METHODS[method].params))
-        return await answer if inspect.iscoroutine(answer) else answer
+        given = msgspec.convert(params, METHODS[method].params)
+        if METHODS[method].writes:
+            return await self.handlers[method](caller, given, write_request(method, caller.principal, given))
+        return await self.handlers[method](caller, given)
+
+    def now(self, method: str, **params: Any) -> Any:
+        """What the handler answers without suspending. Raises: AssertionError if it suspends."""
+        begun = self.begin(method, **params)
+        try:
+            begun.send(None)
+        except StopIteration as done:
+            return done.value
+        begun.close()
+        raise AssertionError(f"{method} suspends")
 
     async def call(self, method: str, *, caller: Caller = CALLER, **params: Any) -> Any:
         """The result of a call, once it may go out."""

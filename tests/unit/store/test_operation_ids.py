@@ -3,7 +3,6 @@
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.store.writes import SUBMITTING, Submitting
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -26,18 +25,6 @@ async def test_a_resend_joins_the_first_while_it_waits(root):
         pending = store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r"))
         replay = await store.replay("host", "op", b"q")
         assert replay.pending is pending and replay.result == b"r"
-
-
-async def test_it_is_noted_for_who_asks_whether_a_write_was_perhaps_submitted(root):
-    async with running(root) as store:
-        SUBMITTING.set(first := Submitting())
-        assert await store.replay("host", "op", b"q") is None
-        assert not first.perhaps
-        await store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r")).wait()
-        assert first.perhaps
-        SUBMITTING.set(resend := Submitting())
-        assert await store.replay("host", "op", b"q") is not None
-        assert resend.perhaps
 
 
 @pytest.mark.parametrize("wait", [True, False])
