@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "verify": "ctxd.commands.verify:verify",
     "backup": "ctxd.commands.backup:backup",
     "restore": "ctxd.commands.restore:restore",
+    "config": "ctxd.commands.config:config",
     "xtdb": "ctxd.commands.xtdb:xtdb",
     "rebuild-xtdb": "ctxd.commands.rebuild_xtdb:rebuild_xtdb",
     "migrate": "ctxd.commands.migrate:migrate",
@@ -36,6 +37,7 @@ def cli() -> None:
       ctxd verify                        recompute every hash
       ctxd backup /backup/today          while the daemon runs
       ctxd restore /backup/today --state-dir /var/lib/ctxd
+      ctxd config --sample               explain every setting
       ctxd xtdb install                  install an XTDB node for the store "xtdb"
       ctxd doctor                        check that node; `ctx doctor` checks the daemon
       ctxd migrate --to xtdb             copy everything to XTDB and compare

@@ -111,6 +111,10 @@ def run(
     ``stop_for`` turns an expected exception into a ``Stop``, and returns None for a bug, which is raised again.
     """
     report = _Reporter(name, as_json="--json" in words)
+    if sys.stdout is None:
+        return report(
+            Stop(FAILURE, "standard output is closed", hint="redirect it: >/dev/null", symbol="output_failed")
+        )
     try:
         result = program.main(args=list(words), prog_name=name, standalone_mode=False)
         _flush()
@@ -160,7 +164,7 @@ class _Reporter:
         self._as_json = as_json
 
     def __call__(self, stop: Stop) -> int:
-        if stop.message:
+        if stop.message and sys.stderr is not None:
             if self._as_json:
                 error = {"code": stop.symbol, "message": stop.message, "hint": stop.hint, "exit": stop.code}
                 line = json.dumps({"error": error})
@@ -181,8 +185,7 @@ def _flush() -> None:
 
 def _discard_output() -> None:
     # Python would complain at exit about what is still buffered for the closed output.
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_examples(examples: str, formatter: click.HelpFormatter) -> None:

@@ -1,9 +1,7 @@
-"""How the daemon is to run: files, environment and flags made into one frozen ``Config``, checked whole before
-anything starts.
+"""Configuration: files, environment and flags merged into one frozen ``Config`` and validated before anything starts.
 
 Owns the names, kinds and defaults of every setting, and which of several places wins: a flag, then the environment,
-then the user's file, then the system's, then the default. Every value remembers where it came from. Starts nothing,
-makes nothing.
+then the user's file, then the system's, then the default. Every value keeps its origin.
 """
 
 import difflib
@@ -34,7 +32,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its dotted key, what it may be, and its meaning. ``default`` null: worked out from the
+    """One setting: its dotted key, what it may be, and its meaning. ``default`` None: derived from the
     environment."""
 
     key: str
@@ -96,7 +94,7 @@ def load(
     *,
     file: Path | None = None,
 ) -> Config:
-    """The settings in force. ``flags`` are by dotted key, null values left out; ``environ`` null is the process's own.
+    """Return the settings in force. ``flags`` are by dotted key, None left out; ``environ`` None: the process's.
 
     ``file`` (or ``$CTXD_CONFIG``) is read instead of the user's and the system's files, and must exist.
 
@@ -112,13 +110,13 @@ def load(
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
-    """Where the user's own settings are."""
+    """Return the path of the user's configuration file."""
     folder = environ.get("XDG_CONFIG_HOME") or os.path.join(places.home(environ), ".config")
     return Path(folder, "ctxd", "ctxd.toml")
 
 
 def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
-    """Where a daemon listens that is told nothing: a place that clients look at by themselves."""
+    """Return the default socket path, which clients try by default too."""
     if root:
         return Path(places.SYSTEM_SOCKET)
     runtime = places.runtime_socket(environ)
@@ -126,12 +124,12 @@ def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
 
 
 def store_url_beside(socket: Path) -> str:
-    """Where a daemon that listens at ``socket`` looks for an XTDB node that is told nothing."""
+    """Return the default address of the XTDB node for a daemon that listens at ``socket``."""
     return f"unix:{socket.with_name('xtdb.sock')}"
 
 
 def default_state_dir(environ: Mapping[str, str], *, root: bool) -> Path:
-    """Where a daemon keeps its state that is told nothing; systemd's ``StateDirectory=`` comes first."""
+    """Return the default state directory; systemd's ``StateDirectory=`` comes first."""
     if managed := environ.get("STATE_DIRECTORY"):
         return Path(managed.split(":")[0])
     return Path(places.SYSTEM_STATE_DIR if root else places.user_state_dir(environ))
@@ -205,45 +203,57 @@ _FLAG = ("true or false", _flag)
 _PATH = ("an absolute path", _absolute)
 
 SETTINGS: Final = (
-    Setting("socket", None, "where the daemon listens", *_PATH),
-    Setting("socket_group", "", "the group that may connect besides the owner", "a group's name", _text),
-    Setting("state_dir", None, "where the journal and the artifacts are kept", *_PATH),
-    Setting("metrics.socket", "", "where metrics are told in HTTP; empty: nowhere", *_PATH),
-    Setting("log.level", "info", "the least severity that is logged", *_one_of("debug", "info", "warning", "error")),
-    Setting("log.format", "auto", "how records look; auto: console on a terminal", *_one_of("auto", "json", "console")),
-    Setting("limits.request_deadline_s", 60.0, "until a call is answered with timeout", *_seconds(0.1, 3600)),
-    Setting("limits.drain_s", 5.0, "what calls in flight get when the daemon stops", *_seconds(0, 600)),
-    Setting("limits.frame_s", 10.0, "from the first byte of a call to its last", *_seconds(0.1, 600)),
-    Setting("limits.stall_s", 10.0, "how long a client may leave its answers unread", *_seconds(0.1, 600)),
-    Setting("limits.connections_max", 4096, "connections of one listener at once", *_whole_number(1, 65_536)),
-    Setting("limits.frame_bytes", 16 * 2**20, "bytes of one call", *_whole_number(64 * 2**10, 256 * 2**20)),
-    Setting("limits.in_flight", 32, "unanswered calls of one connection", *_whole_number(1, 1024)),
-    Setting("collapse.per_turn", 5, "newest tool calls that stay loaded per turn", *_whole_number(0, 1000)),
-    Setting("collapse.turns", 3, "turns whose tool calls may stay loaded", *_whole_number(1, 1000)),
+    Setting("socket", None, "path of the socket", *_PATH),
+    Setting("socket_group", "", "group that may connect besides the owner", "a group's name", _text),
+    Setting("state_dir", None, "directory of the journal and the artifacts", *_PATH),
+    Setting("metrics.socket", "", "path of a socket that serves Prometheus metrics over HTTP; empty: none", *_PATH),
+    Setting("log.level", "info", "minimum log level", *_one_of("debug", "info", "warning", "error")),
+    Setting(
+        "log.format", "auto", "log format; auto: console on a terminal, else JSON", *_one_of("auto", "json", "console")
+    ),
+    Setting("limits.request_deadline_s", 60.0, "deadline of a call", *_seconds(0.1, 3600)),
+    Setting("limits.drain_s", 5.0, "time for calls in flight to finish when the daemon stops", *_seconds(0, 600)),
+    Setting("limits.frame_s", 10.0, "time from the first byte of a request to its last", *_seconds(0.1, 600)),
+    Setting("limits.stall_s", 10.0, "time that a client may leave replies unread", *_seconds(0.1, 600)),
+    Setting("limits.connections_max", 4096, "maximum number of connections per listener", *_whole_number(1, 65_536)),
+    Setting(
+        "limits.frame_bytes", 16 * 2**20, "maximum size of a request in bytes", *_whole_number(64 * 2**10, 256 * 2**20)
+    ),
+    Setting("limits.in_flight", 32, "maximum number of unanswered calls per connection", *_whole_number(1, 1024)),
+    Setting("collapse.per_turn", 5, "tool calls that stay active per turn, newest first", *_whole_number(0, 1000)),
+    Setting("collapse.turns", 3, "number of turns whose tool calls may stay active", *_whole_number(1, 1000)),
     Setting(
         "secrets.policy",
         "flag",
-        "what becomes of secrets in what sessions capture that ask for nothing",
+        "treatment of secrets in captured content, for sessions that set no policy",
         *_one_of("off", "flag", "redact"),
     ),
-    Setting("secrets.rules", "", "a file of rules beside the built-in ones", *_PATH),
+    Setting("secrets.rules", "", "file of secret detection rules, in addition to the built-in ones", *_PATH),
     Setting(
         "tracking.watcher",
         "auto",
-        "how files that were read are followed on disk; auto: the best this system has",
+        "watcher for files that agents have read; auto: the best available",
         *_one_of("auto", "off", "inotify", "native", "polling"),
     ),
-    Setting("store.backend", "sqlite", "what answers about the past", *_one_of("sqlite", "xtdb")),
-    Setting("store.url", None, "where the XTDB node is", "unix:/path or http://host:port", _address),
-    Setting("store.shared", False, "whether daemons of other hosts use the same log", *_FLAG),
-    Setting("store.host", "", "what other hosts call this one; empty: the machine's name", "a name", _text),
-    Setting("store.lease_s", 15.0, "silence after which others may take over", *_seconds(1, 3600)),
-    Setting("store.backlog_rows", 5_000_000, "writes that may wait for the node", *_whole_number(100, 10**9)),
-    Setting("store.backlog_bytes", 4 * 2**30, "bytes of them", *_whole_number(2**20, 2**44)),
+    Setting("store.backend", "sqlite", "backend for historical reads", *_one_of("sqlite", "xtdb")),
+    Setting("store.url", None, "address of the XTDB node", "unix:/path or http://host:port", _address),
+    Setting("store.shared", False, "true if daemons of other hosts use the same XTDB log", *_FLAG),
+    Setting("store.host", "", "name of this host for the other hosts; empty: the host name", "a name", _text),
+    Setting("store.lease_s", 15.0, "silence after which another host may take over a session", *_seconds(1, 3600)),
+    Setting(
+        "store.backlog_rows", 5_000_000, "maximum number of writes waiting for the node", *_whole_number(100, 10**9)
+    ),
+    Setting(
+        "store.backlog_bytes",
+        4 * 2**30,
+        "maximum size of the writes waiting for the node in bytes",
+        *_whole_number(2**20, 2**44),
+    ),
 )
 """Every setting there is."""
 
 _BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
+_KEY_OF_VARIABLE: Final = {setting.variable: setting.key for setting in SETTINGS}
 _SECTIONS: Final = {key.partition(".")[0] for key in _BY_KEY if "." in key}
 
 
@@ -253,12 +263,17 @@ _SECTIONS: Final = {key.partition(".")[0] for key in _BY_KEY if "." in key}
 def _raw_values(
     flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
 ) -> Iterator[tuple[str, str, object]]:
-    """Origin, key and raw value of all that is said anywhere; what wins comes last."""
+    """Yield origin, key and raw value of every source in ascending precedence."""
     for path, must_exist in _files(environ, file):
         yield from _of_file(path, must_exist=must_exist)
-    for setting in SETTINGS:
-        if text := environ.get(setting.variable):
-            yield f"env {setting.variable}", setting.key, text
+    for name, text in environ.items():
+        if not text or not name.startswith("CTXD_"):
+            continue
+        section, _, rest = name.removeprefix("CTXD_").lower().partition("_")
+        if name in _KEY_OF_VARIABLE:
+            yield f"env {name}", _KEY_OF_VARIABLE[name], text
+        elif section in _SECTIONS and rest:
+            yield f"env {name}", f"{section}.{rest}", text  # refused, with the nearest name
     for key, value in flags.items():
         if value is not None:
             yield "flag", key, os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -275,12 +290,12 @@ def _of_file(path: Path, *, must_exist: bool) -> Iterator[tuple[str, str, object
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if must_exist:
-            raise ConfigError(f"{path}: there is no such file; make it, or name another with --config") from None
+            raise ConfigError(f"{path}: no such file; create it, or name another with --config") from None
         return
     except OSError as error:
-        raise ConfigError(f"{path}: it cannot be read: {error.strerror}; grant the daemon's user access") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; grant the daemon's user access") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: it is not TOML: {error}") from error
+        raise ConfigError(f"{path}: not TOML: {error}") from error
     for key, value in document.items():
         if isinstance(value, dict) and key in _SECTIONS:
             yield from ((origin, f"{key}.{inner}", each) for inner, each in value.items())
@@ -327,7 +342,7 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
 
 
 def field_of(key: str) -> str:
-    """The name of a key's field: limits stand by their own name, the rest with their section's."""
+    """Return the name of the ``Config`` field for a key: limits without their section, the rest with it."""
     return key.removeprefix("limits.").replace(".", "_")
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
+from ctxd.cli.completion import objects as complete_objects
+from ctxd.cli.completion import sessions as complete_sessions
 from ctxd.screen import Screen
 
 if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the client to load
@@ -98,9 +100,16 @@ def adopt(invocation: Invocation, options: dict[str, Any]) -> None:
     invocation.deadline_s = options.pop("deadline_s", None) or invocation.deadline_s
 
 
-session_argument = click.argument("session", required=False)
+session_argument = click.argument("session", required=False, shell_complete=complete_sessions)
 """A session by id or unique prefix; see ``resolve.session_id`` for the default."""
 
 session_option = click.option(
-    "-s", "--session", metavar="SESSION", help="Session; else $CTXD_SESSION, else the only one."
+    "-s",
+    "--session",
+    metavar="SESSION",
+    shell_complete=complete_sessions,
+    help="Session [default: $CTXD_SESSION, the only open one, or the one at the current directory].",
 )
+
+object_argument = click.argument("object", shell_complete=complete_objects)
+"""An object by id, unique prefix or path; see ``resolve.object_id``."""

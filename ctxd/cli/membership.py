@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import click
 
+from ctxd.cli.completion import objects as complete_objects
 from ctxd.cli.invocation import Invocation, common, session_option
 from ctxd.cli.resolve import object_id, session_id
 from ctxd.command_line import Command
@@ -11,7 +12,7 @@ from ctxd.screen import cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.sessions import MembershipResult
 
-_objects = click.argument("objects", nargs=-1, required=True, metavar="OBJECT...")
+_objects = click.argument("objects", nargs=-1, required=True, metavar="OBJECT...", shell_complete=complete_objects)
 
 
 @click.command(cls=Command, examples="ctx activate 3f9a01bc\nctx activate /workspace/a.py -s s1")

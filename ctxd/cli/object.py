@@ -8,7 +8,7 @@ import click
 from ctxd.cli.difference import print_diff, unified
 from ctxd.cli.exit_codes import NOT_FOUND
 from ctxd.cli.formatting import count, moment, short, size
-from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_option
+from ctxd.cli.invocation import Invocation, common, listing, note_next_page, object_argument, paged, session_option
 from ctxd.cli.resolve import moment_ms, object_id, session_if_any
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
@@ -65,7 +65,7 @@ def ls(
 
 
 @object_group.command(cls=Command, examples="ctx object cat 3f9a01bc\nctx object cat /workspace/a.py -s s1 > a.py")
-@click.argument("object")
+@object_argument
 @session_option
 @common
 def cat(run: Invocation, object: str, session: str | None) -> None:
@@ -77,7 +77,7 @@ def cat(run: Invocation, object: str, session: str | None) -> None:
 
 
 @object_group.command("as-of", cls=Command, examples="ctx object as-of 3f9a01bc 2h\nctx object as-of a.py 2026-05-01")
-@click.argument("object")
+@object_argument
 @click.argument("when", required=False)
 @click.option("--tx", type=click.IntRange(min=0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
 @session_option
@@ -94,7 +94,7 @@ def as_of(run: Invocation, object: str, when: str | None, tx: int | None, sessio
 
 
 @object_group.command(cls=Command, examples="ctx object history 3f9a01bc\nctx object history 3f9a01bc --json")
-@click.argument("object")
+@object_argument
 @paged
 @click.option("--corrections", is_flag=True, help="Also versions that were corrected later.")
 @listing
@@ -123,7 +123,7 @@ def history(
 
 
 @object_group.command(cls=Command, examples="ctx object diff 3f9a01bc\nctx object diff 3f9a01bc 41 57")
-@click.argument("object")
+@object_argument
 @click.argument("a", type=click.IntRange(min=0), required=False)
 @click.argument("b", type=click.IntRange(min=0), required=False)
 @session_option

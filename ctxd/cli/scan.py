@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.cli.exit_codes import FAILURE, FOUND, OK
 from ctxd.cli.formatting import short
-from ctxd.cli.invocation import Invocation, common, session_option
+from ctxd.cli.invocation import Invocation, common, object_argument, session_option
 from ctxd.cli.resolve import object_id, session_id, session_if_any
 from ctxd.command_line import Command, Stop
 from ctxd_client.sync import SyncClient
@@ -140,7 +140,7 @@ def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[H
     cls=Command,
     examples="ctx purge 3f9a01bc… --yes\nctx purge /workspace/.env -s s1 --yes\nctx purge chat:s1 --turn 3 --yes",
 )
-@click.argument("object")
+@object_argument
 @session_option
 @click.option("--turn", "turns", type=click.IntRange(min=0), multiple=True, help="Of a chat only this turn; repeat it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -52,9 +52,9 @@ def run(
     if ephemeral and state_dir is not None:
         raise click.UsageError("--ephemeral and --state-dir exclude each other: an ephemeral state has no directory.")
     with ExitStack() as temporary:
-        if ephemeral and socket is None:
+        own_directory = ephemeral and socket is None
+        if own_directory:
             socket = Path(temporary.enter_context(TemporaryDirectory(prefix="ctxd-")), SOCKET_NAME)
-            click.echo(f"export CTXD_SOCKET={shlex.quote(str(socket))}    # paste into other shells; try: ctx status")
         flags = {
             "socket": socket,
             "state_dir": state_dir,
@@ -67,6 +67,9 @@ def run(
             configured = load_config(flags, file=config)
         except ConfigError as error:
             fail(str(error), EXIT_CONFIG)
+        if own_directory:
+            line = f"export CTXD_SOCKET={shlex.quote(str(configured.socket))}"
+            click.echo(f"{line}    # paste into other shells; try: ctx status")
         try:
             code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
         except StateDirError as error:

@@ -90,7 +90,7 @@ def test_a_node_is_at_a_socket_or_an_http_address(home, url):
         ("socket = 'relative.sock'", "socket = 'relative.sock' is not an absolute path"),
         ("socket_group = 7", "socket_group = 7 is not a group's name"),
         ("collapse = 3", "there is no setting 'collapse'"),
-        ("a = = b", "{path}: it is not TOML"),
+        ("a = = b", "{path}: not TOML"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_place_its_key_and_what_is_allowed(home, tmp_path, text, message):
@@ -104,6 +104,8 @@ def test_a_wrong_setting_is_refused_with_its_place_its_key_and_what_is_allowed(h
 def test_a_wrong_variable_or_flag_is_refused_by_its_own_name(home):
     with pytest.raises(ConfigError, match=r"^CTXD_LOG_LEVEL: log\.level = 'x'"):
         load({}, {**home, "CTXD_LOG_LEVEL": "x"})
+    with pytest.raises(ConfigError, match=r"^CTXD_LOG_LEVLE: there is no setting 'log\.levle'; did you mean 'log\.l"):
+        load({}, {**home, "CTXD_LOG_LEVLE": "debug"})
     with pytest.raises(ConfigError, match=r"^command line: limits\.in_flight = 0"):
         load({"limits.in_flight": 0}, home)
     with pytest.raises(ConfigError, match=r"^command line: there is no setting 'socks'"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import click
 import pytest
 
 from ctxd.__main__ import cli
+from ctxd.config import SETTINGS
 from ctxd_client import connect_sync
 from tests.client.running import Running
 
@@ -146,3 +148,17 @@ def test_a_relative_state_directory_is_meant_from_the_current_directory(tmp_path
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), f"{ROOT}/protocol"])},
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_sample_configuration_explains_every_setting_and_is_valid(tmp_path):
+    sample = ctxd("config", "--sample").stdout
+    assert json.loads(ctxd("config", "--sample", "--json").stdout)["sample"] == sample
+    file = tmp_path / "ctxd.toml"
+    uncommented = re.sub(r"^# (?=[a-z_]+ = )", "", sample, flags=re.M)
+    derived = re.compile(r'^(?:[a-z_]+ = "…".*|[a-z_]+ = "")$', re.M)
+    file.write_text(derived.sub("", uncommented))
+    shown = json.loads(ctxd("config", "--json", "--config", str(file)).stdout)["items"]
+    assert {each["key"] for each in shown} == {setting.key for setting in SETTINGS}
+    assert {each["origin"].partition(" ")[0] for each in shown} == {"file", "default"}
+    for setting in SETTINGS:
+        assert setting.variable in sample, setting.key

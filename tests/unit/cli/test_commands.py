@@ -10,7 +10,7 @@ from ctxd.cli.top import between, sample
 from ctxd_client import connect_sync
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sessions import Message
-from tests.fakes.daemon import Refusal
+from tests.fakes.daemon import HOLD, Refusal
 from tests.unit.cli.conftest import process
 
 pytestmark = pytest.mark.timeout(120)
@@ -366,3 +366,25 @@ def test_top_counts_from_its_start_when_the_daemon_was_restarted_meanwhile(runni
     found = between(msgspec.structs.replace(now, status=earlier), now)
     assert found.calls_per_s == round(now.status.requests / found.seconds, 1)
     assert found.writes_per_s == 0
+
+
+def offered(socket, line):
+    """Complete ``line`` as bash would."""
+    environ = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_CTX_COMPLETE": "bash_complete"}
+    done = process(**environ, CTXD_SOCKET=socket)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [each.partition(",")[2] for each in done.stdout.splitlines() if each]
+
+
+@pytest.mark.requirement("CLI-12")
+def test_a_shell_completes_ids_and_paths_that_the_daemon_knows(running, session):
+    assert session.id in offered(running.socket, f"ctx session show {session.id[:2]}")
+    assert offered(running.socket, f"ctx object cat -s {session.id} /w/") == ["/w/a.py"]
+    assert offered(running.socket, f"ctx pin -s {session.id} call-of-") == [f"call-of-{session.id}"]
+
+
+@pytest.mark.requirement("CLI-12")
+def test_completion_offers_nothing_when_no_daemon_answers(daemon, tmp_path):
+    assert offered(str(tmp_path / "none.sock"), "ctx session show ") == []
+    daemon.script["session.list"] = lambda seen: HOLD
+    assert offered(daemon.path, "ctx session show ") == []

@@ -90,6 +90,17 @@ def test_a_socket_that_one_may_not_connect_to_is_a_matter_of_permission(ctx, mon
     assert "another user or group" in ran.err
 
 
+@pytest.mark.parametrize("words", [("status",), ("--version",), ("session", "ls", "--json")])
+def test_closed_standard_output_is_a_failure_with_one_line(words):
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ctxd.cli.main", *words],
+        stderr=subprocess.PIPE, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "standard output is closed" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 @pytest.mark.parametrize("words", [("status",), ("rpc",), ("rpc", "rpc.discover"), ("status", "--json")])
 def test_output_that_cannot_be_written_is_a_failure_with_one_line(running, words):
     with open("/dev/full", "w") as full:

@@ -1,0 +1,58 @@
+"""Shell completion of session and object ids, requested from the daemon within 200 ms.
+
+Completion never fails: without a daemon, or with one that is too slow, it offers nothing.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from ctxd_client.sync import SyncClient
+
+ANSWER_S_MAX: Final = 0.2
+"""Seconds that the daemon has for everything: a person waits at the prompt."""
+
+_Find = Callable[["SyncClient", str | None, str], list[CompletionItem]]
+
+
+def sessions(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the newest sessions whose id begins with ``begun``, with agent and state as help."""
+
+    def find(client: "SyncClient", _: str | None, begun: str) -> list[CompletionItem]:
+        return [
+            CompletionItem(each.session, help=f"{each.agent}, {each.state}")
+            for each in client.session_list(limit=1000).sessions
+            if each.session.startswith(begun)
+        ]
+
+    return _from_daemon(ctx, begun, find)
+
+
+def objects(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the objects of the command's session whose id or path begins with ``begun``."""
+
+    def find(client: "SyncClient", session: str | None, begun: str) -> list[CompletionItem]:
+        from ctxd.cli.resolve import session_if_any
+
+        listed = client.object_list(session=session_if_any(client, session), limit=1000).objects
+        found = [CompletionItem(each.object, help=each.label) for each in listed if each.object.startswith(begun)]
+        paths = [each for each in listed if each.type == "file" and each.label.startswith(begun)]
+        return found + [CompletionItem(each.label, help=each.object[:12]) for each in paths]
+
+    return _from_daemon(ctx, begun, find)
+
+
+def _from_daemon(ctx: click.Context, begun: str, find: _Find) -> list[CompletionItem]:
+    from ctxd.command_line import Stop
+    from ctxd_client.errors import CallFailed
+    from ctxd_client.sync import connect_sync
+
+    socket = ctx.params.get("socket") or ctx.find_root().params.get("socket") or os.environ.get("CTXD_SOCKET")
+    with suppress(CallFailed, Stop, OSError), connect_sync(socket, deadline_s=ANSWER_S_MAX, client="ctx") as client:
+        return find(client, ctx.params.get("session"), begun)
+    return []

@@ -1,0 +1,71 @@
+"""``ctxd config``: the settings in force, and a sample configuration file generated from their declarations."""
+
+import json
+from pathlib import Path
+
+import click
+
+from ctxd.commands.terminal import EXIT_CONFIG, config_option, fail, json_option, show
+from ctxd.config import SETTINGS, ConfigError, Setting, load
+
+_COLUMNS = 100
+
+
+@click.command()
+@click.option("--sample", is_flag=True, help="Print a configuration file that explains every setting.")
+@json_option
+@config_option
+def config(sample: bool, as_json: bool, config: Path | None) -> None:
+    """Show every setting, its value and its origin, or print a sample configuration file.
+
+    \b
+    Examples:
+      ctxd config
+      ctxd config --sample > ~/.config/ctxd/ctxd.toml
+    """
+    if sample:
+        text = sample_file()
+        show(as_json, {"sample": text}, text.rstrip("\n"))
+        return
+    try:
+        settings = load(file=config)
+    except ConfigError as error:
+        fail(str(error), EXIT_CONFIG)
+    rows = list(settings.items())
+    width = max(len(key) for key, _, _ in rows)
+    lines = [f"{key:<{width}}  {value or '(none)'}  [{origin}]" for key, value, origin in rows]
+    items = [{"key": key, "value": value, "origin": origin} for key, value, origin in rows]
+    show(as_json, {"items": items}, "\n".join(lines))
+
+
+def sample_file() -> str:
+    """Return a TOML file in which every setting is explained and commented out with its default."""
+    lines = [
+        "# Settings of ctxd. Uncomment what you change. A flag wins over the environment variable, which wins over",
+        "# the user's file (~/.config/ctxd/ctxd.toml), which wins over the system's (/etc/ctxd/ctxd.toml).",
+    ]
+    table = ""
+    for setting in SETTINGS:
+        section, _, key = setting.key.rpartition(".")
+        if section != table:
+            table = section
+            lines += ["", f"[{section}]"]
+        lines += ["", *_explained(setting), f"# {key} = {_default(setting)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _explained(setting: Setting) -> list[str]:
+    sentence = f"{setting.meaning[0].upper()}{setting.meaning[1:]}. Allowed: {setting.allowed}. {setting.variable}."
+    lines, line = [], "#"
+    for word in sentence.split():
+        if len(line) + 1 + len(word) > _COLUMNS:
+            lines.append(line)
+            line = "#"
+        line += f" {word}"
+    return [*lines, line]
+
+
+def _default(setting: Setting) -> str:
+    if setting.default is None:
+        return '"…"  # derived from the environment'
+    return json.dumps(setting.default, ensure_ascii=False)
