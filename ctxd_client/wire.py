@@ -46,7 +46,12 @@ class Call(Generic[R]):
     def decode(self, result: msgspec.Raw) -> R:
         """The typed result. Raises: ``DaemonFault`` if the answer has not the shape that this version knows."""
         try:
-            return _decoder(self.result).decode(result)
+            try:
+                return _decoder(self.result).decode(result)
+            except msgspec.ValidationError:
+                # Types that parameters and results share are closed; a newer daemon may have added members to them.
+                known = _known_members(msgspec.json.decode(result), msgspec.inspect.type_info(self.result))
+                return msgspec.convert(known, self.result)
         except msgspec.DecodeError as error:
             raise DaemonFault(
                 f"the answer has an unknown shape: {error}",
@@ -142,6 +147,26 @@ class Lines:
             return self._decoder.feed(data)
         except FrameFault as fault:
             raise DaemonFault(f"the daemon sent what is no line: {fault}", code="protocol_mismatch") from fault
+
+
+def _known_members(value: Any, kind: msgspec.inspect.Type) -> Any:  # noqa: ANN401 - any JSON value
+    """``value`` without the members that ``kind`` does not have."""
+    match kind:
+        case msgspec.inspect.StructType(fields=fields, tag_field=tag_field) if isinstance(value, dict):
+            kinds = {field.encode_name: field.type for field in fields}
+            return {
+                name: _known_members(member, kinds[name]) if name in kinds else member
+                for name, member in value.items()
+                if name in kinds or name == tag_field
+            }
+        case msgspec.inspect.VarTupleType(item_type=item) if isinstance(value, list):
+            return [_known_members(member, item) for member in value]
+        case msgspec.inspect.UnionType(types=types) if isinstance(value, dict | list):
+            closed = (msgspec.inspect.StructType, msgspec.inspect.VarTupleType)
+            inner = next((each for each in types if isinstance(each, closed)), kind)
+            return value if inner is kind else _known_members(value, inner)
+        case _:
+            return value
 
 
 def _decoder(kind: type[R]) -> "msgspec.json.Decoder[R]":

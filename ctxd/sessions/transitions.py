@@ -99,6 +99,10 @@ def _kept(state: SessionState, session: str, message: Message) -> Message:
     if message.role != "toolcall":
         if message.toolcall is not None:
             raise CtxdError("invalid_params", f"a message of role {message.role} names no tool call")
+        if message.role == "user" and not message.content:
+            raise CtxdError(
+                "invalid_params", "a user message needs content", hint="Put its text in the member content."
+            )
         return message
     if message.toolcall is None or message.content:
         raise CtxdError(

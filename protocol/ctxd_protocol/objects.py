@@ -17,7 +17,7 @@ class FilesystemSource(msgspec.Struct, frozen=True, gc=False, tag="filesystem", 
     path: str
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Proof that a write is durable: its place in the journal, the chain hash there, its valid time (ms since 1970)."""
 
     seq: int

@@ -18,7 +18,7 @@ GRANTS_DEFAULT: Final[tuple[Grant, ...]] = ("read", "record", "arrange", "files"
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
 
 
-class Quota(msgspec.Struct, frozen=True, kw_only=True):
+class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much one sandbox may use; more is refused as ``quota_exceeded``.
 
     ``in_flight``: calls of all its connections that are not answered. ``requests_per_s`` and ``writes_per_s``:

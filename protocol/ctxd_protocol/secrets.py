@@ -9,7 +9,7 @@ SecretPolicy = Literal["off", "flag", "redact"]
 is replaced by ``[REDACTED:rule:tag]`` before anything is kept."""
 
 
-class SecretFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SecretFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One secret in a text, ``count`` times. ``tag`` is a keyed hash: equal secrets of one daemon have equal tags."""
 
     rule: str
@@ -17,7 +17,7 @@ class SecretFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     count: int = 1
 
 
-class Secrets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Secrets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What is known of the secrets in a version: the policy it was captured under, and what was found then.
 
     A version without this was captured under ``flag``, and nothing was found.

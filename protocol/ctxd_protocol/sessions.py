@@ -13,7 +13,7 @@ ContextLevel = Literal["active", "inactive", "indexed"]
 Role = Literal["user", "assistant", "toolcall"]
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
+class Mount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One mount mapping: what the agent calls ``agent_prefix`` is ``canonical_prefix`` on ``filesystem_id``.
 
     ``filesystem_id`` null means the host's own filesystem (spec 1 §5.3).
@@ -25,14 +25,14 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     writable: bool = True
 
 
-class Collapse(msgspec.Struct, frozen=True, kw_only=True):
+class Collapse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The auto-collapse window: newest tool calls kept active per turn, and how many turns count (spec 1 §4.3)."""
 
     per_turn: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 5
     turns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One chat message. ``role`` ``toolcall`` stands for a tool result: ``toolcall`` names the object,
     ``content`` is empty.
 

@@ -23,7 +23,9 @@ from ctxd_client.errors import CLASSES
 from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.sessions import SessionResult
-from tests.fakes.daemon import HELLO, HOLD, Refusal
+from ctxd_protocol.objects import Receipt
+from ctxd_protocol.sessions import Mount, SessionView
+from tests.fakes.daemon import HELLO, HOLD, Refusal, smallest
 
 pytestmark = pytest.mark.anyio
 
@@ -211,3 +213,25 @@ async def test_garbage_from_the_daemon_ends_the_connection_and_not_the_program(d
         with pytest.raises(DaemonFault, match="not JSON-RPC"):
             await client.daemon_status()
         assert (await client.context_current()).turn == 1
+
+
+def with_surplus(value):
+    """``value`` with a member that no version knows in each of its objects."""
+    if isinstance(value, dict):
+        return {name: with_surplus(member) for name, member in value.items()} | {"surplus": {"new": 1}}
+    if isinstance(value, list):
+        return [with_surplus(member) for member in value]
+    return value
+
+
+async def test_members_that_a_newer_daemon_adds_at_any_level_are_ignored(daemon):
+    mount = {"agent_prefix": "/w", "canonical_prefix": "/h"}
+    receipt = {"seq": 1, "chain": "c", "vt": 2}
+    view = {**smallest(SessionView), "mounts": [mount], "labels": {}}
+    whole = with_surplus({"session": view, "receipt": receipt})
+    whole["session"]["labels"] = {"a": "b"}
+    daemon.script["session.pause"] = lambda seen: whole
+    async with connect(daemon.path) as client:
+        paused = await client.session_pause("s1")
+    assert paused.session.mounts == (Mount(agent_prefix="/w", canonical_prefix="/h"),)
+    assert (paused.session.labels, paused.receipt) == ({"a": "b"}, Receipt(1, "c", 2))

@@ -134,6 +134,7 @@ RPC-6 | `rpc.discover` answers the checked-in OpenRPC document, and a breaking c
 RPC-7 | The calls of one session take effect in the order they arrive. | ctxd
 RPC-8 | Frames, depth, batches and requests in flight are bounded, and the bounds are announced. | ctxd
 RPC-9 | Connections take turns, a few calls each, and share the writes under way; while somebody waits for each answer, those shares are smallest: a flood at most doubles what it waits. | ctxd
+RPC-10 | Parameters are closed: an unknown member is refused at every level, and so are a user message without content and a number that is not finite. | ctxd
 DUR-1 | An acknowledged write survives a kill at any moment; none is applied twice. | ctxd
 DUR-2 | Every acknowledged write carries a receipt: its sequence, the chain hash there and its valid time. | ctxd
 DUR-3 | A full disk makes the daemon read-only with a clear error; reads go on, and writes resume by themselves. | ctxd

@@ -45,7 +45,7 @@ def test_a_user_message_starts_a_turn_and_messages_keep_their_order_tool_results
 
 @pytest.mark.requirement("SES-8")
 def test_messages_are_kept_as_they_came_and_the_chat_is_read_in_pages(s: SyncSession) -> None:
-    texts = ["", "CHAT_MESSAGE role=user\n", "Größe \U0001f600\u2028\x00"]
+    texts = [" ", "CHAT_MESSAGE role=user\n", "Größe \U0001f600\u2028\x00"]
     for text in texts:
         s.user(text, meta={"usage": {"in": 1}, "model": None})
     page = s.client.session_chat(s.id, limit=2)
@@ -61,6 +61,7 @@ def test_messages_are_kept_as_they_came_and_the_chat_is_read_in_pages(s: SyncSes
     "message",
     [
         Message(role="toolcall"),
+        Message(role="user"),
         Message(role="toolcall", toolcall="unknown-call"),
         Message(role="user", content="x", toolcall="unknown-call"),
     ],

@@ -372,3 +372,38 @@ def test_messages_sent_twice_are_kept_once(s: SyncSession) -> None:
     messages = [Message(role="user", content="once")]
     assert s.append(messages, op_id=f"{s.id}-o") == s.append(messages, op_id=f"{s.id}-o")
     assert s.chat().turn_count == 1
+
+
+SURPLUS = {
+    "a message": ("session.append", {"session": "s", "messages": [{"role": "user", "text": "x"}]}),
+    "a collapse window": ("session.create", {"agent": "a", "collapse": {"per_trn": 1}}),
+    "a mount": (
+        "session.create",
+        {"agent": "a", "mounts": [{"agent_prefix": "/w", "canonical_prefix": "/w", "readonly": True}]},
+    ),
+    "a quota": ("sandbox.register", {"sessions": ["s"], "quota": {"request_per_s": 1}}),
+    "a user message without content": ("session.append", {"session": "s", "messages": [{"role": "user"}]}),
+}
+
+
+@pytest.mark.requirement("RPC-10")
+@pytest.mark.parametrize(("method", "params"), SURPLUS.values(), ids=SURPLUS.keys())
+def test_misspelt_members_and_empty_user_messages_are_refused_and_nothing_is_written(
+    daemon: Running, method: str, params: dict[str, Any]
+) -> None:
+    with plain(daemon.socket) as wire:
+        wire.ask("session.create", agent="a", session="s")
+        before = wire.ask("daemon.status")["result"]["store"]["head_seq"]
+        assert wire.ask(method, **params)["error"]["data"]["code"] == "invalid_params"
+        assert wire.ask("daemon.status")["result"]["store"]["head_seq"] == before
+
+
+@pytest.mark.requirement("RPC-10")
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_a_number_that_is_not_finite_is_refused(daemon: Running, number: str) -> None:
+    with plain(daemon.socket) as wire:
+        wire.ask("session.create", agent="a", session="s")
+        call = request("q", "toolcall.record", session="s", id="c", tool="t", content="x", args={"x": "HERE"})
+        wire.send(call.replace(b'"HERE"', number.encode()))
+        assert wire.answer()["error"]["data"]["code"] in ("parse_error", "invalid_params")
+        assert "error" in wire.ask("object.get", object="c", session="s")

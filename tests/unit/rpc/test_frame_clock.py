@@ -152,7 +152,7 @@ def test_a_connection_between_frames_has_all_the_time(peer):
 
 def test_a_frame_is_not_timed_while_the_connection_itself_does_not_read(peer):
     connection, transport, clock, services = peer
-    write = frame("session.append", {"session": "s", "messages": [{"role": "user"}]}, id=None)
+    write = frame("session.append", {"session": "s", "messages": [{"role": "user", "content": "x"}]}, id=None)
     connection.data_received(write + write + write[:5])
     assert not transport.reading
     clock.advance(15)
