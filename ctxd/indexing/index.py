@@ -32,6 +32,7 @@ from ctxd.sources.port import Missing, Present, Source
 from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.sessions import Mount
 
 Cause = Literal["read", "edit", "check"]
 """``read`` and ``edit``: an agent saw or made the content, so a missing file is an error. ``check``: nobody did."""
@@ -110,6 +111,10 @@ class Indexer:
             raise source
         return file_id(source), source
 
+    async def resolve_prefixes(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
+        """See ``ctxd.indexing.reach.Reach.resolve_prefixes``."""
+        return await self._reach.resolve_prefixes(mounts)
+
     async def readable(self, mounts: MountTable, sources: Sequence[FilesystemSource]) -> list[bool]:
         """See ``ctxd.indexing.reach.Reach.readable``."""
         return await self._reach.readable(mounts, sources)
@@ -138,6 +143,8 @@ class Indexer:
         """
         self.confine(mounts)
         id, source = await self.resolve(mounts, workdir, path)
+        if cause == "check" and (known := await self._known_by_name(mounts, workdir, path, source)) is not None:
+            id, source = known
         if content is None:
             return await self._index_source(mounts, id, source, normalise(path, workdir), cause, policy)
         if observer is not None and all(await self._reach.readable(mounts, (source,))):
@@ -149,6 +156,20 @@ class Indexer:
         document = await self._built_early(id, source, seen, await newest(self._versions, id))
         head = await newest(self._versions, id)
         return self._concluded(id, source, seen, head, document)
+
+    async def _known_by_name(
+        self, mounts: MountTable, workdir: str, path: str, source: FilesystemSource
+    ) -> tuple[str, FilesystemSource] | None:
+        """The object at ``path`` itself if nothing is known of ``source``, to which its symlinks lead.
+
+        It was a file before a symlink took its place, or was stored before symlinks were resolved.
+        """
+        named = mounts.forward(path, workdir)
+        named = FilesystemSource(source.filesystem_id, named.path)
+        if named == source or await newest(self._versions, file_id(source)) is not None:
+            return None
+        id = file_id(named)
+        return (id, named) if await newest(self._versions, id) is not None else None
 
     async def _agrees(self, source: FilesystemSource, content: bytes) -> bool:
         reading = await self._source.read(source.path)

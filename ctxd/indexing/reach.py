@@ -6,16 +6,17 @@ and is looked at like the host's as long as that device is at its path. Nothing 
 after a disk was changed, each answer is that of the moment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import anyio.lowlevel
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.devices import Devices
-from ctxd.mounts.mapping import MountTable
+from ctxd.mounts.mapping import MountTable, mount_prefix
 from ctxd.sources.port import Source
 from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.sessions import Mount
 
 PLACED_IN_A_ROW: Final = 500
 """Paths that are mapped before other sessions get their turn: some 2 ms."""
@@ -29,27 +30,60 @@ class Reach:
         self._devices = devices
 
     async def place(self, mounts: MountTable, workdir: str, paths: Sequence[str]) -> list[FilesystemSource | CtxdError]:
-        """Where each of ``paths``, as the agent names them, lies; for one that is no path, the error invalid_path, and
-        for one whose device does not answer, source_unreachable.
+        """Find the source of each of ``paths``, as the agent names them, without symlinks.
 
-        Does not suspend for few paths of a session that goes by its mounts alone.
+        In its place stands the error: invalid_path, or source_unreachable where a device does not answer.
         """
         places: list[FilesystemSource | CtxdError] = []
-        uncovered: list[int] = []
-        for path in paths:
+        prefixes: dict[int, str | None] = {}
+        for number, path in enumerate(paths):
             try:
-                places.append(mounts.forward(path, workdir))
-                if mounts.by_device and not mounts.covers(path, workdir):
-                    uncovered.append(len(places) - 1)
+                named, prefix = mounts.locate(path, workdir)
+                places.append(named)
+                if named.filesystem_id == self._devices.host or (mounts.by_device and prefix is None):
+                    prefixes[number] = prefix
             except CtxdError as error:
                 places.append(error)
             if len(places) % PLACED_IN_A_ROW == 0:
                 await anyio.lowlevel.checkpoint()
-        by_mounts = {number: place for number in uncovered if isinstance(place := places[number], FilesystemSource)}
-        filesystems = await self._filesystems([place.path for place in by_mounts.values()])
-        for (number, place), filesystem in zip(by_mounts.items(), filesystems, strict=True):
+        looked_up = {number: place for number in prefixes if isinstance(place := places[number], FilesystemSource)}
+        for number, path in (await self._resolved(looked_up, prefixes)).items():
+            places[number] = FilesystemSource(looked_up[number].filesystem_id, path)
+        uncovered = [number for number in looked_up if mounts.by_device and prefixes[number] is None]
+        by_device = {number: place for number in uncovered if isinstance(place := places[number], FilesystemSource)}
+        filesystems = await self._filesystems([place.path for place in by_device.values()])
+        for (number, place), filesystem in zip(by_device.items(), filesystems, strict=True):
             places[number] = _unanswered(place.path) if filesystem is None else FilesystemSource(filesystem, place.path)
         return places
+
+    async def _resolved(
+        self, places: Mapping[int, FilesystemSource], prefixes: Mapping[int, str | None]
+    ) -> dict[int, str]:
+        """The paths of ``places`` without the symlinks below their ``prefixes``, by number."""
+        if not places:
+            return {}
+        roots = [prefix for prefix in dict.fromkeys(map(prefixes.__getitem__, places)) if prefix]
+        found = await self._source.resolve_many([*(place.path for place in places.values()), *roots])
+        real = dict(zip(roots, found[len(places) :], strict=True))
+        paths = dict(zip(places, found[: len(places)], strict=True))
+        for number, path in paths.items():
+            prefix = prefixes[number]
+            # A session from before prefixes were resolved goes on calling its files what they were called.
+            if prefix and real[prefix] != prefix and f"{path}/".startswith(real[prefix].rstrip("/") + "/"):
+                paths[number] = prefix + path[len(real[prefix].rstrip("/")) :]
+        return paths
+
+    async def resolve_prefixes(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
+        """The canonical prefix of each of ``mounts`` without symlinks; as it is if it is not the host's.
+
+        Raises: CtxdError invalid_path.
+        """
+        prefixes = [mount_prefix(mount.canonical_prefix) or "/" for mount in mounts]
+        on_host = [number for number, mount in enumerate(mounts) if mount.filesystem_id in (None, self._devices.host)]
+        found = await self._source.resolve_many([prefixes[number] for number in on_host]) if on_host else []
+        for number, path in zip(on_host, found, strict=True):
+            prefixes[number] = path
+        return tuple(prefixes)
 
     async def readable(self, mounts: MountTable, sources: Sequence[FilesystemSource]) -> list[bool]:
         """Return for each of ``sources`` whether the daemon may read it for the session with ``mounts``.

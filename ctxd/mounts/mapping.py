@@ -5,7 +5,8 @@ match whole components and the longest one wins, both ways. The promise: a displ
 file, or it is the canonical path because the agent has no name for the file.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from ctxd.errors import CtxdError
@@ -43,8 +44,11 @@ class MountTable:
         host_filesystem_id: str,
         by_device: bool = False,
         observations: str | None = None,
+        resolved: Sequence[str] = (),
     ) -> None:
-        """``filesystem_id`` is where paths lie that no mount covers; a mount that names none lies on the host.
+        """``resolved`` are the canonical prefixes of ``mounts`` without symlinks; empty: as the mounts name them.
+
+        ``filesystem_id`` is where paths lie that no mount covers; a mount that names none lies on the host.
 
         ``by_device``: a path that no mount covers is one of the host, and lies where the device says that it is on.
         That is looked up elsewhere (``ctxd.indexing.reach``): here such a path is on ``filesystem_id`` all the same.
@@ -56,8 +60,8 @@ class MountTable:
         self.by_device = by_device
         self._own = (filesystem_id, observations)
         rules: dict[str, _Rule] = {}
-        for mount in mounts:
-            agent, canonical = _prefix(mount.agent_prefix), _prefix(mount.canonical_prefix)
+        for mount, plain in zip_longest(mounts, resolved):
+            agent, canonical = mount_prefix(mount.agent_prefix), mount_prefix(plain or mount.canonical_prefix)
             if agent in rules:
                 raise CtxdError("invalid_path", f"two mounts at {mount.agent_prefix!r}", hint="Keep one of them.")
             rules[agent] = _Rule(agent, canonical, mount.filesystem_id or host_filesystem_id)
@@ -86,8 +90,13 @@ class MountTable:
         return tuple((rule.agent, rule.canonical if rule.filesystem_id == host else None) for rule in self._by_agent)
 
     def forward(self, path: str, workdir: str = "/") -> FilesystemSource:
-        """Where the file lies that the agent calls ``path``; a relative path is taken from ``workdir``.
+        """The source of the agent's ``path``; see `locate`."""
+        return self.locate(path, workdir)[0]
 
+    def locate(self, path: str, workdir: str = "/") -> tuple[FilesystemSource, str | None]:
+        """The source of the agent's ``path``, and the canonical prefix of the mount it is below; `None` below no mount.
+
+        Symlinks are not followed. A relative path is taken from ``workdir``. The root is an empty prefix.
         Raises: CtxdError invalid_path (see ``normalise``), also when the canonical path would be too long.
         """
         agent_path = normalise(path, workdir)
@@ -96,12 +105,8 @@ class MountTable:
             if rest is not None:
                 canonical = rule.canonical + rest or "/"
                 _check_length(canonical)
-                return FilesystemSource(rule.filesystem_id, canonical)
-        return FilesystemSource(self.filesystem_id, agent_path)
-
-    def covers(self, path: str, workdir: str = "/") -> bool:
-        """Whether a mount says where the agent's ``path`` lies. Raises: CtxdError invalid_path (see ``normalise``)."""
-        return self._innermost(normalise(path, workdir)) is not None
+                return FilesystemSource(rule.filesystem_id, canonical), rule.canonical
+        return FilesystemSource(self.filesystem_id, agent_path), None
 
     def display(self, source: FilesystemSource) -> str:
         """The agent's path of the file at ``source``; if it has none, the canonical path, or ``UNMOUNTED`` for an agent
@@ -175,7 +180,8 @@ def _check_length(path: str) -> None:
         raise CtxdError("invalid_path", f"path of {size} bytes is longer than {PATH_BYTES_MAX}")
 
 
-def _prefix(path: str) -> str:
+def mount_prefix(path: str) -> str:
+    """Normalise a mount's prefix, the root to an empty one. Raises: CtxdError invalid_path."""
     if not path.startswith("/"):
         raise CtxdError("invalid_path", f"mount prefix {path[:100]!r} is no absolute path")
     return normalise(path).rstrip("/")

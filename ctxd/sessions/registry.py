@@ -388,6 +388,7 @@ class Sessions:
             filesystem_id=settings.filesystem_id,
             host_filesystem_id=host,
             by_device=settings.detect_filesystems,
+            resolved=settings.prefixes,
         )
 
     def summary(self, session: str) -> tuple[SessionSummary, Pending | None]:

@@ -137,6 +137,8 @@ _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a session is set to. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
 
+    ``prefixes`` are the canonical prefixes of ``mounts`` without symlinks, as they were when the mounts were set; empty
+    in sessions of earlier versions.
     ``detect_filesystems``: what no mount covers lies where its device says, not on ``filesystem_id``. ``renamed``: tool
     calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
     they are shown by all the same.
@@ -151,6 +153,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     state: SessionStatus = "active"
     workdir: str = "/"
     mounts: tuple[Mount, ...] = ()
+    prefixes: tuple[str, ...] = ()
     collapse: Collapse = Collapse()
     budget_tokens: int | None = None
     labels: dict[str, str] = {}

@@ -432,4 +432,5 @@ class LiveSession:
             host_filesystem_id=self._host_filesystem_id,
             by_device=self.settings.detect_filesystems,
             observations=observations(self.session),
+            resolved=self.settings.prefixes,
         )

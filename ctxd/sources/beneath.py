@@ -83,16 +83,42 @@ def open_in_view(
     cannot; ``enter`` is then called with each directory on the way, from the root on, and raises to refuse it.
     Raises: OSError; EXDEV if the path leaves the view, ELOOP after ``HOPS_MAX`` symlinks.
     """
+    found, _ = _walked(path, view, roots, by_kernel=by_kernel, enter=enter)
+    if isinstance(found, OSError):
+        raise found
+    return found
+
+
+def resolve_in_view(path: str, view: View, roots: Container[str], *, enter: Callable[[int], None] | None = None) -> str:
+    """Resolve the symlinks in the canonical ``path`` as the sandbox with ``view`` does; it need not exist.
+
+    ``enter`` is called with each directory on the way, and raises to refuse it. Raises: as `open_in_view`, except that
+    nothing needs to be at the end.
+    """
+    by_kernel = enter is None
+    found, resolved = _walked(path, view, roots, by_kernel=by_kernel, enter=enter or (lambda directory: None))
+    if isinstance(found, int):
+        os.close(found)
+    return resolved
+
+
+def _walked(
+    path: str, view: View, roots: Container[str], *, by_kernel: bool, enter: Callable[[int], None]
+) -> tuple[int | OSError, str]:
+    """The place, or the error that nothing is there, and the path without symlinks that leads to it."""
     rule = _rule_of(path, view)
     for _ in range(HOPS_MAX + 1):
         root = _outermost(path, roots)
         if root is None:
             raise _refused(errno.EXDEV, path)
         if path == root:
-            return os.open(root, _PLACE)
-        found = _opened(root, path[len(root) + 1 :], by_kernel=by_kernel, enter=enter)
+            return os.open(root, _PLACE), path
+        try:
+            found = _opened(root, path[len(root) + 1 :], by_kernel=by_kernel, enter=enter)
+        except (FileNotFoundError, NotADirectoryError) as missing:
+            return missing, path
         if isinstance(found, int):
-            return found
+            return found, path
         depth, target = found
         path, rule = _followed(path, root, depth, target, rule, view)
     raise _refused(errno.ELOOP, path)

@@ -9,12 +9,13 @@ import errno
 import os
 import threading
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from typing import Final
 
 from ctxd.mounts.mapping import ancestors
-from ctxd.sources.beneath import View, open_in_view
+from ctxd.sources.beneath import View, open_in_view, resolve_in_view
 from ctxd.sources.rights import User, require
 
 VIEWS_MAX: Final = 16
@@ -105,6 +106,26 @@ class Confined:
         if found is None:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
         return found
+
+    def resolved(self, path: str) -> str | None:
+        """``path`` without symlinks, as every sandbox that sees it resolves them; `None` if it is not confined.
+
+        A path that leads out of the mounts, or to different files for different sandboxes, stays as it is: it is not
+        read either. Blocks.
+        """
+        if not self.holds(path):
+            return None
+        users = self._users_of(path)
+
+        def enter(directory: int) -> None:
+            for user in users:
+                require(user, directory)
+
+        found: set[str] = set()
+        for view in self._views_of(path):
+            with suppress(OSError, ValueError):
+                found.add(resolve_in_view(path, view, self._views, enter=enter if users else None))
+        return found.pop() if len(found) == 1 else path
 
     def _opened_in(self, path: str, view: View) -> int:
         """As ``open_in_view``, if those may who are to read no more below there than they could themselves."""

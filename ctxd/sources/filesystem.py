@@ -95,6 +95,34 @@ class HostFiles:
         """See ``Source.look_many``."""
         return await self._threads.each(paths, self._look, _timed_out)
 
+    async def resolve_many(self, paths: list[str]) -> list[str]:
+        """See ``Source.resolve_many``."""
+        directories: dict[str, str] = {}
+
+        def resolve(path: str) -> str:
+            try:
+                return self._resolved(path, directories)
+            except (OSError, ValueError):
+                return path
+
+        return await self._threads.each(paths, resolve, lambda path: path)
+
+    def _resolved(self, path: str, directories: dict[str, str]) -> str:
+        """``path`` without symlinks. ``directories`` keeps those resolved before."""
+        confined = self._confined.resolved(path)
+        if confined is not None:
+            return confined
+        above, name = os.path.split(path)
+        real = directories.get(above)
+        if real is None:
+            real = directories[above] = os.path.realpath(above)
+        plain = os.path.join(real, name)
+        try:
+            os.readlink(plain)
+        except OSError:
+            return plain
+        return os.path.realpath(plain)
+
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         """See ``Source.stat_many``."""
         return await self._threads.each(paths, _signature_at, lambda path: None)

@@ -132,6 +132,13 @@ class Source(Protocol):
     async def look_many(self, paths: list[str]) -> list[Look]:
         """What each path is, in one hop to a thread and one stat each."""
 
+    async def resolve_many(self, paths: list[str]) -> list[str]:
+        """Each path without symlinks, in one hop to a thread; it need not exist.
+
+        A path below a confined directory is resolved as its sandboxes do. One that leads out, or whose file system
+        does not answer, stays as it is.
+        """
+
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         """The signature of each regular file, null for anything else: the cheapest way to see that nothing changed."""
 

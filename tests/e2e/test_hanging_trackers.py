@@ -55,7 +55,7 @@ async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back
 
             async def far_is_told() -> bool:
                 found = await trackers_of(client)
-                return {found[name].reason for name in ("f", "link")} == {"its file system does not answer"}
+                return {found[name].reason for name in ("f", "target")} == {"its file system does not answer"}
 
             await until(all_attached)
             # What is read while the mount goes away is the source's to give up, not the trackers'.

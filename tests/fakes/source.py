@@ -99,6 +99,9 @@ class FakeFiles:
     async def look_many(self, paths: list[str]) -> list[Look]:
         return [self._look(path) for path in paths]
 
+    async def resolve_many(self, paths: list[str]) -> list[str]:
+        return [path if self._escapes(path) else self._links.get(path, path) for path in paths]
+
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         looks = [self._look(path) for path in paths]
         return [look.stamp.signature if isinstance(look, Regular) else None for look in looks]

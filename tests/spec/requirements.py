@@ -54,6 +54,7 @@ OBJ-8 | A tool call has one version: the same id with an equal payload changes n
 OBJ-9 | A tool call id that another session already uses, or that looks like another kind of id, gets an id of its own within the session. | ctxd
 OBJ-10 | A deleted file's newest version has null content and is marked deleted; its path, its id and its history stay. | spec 5.9
 OBJ-11 | Chat, system prompt and session can be read as objects, now and as of any time, but are never activated, pinned or pooled. | spec 2.1
+OBJ-12 | A file is one object by every name that leads to it: symlinks, linked directories, working directories and mount prefixes are resolved, in a sandbox as it sees them. | spec 2.4
 VER-1 | Every change makes a new version; earlier versions stay readable for ever. | spec 1.3
 VER-2 | A version can be read as of a valid time, as of a transaction, or both. | ctxd
 VER-3 | History is listed in either order, with or without versions that a later transaction corrected. | ctxd

@@ -55,6 +55,69 @@ def test_a_path_below_a_mount_is_canonical_inside_and_shown_as_the_agent_knows_i
     assert shown(host, read.object) == f"{tree}/src/a.py"
 
 
+@pytest.mark.requirement("OBJ-12")
+def test_a_file_is_one_object_by_every_name(start, client: SyncClient, tree: Path) -> None:
+    (tree / "real").mkdir()
+    (tree / "real" / "f.py").write_text("x = 1\n")
+    (tree / "link.py").symlink_to("real/f.py")
+    (tree / "directory").symlink_to("real")
+    (tree / "absolute").symlink_to(tree / "directory")
+    s = start(workdir=f"{tree}/directory")
+    read = s.read(f"{tree}/link.py")
+    assert {s.read(f"{tree}/{name}/f.py").object for name in ("real", "directory", "absolute")} == {read.object}
+    assert s.read("f.py").outcome == "unchanged"
+    (found,) = s.discover([f"{tree}/link.py"]).objects
+    assert (found.object, found.path) == (read.object, f"{tree}/link.py")
+    observed = s.observe("cat link.py; ls -1 directory/*", f"x = 1\n{tree}/directory/f.py\n", cwd=str(tree))
+    assert {one.object for one in observed.objects} == {read.object}
+    assert s.view().session.session_index == (read.object,)
+    place = s.resolve(f"{tree}/link.py")
+    assert (place.object, place.canonical_path, place.known) == (read.object, f"{tree}/real/f.py", True)
+    (tree / "link.py").unlink()
+    (tree / "link.py").write_text("another file")
+    assert s.read(f"{tree}/link.py").object != read.object
+
+
+@pytest.mark.requirement("OBJ-12")
+def test_a_missing_file_has_the_name_that_it_will_have(start, tree: Path) -> None:
+    (tree / "real").mkdir()
+    (tree / "directory").symlink_to("real")
+    s = start()
+    place = s.resolve(f"{tree}/directory/new.py")
+    assert (place.canonical_path, place.known) == (f"{tree}/real/new.py", False)
+    (tree / "real" / "new.py").write_text("x")
+    assert s.edited(f"{tree}/directory/new.py").object == place.object
+
+
+@pytest.mark.requirement("OBJ-12")
+def test_the_prefix_of_a_mount_is_resolved_and_shown_as_it_was_given(start, client: SyncClient, tree: Path) -> None:
+    (tree / "real").mkdir()
+    (tree / "real" / "a.py").write_text("x = 1\n")
+    (tree / "project").symlink_to("real")
+    given = mount("/workspace", tree / "project")
+    sandboxed = start(workdir="/workspace", mounts=[given], filesystem_id=CONTAINER)
+    read = sandboxed.read("a.py")
+    assert start().read(f"{tree}/real/a.py").object == read.object
+    assert shown(sandboxed, read.object) == "/workspace/a.py"
+    assert sandboxed.view().session.mounts == (given,)
+    configured = start(workdir="/elsewhere", filesystem_id=CONTAINER)
+    client.session_configure(configured.id, mounts=[mount("/elsewhere", tree / "project")])
+    assert configured.read("a.py").object == read.object
+    assert shown(configured, read.object) == "/elsewhere/a.py"
+
+
+@pytest.mark.requirement("OBJ-12")
+def test_a_link_in_a_sandbox_names_the_file_that_it_leads_to_there(start, client: SyncClient, tree: Path) -> None:
+    (tree / "real").mkdir()
+    (tree / "real" / "a.py").write_text("x = 1\n")
+    (tree / "link.py").symlink_to("/workspace/real/a.py")
+    (tree / "directory").symlink_to("real")
+    s = start(workdir="/workspace", mounts=[mount("/workspace", tree)], filesystem_id=CONTAINER)
+    read = s.read("link.py")
+    assert s.read("directory/a.py").object == read.object == start().read(f"{tree}/real/a.py").object
+    assert shown(s, read.object) == "/workspace/real/a.py"
+
+
 @pytest.mark.requirement("FS-1")
 def test_a_path_that_no_mount_covers_stays_as_it_is_on_the_sessions_own_filesystem(start, tree: Path) -> None:
     s = start(workdir="/workspace", mounts=[mount("/workspace", tree)], filesystem_id=CONTAINER)

@@ -189,3 +189,15 @@ class SourceSuite:
         assert isinstance(inside, Regular)
         assert through == inside
         assert out == Unreadable(errno.EXDEV)
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("OBJ-12")
+    async def test_a_path_is_resolved_and_one_out_of_a_confined_directory_is_not(self, tree: Tree) -> None:
+        tree.write("box/inside", b"own")
+        tree.write("outside", b"secret")
+        for name, target in {"box/in": "box/inside", "box/out": "outside", "link": "outside"}.items():
+            tree.symlink(name, tree.path(target))
+        tree.source.confine(tree.path("box"))
+        expected = {"box/in": "box/inside", "box/out": "box/out", "link": "outside", "box/none": "box/none"}
+        resolved = await tree.source.resolve_many([tree.path(name) for name in expected])
+        assert resolved == [tree.path(name) for name in expected.values()]

@@ -52,7 +52,8 @@ class Known:
         """Read nothing below ``mounts`` that user ``uid`` may not; null: the daemon's own. Blocks briefly."""
         if uid is not None and uid != os.geteuid():
             host = (None, self._sessions.host_filesystem_id)
-            roots = [normalise(mount.canonical_prefix).rstrip("/") for mount in mounts if mount.filesystem_id in host]
+            named = [normalise(mount.canonical_prefix) for mount in mounts if mount.filesystem_id in host]
+            roots = {root.rstrip("/") for name in named for root in (name, os.path.realpath(name))}
             self._source.limit(sandbox, roots, User.of(uid))
 
     def lift(self, sandbox: str) -> None:

@@ -108,6 +108,7 @@ class _SessionCalls:
             detect_filesystems=params.detect_filesystems,
             workdir=params.workdir,
             mounts=params.mounts,
+            prefixes=await self._indexer.resolve_prefixes(params.mounts),
             collapse=self._collapse if params.collapse is None else params.collapse,
             budget_tokens=params.budget_tokens,
             labels=params.labels,
@@ -129,6 +130,8 @@ class _SessionCalls:
             return _shown_unchanged(live)
 
     async def configure(self, _: Caller, params: wire.SessionConfigureParams, call: WriteRequest) -> Accepted:
+        prefixes = None if params.mounts is None else await self._indexer.resolve_prefixes(params.mounts)
+
         def configured(settings: SessionSettings) -> SessionSettings:
             given = {
                 name: value
@@ -137,6 +140,8 @@ class _SessionCalls:
             }
             if params.budget_tokens is not None:
                 given["budget_tokens"] = params.budget_tokens or None
+            if prefixes is not None:
+                given["prefixes"] = prefixes
             return msgspec.structs.replace(settings, **given)
 
         return await self._set(call, params.session, configured)

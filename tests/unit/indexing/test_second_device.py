@@ -71,19 +71,17 @@ async def test_files_on_another_device_are_indexed_discovered_and_checked_across
 
 @pytest.mark.requirement("FS-8")
 async def test_a_file_is_orphaned_while_another_device_is_at_its_path(tmp_path: Path, elsewhere: Path) -> None:
-    link = tmp_path / "disk"
-    link.symlink_to(elsewhere)
     (elsewhere / "a").write_text("on the disk")
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "a").write_text("below the mount point")
     async with daemon(tmp_path) as run:
         await run.call("session.create", agent="a", session="s", workdir=str(tmp_path), detect_filesystems=True)
-        read = await run.call("file.index", session="s", path="disk/a")
-        link.unlink()
-        link.symlink_to(tmp_path / "bare")
+        read = await run.call("file.index", session="s", path=f"{elsewhere}/a")
+        away = elsewhere.rename(f"{elsewhere}-away")
+        elsewhere.symlink_to(tmp_path / "bare")
         assert (await run.call("session.resume", session="s")).reconciled.orphaned == (read.object,)
-        link.unlink()
-        link.symlink_to(elsewhere)
+        elsewhere.unlink()
+        away.rename(elsewhere)
         resumed = await run.call("session.resume", session="s")
         assert (resumed.reconciled.unchanged, resumed.reconciled.orphaned) == (1, ())
 
