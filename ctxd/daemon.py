@@ -27,20 +27,20 @@ from ctxd.indexing.index import Indexer
 from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
+from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, where_handed
 from ctxd.process import has_terminal, have_descriptors, spare_the_collector
 from ctxd.projection.ownership_guard import Ownership
 from ctxd.projection.projection import Projection
-from ctxd.rpc.dispatch import Handler
-from ctxd.rpc.faults import catch_strays
+from ctxd.rpc.dispatch import Handler, complete
 from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
-from ctxd.rpc.handlers.table import complete
-from ctxd.rpc.lane import Floor
-from ctxd.rpc.listeners import Listeners
-from ctxd.rpc.scrapes import serve_metrics
+from ctxd.rpc.listener import SharedState
+from ctxd.rpc.sandbox.listeners import Listeners
 from ctxd.rpc.server import Server
+from ctxd.rpc.unix_socket import listening
+from ctxd.rpc.wire_errors import catch_strays
 from ctxd.sandboxes.census import census, room_to_track
 from ctxd.sandboxes.places import Places
 from ctxd.sandboxes.registry import Sandboxes
@@ -136,7 +136,7 @@ class Daemon:
         async with anyio.create_task_group() as parts:
             # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
             await parts.start(self._store.run)
-            handlers, floor = await self._handlers(), Floor()
+            handlers, floor = await self._handlers(), SharedState()
             server = self._server = Server(
                 self._options.socket,
                 handlers,
@@ -162,7 +162,7 @@ class Daemon:
                 if self._tracking is not None:
                     await parts.start(self._tracking.run)
                 if self._options.metrics is not None:
-                    await parts.start(serve_metrics, self._options.metrics, partial(self._metrics, floor))
+                    await parts.start(self._serve_metrics, self._options.metrics, floor)
                 self._ready_at = self._clock.monotonic()
                 self._log.info("daemon.ready", **self._place())
                 await self._supervisor.ready(self._said())
@@ -306,7 +306,11 @@ class Daemon:
             "incarnation": self._store.incarnation,
         }
 
-    async def _metrics(self, floor: Floor) -> bytes:
+    async def _serve_metrics(self, path: Path, floor: SharedState, *, task_status: TaskStatus[None]) -> None:
+        with listening(path) as bound:
+            await serve_metrics(bound, partial(self._metrics, floor), task_status=task_status)
+
+    async def _metrics(self, floor: SharedState) -> bytes:
         """The figures of this moment, as Prometheus reads them."""
         # What it takes to write them is loaded only by those who do.
         from ctxd.metrics import Figures, exposition

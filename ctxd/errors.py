@@ -1,7 +1,7 @@
 """The one exception that carries a fault to a client.
 
 A fault is told by its symbolic code, from the closed table in ``ctxd_protocol.errors``. Parts raise ``CtxdError``; only
-``ctxd.rpc.faults`` turns it into a wire error.
+``ctxd.rpc.wire_errors`` turns it into a wire error.
 """
 
 from typing import Final

@@ -19,7 +19,7 @@ from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
 from ctxd.projection.projection import Target
 from ctxd.projection.spill import Room
-from ctxd.rpc.lane import Timing
+from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.rulefile import RulesRefused, scanner_of

@@ -12,26 +12,77 @@ from typing import Any, Final
 import anyio
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from structlog.typing import FilteringBoundLogger
 
 from ctxd.observe.tally import UNKNOWN_METHOD
-from ctxd.rpc.answers import Answer, BatchAnswer
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Entry, Table
-from ctxd.rpc.faults import cancelled_error, draining_error, error_of, not_applied, timeout_error
-from ctxd.rpc.lane import Lane
+from ctxd.rpc.identity import Caller
+from ctxd.rpc.listener import ListenerContext
 from ctxd.rpc.tasks import Suspended
+from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, not_applied, timeout_error
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
 from ctxd.store.writes import Pending
 from ctxd_protocol.errors import ErrorObject
-from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, error_object, refuse
+from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, encode, encode_all, error_object, refuse
 from ctxd_protocol.methods.daemon import CancelParams
+
+Answer = Reply | Failure | list[msgspec.Raw]
+
+BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of a batch's answer: as much as a frame may hold that a client sends. Further long members are refused."""
+
+MEMBER_BYTES_SMALL: Final = 64 * 1024
+"""Bytes of a member's answer that is never refused for its length: what a write answers is shorter."""
+
+
+class BatchAnswers:
+    """Gathers the answers of one batch; ``add`` gives the array once the last member has its own."""
+
+    __slots__ = ("_answers", "_log", "_open", "_size", "ids")
+
+    def __init__(self, members: int, log: FilteringBoundLogger) -> None:
+        self._open = members
+        self._log = log
+        self._size = 0
+        self._answers: list[msgspec.Raw] = []
+        self.ids: set[RequestId] = set()
+
+    def add(self, answer: Reply | Failure | None) -> list[msgspec.Raw] | None:
+        """Note a member's answer, null for a notification; the whole array when it was the last and there is one."""
+        if answer is not None:
+            encoded = _encode_one(answer, self._log)[:-1]
+            if len(encoded) > MEMBER_BYTES_SMALL and self._size + len(encoded) > BATCH_BYTES_MAX:
+                message = f"with this answer the batch's would be longer than {BATCH_BYTES_MAX} bytes"
+                hint = "Send this call by itself, or fewer in one batch."
+                encoded = encode(refuse(answer.id, error_object("too_large", message, hint=hint)))[:-1]
+            self._size += len(encoded)
+            self._answers.append(msgspec.Raw(encoded))
+        self._open -= 1
+        return self._answers if self._open == 0 and self._answers else None
+
+
+def encode_answers(answers: list[Any], *, log: FilteringBoundLogger) -> bytes:
+    """``answers`` as frames. What cannot be encoded becomes an error, and is logged."""
+    try:
+        return encode_all(answers)
+    except Exception:  # noqa: BLE001 - a result that cannot be encoded fails its own call only
+        return b"".join(_encode_one(answer, log) for answer in answers)
+
+
+def _encode_one(answer: Answer, log: FilteringBoundLogger) -> bytes:
+    try:
+        return encode(answer)
+    except Exception as exc:  # noqa: BLE001 - see encode_answers
+        assert not isinstance(answer, list), "a batch's members are encoded already"
+        return encode(refuse(answer.id, error_of(exc, method="", log=log)))
+
 
 _CANCEL: Final = msgspec.json.Decoder(CancelParams)
 _SINGLES: Final = 3
-"""Calls that come alone, on end, after which their connection is interactive: one of many may do so by chance."""
+"""InFlight that come alone, on end, after which their connection is interactive: one of many may do so by chance."""
 
 
-class Call:
+class InFlightCall:
     """A call whose handler has not answered, or whose write is not durable.
 
     ``deadline`` is in the loop's seconds. ``ending`` is set when the call is ended before its handler: what was
@@ -40,7 +91,7 @@ class Call:
 
     __slots__ = ("batch", "deadline", "done", "ending", "id", "key", "method", "scope", "undecided", "writes")
 
-    def __init__(self, request: Request, entry: Entry, batch: BatchAnswer | None, deadline: float) -> None:
+    def __init__(self, request: Request, entry: Entry, batch: BatchAnswers | None, deadline: float) -> None:
         self.id: RequestId | UnsetType = request.id
         self.key: Any = self if self.id is None or self.id is UNSET else self.id
         self.method = request.method
@@ -60,22 +111,22 @@ class Call:
             self.scope.cancel()
 
 
-class Calls:
+class InFlight:
     """The unanswered calls of one connection. ``deliver`` is told each answer that comes later, null for none."""
 
     __slots__ = ("_deliver", "_lane", "_singles", "_table", "_timer", "_undecided", "caller", "open")
 
-    def __init__(self, lane: Lane, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
+    def __init__(self, lane: ListenerContext, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
         self._lane = lane
         self._table: Table = lane.table
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
         # Writes that are neither durable nor known to have failed.
         self._undecided = 0
-        # Calls on end that came alone.
+        # InFlight on end that came alone.
         self._singles = 0
         self.caller = caller
-        self.open: dict[Any, Call] = {}
+        self.open: dict[Any, InFlightCall] = {}
 
     @property
     def is_writing(self) -> bool:
@@ -98,7 +149,7 @@ class Calls:
         entry = self._table.get(request.method)
         return entry is not None and entry.writes
 
-    def begin(self, request: Request, batch: BatchAnswer | None = None) -> Reply | Failure | None:
+    def begin(self, request: Request, batch: BatchAnswers | None = None) -> Reply | Failure | None:
         """Carry out ``request``: its answer, or null if it has none or will have it later."""
         request_id = request.id
         entry = self._table.get(request.method)
@@ -137,7 +188,7 @@ class Calls:
         self._lane.floor.tally.succeeded[request.method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
-    def begin_member(self, request: Request, batch: BatchAnswer) -> list[Raw] | None:
+    def begin_member(self, request: Request, batch: BatchAnswers) -> list[Raw] | None:
         """Carry out a member of ``batch``; the batch's answer if this completes it."""
         if request.id is not UNSET and request.id is not None:
             if request.id in batch.ids:
@@ -163,9 +214,9 @@ class Calls:
             if not call.writes:
                 call.end(cancelled_error(writes=False))
 
-    def _note(self, request: Request, entry: Entry, batch: BatchAnswer | None) -> Call:
+    def _note(self, request: Request, entry: Entry, batch: BatchAnswers | None) -> InFlightCall:
         seconds = self._lane.timing.deadline_s
-        call = Call(request, entry, batch, self._lane.loop.time() + seconds)
+        call = InFlightCall(request, entry, batch, self._lane.loop.time() + seconds)
         self.open[call.key] = call
         self._lane.in_flight += 1
         if entry.writes:
@@ -176,7 +227,7 @@ class Calls:
         return call
 
     def _accepted(
-        self, request: Request, entry: Entry, batch: BatchAnswer | None, accepted: Accepted
+        self, request: Request, entry: Entry, batch: BatchAnswers | None, accepted: Accepted
     ) -> Reply | Failure | None:
         pending = accepted.pending
         if pending is None or pending.done:
@@ -187,18 +238,18 @@ class Calls:
         pending.on_done(lambda _: self._durable(call, accepted))
         return None
 
-    def _decided(self, call: Call) -> None:
+    def _decided(self, call: InFlightCall) -> None:
         if call.undecided:
             call.undecided = False
             self._undecided -= 1
             self._lane.writers -= self._undecided == 0
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: InFlightCall) -> None:
         """Let others begin in place of a call that was ended before its handler answered."""
         self._decided(call)
         self._deliver(None)
 
-    def _durable(self, call: Call, accepted: Accepted) -> None:
+    def _durable(self, call: InFlightCall, accepted: Accepted) -> None:
         self._decided(call)
         if call.done:
             self._deliver(None)
@@ -216,7 +267,7 @@ class Calls:
             return self._failure(request_id, method, exc)
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
-    async def _run(self, call: Call, write: WriteRequest | None, rest: Suspended) -> None:
+    async def _run(self, call: InFlightCall, write: WriteRequest | None, rest: Suspended) -> None:
         """Carry out the rest of a call. Cancel: safe; ended by its own scope, the call was answered already."""
         try:
             self._take(call, await rest)
@@ -230,7 +281,7 @@ class Calls:
         finally:
             call.scope = None
 
-    def _take(self, call: Call, result: Any) -> None:  # noqa: ANN401 - any method's result
+    def _take(self, call: InFlightCall, result: Any) -> None:  # noqa: ANN401 - any method's result
         """Answer with ``result``, now or once its write is durable."""
         if type(result) is not Accepted:
             self._decided(call)
@@ -240,7 +291,7 @@ class Calls:
         else:
             result.pending.on_done(lambda _: self._durable(call, result))
 
-    def _finish(self, call: Call, answer: Reply | Failure | None) -> None:
+    def _finish(self, call: InFlightCall, answer: Reply | Failure | None) -> None:
         if call.done:
             return
         call.done = True
@@ -305,7 +356,7 @@ class Calls:
         if call is not None:
             self._end_early(call, cancelled_error(writes=call.writes))
 
-    def _end_early(self, call: Call, ending: ErrorObject) -> None:
+    def _end_early(self, call: InFlightCall, ending: ErrorObject) -> None:
         """Answer ``ending`` now; what still runs of a read is stopped, a submitted write goes on."""
         call.end(ending)
         self._finish(call, None if call.id is UNSET else refuse(call.id, ending))

@@ -15,12 +15,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from ctxd.failpoints import hit
-from ctxd.rpc.answers import Answer, encode_answers
-from ctxd.rpc.caller import Caller
-from ctxd.rpc.calls import Call, Calls
-from ctxd.rpc.intake import Intake, Work
-from ctxd.rpc.lane import Lane
-from ctxd.rpc.turns import CALLS_SHARED, TURN_S
+from ctxd.rpc.calls import Answer, InFlight, InFlightCall, encode_answers
+from ctxd.rpc.identity import Caller
+from ctxd.rpc.inbox import Inbox, Work
+from ctxd.rpc.listener import ListenerContext
+from ctxd.rpc.scheduler import CALLS_SHARED, TURN_S
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Failure, Notification, Request, Stray, encode, error_object, refuse
 
@@ -31,7 +30,7 @@ _LOOKS: Final = 8
 """How often a turn looks at the clock, if it has calls enough."""
 
 _ANSWERS_MIN: Final = 4
-"""Calls begun between two looks: a look costs as much as a part of a short call."""
+"""InFlight begun between two looks: a look costs as much as a part of a short call."""
 
 _WRITE_BYTES: Final = 256 * 1024
 """Bytes of answers gathered before they are handed to the transport: one write, and one wake-up of the client."""
@@ -60,12 +59,12 @@ class Connection(asyncio.Protocol):
         "_writable",
     )
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: ListenerContext) -> None:
         self._lane = lane
-        self._intake = Intake(lane)
+        self._intake = Inbox(lane)
         self._transport: asyncio.Transport | None = None
-        self._calls: Calls | None = None
-        self._open: Mapping[Any, Call] = {}
+        self._calls: InFlight | None = None
+        self._open: Mapping[Any, InFlightCall] = {}
         self._queued = False
         self._unsent: deque[Answer] | None = None
         self._notices: deque[bytes] | None = None
@@ -110,7 +109,7 @@ class Connection(asyncio.Protocol):
             lane.methods,
             lane.limits,
         )
-        self._calls = Calls(lane, caller, self._deliver)
+        self._calls = InFlight(lane, caller, self._deliver)
         self._begin_call = self._calls.begin
         self._open = self._calls.open
 
@@ -195,7 +194,7 @@ class Connection(asyncio.Protocol):
     # --- calls
 
     def take_turn(self, calls: int) -> bool:
-        """As ``turns.Taker``: begin held calls, and read on once there are none."""
+        """As ``turns.Runnable``: begin held calls, and read on once there are none."""
         stopped = self._is_full() or self._begin(calls)
         self._queued = bool(self._intake) and not stopped
         if self._intake:
@@ -208,7 +207,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def beside_writers(self) -> bool:
-        """As ``turns.Taker``: whether others wait for writes of theirs."""
+        """As ``turns.Runnable``: whether others wait for writes of theirs."""
         return self._calls is not None and self._lane.writers > self._calls.is_writing
 
     def _is_full(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
+from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted
 from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult
 from ctxd_protocol.methods.objects import ObjectBulkResult, ObjectGetResult

@@ -10,9 +10,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.caller import Caller
-from ctxd.rpc.capability import reachable
-from ctxd.rpc.faults import MalformedParams, params_error
+from ctxd.rpc.identity import Caller, reachable
+from ctxd.rpc.wire_errors import MalformedParams, params_error
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.row import Capability, Method
@@ -110,3 +109,17 @@ def _scoped(method: Method, handler: Handler, bound: bool) -> Handler:
         return handler(caller, params, *request)
 
     return within
+
+
+def complete(*families: Mapping[str, Handler]) -> dict[str, Handler]:
+    """The handlers of all ``families``.
+
+    Raises: AssertionError if a method has none, two, or is not in the protocol: the daemon then does not start.
+    """
+    merged: dict[str, Handler] = {}
+    for family in families:
+        assert not (twice := merged.keys() & family.keys()), f"two handlers for {sorted(twice)}"
+        merged.update(family)
+    assert not (missing := METHODS.keys() - merged.keys()), f"no handler for {sorted(missing)}"
+    assert not (unknown := merged.keys() - METHODS.keys()), f"not in the protocol: {sorted(unknown)}"
+    return merged

@@ -17,12 +17,12 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd.failpoints import hit
 from ctxd.limits import DESCRIPTORS_RESERVED
-from ctxd.rpc.binding import bind_socket, inode_of, remove_socket
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import Handler, Table, build_table
-from ctxd.rpc.lane import Floor, Lane, Standing, Timing
-from ctxd.rpc.meter import Meter
+from ctxd.rpc.listener import ListenerContext, ListenerIdentity, SharedState, Timing
+from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.tasks import TaskPool
+from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.row import Capability
 
@@ -52,14 +52,14 @@ class Server:
         timing: Timing | None = None,
         connections_max: int = CONNECTIONS_MAX,
         table: Table | None = None,
-        standing: Standing | None = None,
-        floor: Floor | None = None,
-        meter: Meter | None = None,
-        accept: Callable[[Lane], asyncio.Protocol] = Connection,
+        standing: ListenerIdentity | None = None,
+        floor: SharedState | None = None,
+        meter: QuotaMeter | None = None,
+        accept: Callable[[ListenerContext], asyncio.Protocol] = Connection,
     ) -> None:
         self._path = path
         sessions = None if session is None else (session,)
-        self._standing = standing or Standing(capability=capability, sessions=sessions)
+        self._standing = standing or ListenerIdentity(capability=capability, sessions=sessions)
         self._table = build_table(handlers or {}, self._standing.capability) if table is None else table
         self._log = log
         self._gid = gid
@@ -69,7 +69,7 @@ class Server:
         self._limits = limits or Limits()
         self._timing = timing or Timing()
         self._connections_max = connections_max
-        self._lane: Lane | None = None
+        self._lane: ListenerContext | None = None
         self._listener: asyncio.Server | None = None
 
     @property
@@ -79,12 +79,12 @@ class Server:
 
     @property
     def in_flight(self) -> int:
-        """Calls that are not answered."""
+        """InFlight that are not answered."""
         return 0 if self._lane is None else self._lane.in_flight
 
     @property
     def requests(self) -> int:
-        """Calls and notifications since the start, refused ones included."""
+        """InFlight and notifications since the start, refused ones included."""
         return 0 if self._lane is None else self._lane.requests
 
     def bind(self) -> socket.socket:
@@ -159,11 +159,11 @@ class Server:
             if self._floor is None:
                 self._lane.floor.close()
 
-    def _make_lane(self, tasks: TaskPool) -> Lane:
-        return Lane(
+    def _make_lane(self, tasks: TaskPool) -> ListenerContext:
+        return ListenerContext(
             table=self._table,
             standing=self._standing,
-            floor=self._floor or Floor(),
+            floor=self._floor or SharedState(),
             meter=self._meter,
             connections_max=_affordable(self._connections_max),
             owner_uid=self._path.stat().st_uid,

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from ctxd.observe.logs import open_log
-from ctxd.rpc.faults import catch_strays
+from ctxd.rpc.wire_errors import catch_strays
 from ctxd_client import connect_sync
 from ctxd_protocol.methods import METHODS
 from tests.fakes.service_manager import ServiceManager, service_manager

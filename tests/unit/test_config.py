@@ -7,7 +7,7 @@ import pytest
 
 from ctxd import config
 from ctxd.config import SETTINGS, ConfigError, load
-from ctxd.rpc.lane import Timing
+from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
 from ctxd_client.paths import find_socket, socket_places
 from ctxd_protocol.limits import Limits

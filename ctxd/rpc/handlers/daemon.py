@@ -6,9 +6,8 @@ import msgspec
 
 from ctxd import __version__
 from ctxd.errors import CtxdError
-from ctxd.rpc.caller import Caller
-from ctxd.rpc.capability import reachable
 from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.identity import Caller, reachable
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
 from ctxd_protocol.methods.row import Nothing

@@ -9,8 +9,8 @@ from itertools import count
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.identity import Caller
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.notices import Subscription as Following
 from ctxd_protocol.methods.events import NoticeEvent, SubscribeParams, SubscribeResult, UnsubscribeParams

@@ -20,8 +20,8 @@ from ctxd.indexing.discovery.paths import Candidate
 from ctxd.indexing.index import Cause, Indexed, Indexer
 from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
 from ctxd.mounts.mapping import normalise
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.identity import Caller
 from ctxd.sessions import transitions
 from ctxd.sessions.attribution import claimed, until_durable
 from ctxd.sessions.registry import Sessions

@@ -10,8 +10,8 @@ from typing import Any, cast
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.identity import Caller
 from ctxd.secrets.policy import rules_found
 from ctxd.sessions.object_reads import ListedObject, Objects, ReadTime
 from ctxd.sessions.registry import Sessions

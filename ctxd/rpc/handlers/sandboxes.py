@@ -10,8 +10,8 @@ import msgspec
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
+from ctxd.rpc.identity import Caller
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.registry import Home, Sandboxes
 from ctxd.sessions.registry import Sessions

@@ -12,8 +12,8 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.identity import Caller
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.export import Exports
 from ctxd.sessions.object_reads import Objects

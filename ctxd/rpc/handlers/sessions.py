@@ -13,8 +13,8 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.index import Indexer
 from ctxd.objects.next_version import system_prompt
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.identity import Caller
 from ctxd.secrets.policy import DEFAULT
 from ctxd.sessions import transitions
 from ctxd.sessions.activation import Activation, activation

@@ -10,8 +10,8 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import is_reserved
 from ctxd.objects.kinds import is_purged
 from ctxd.objects.next_version import toolcall
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.identity import Caller
 from ctxd.sessions import transitions
 from ctxd.sessions.redaction import Cleared, cleared, off_loop
 from ctxd.sessions.registry import Sessions

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers.context import handlers
+from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted, write_request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.context import (

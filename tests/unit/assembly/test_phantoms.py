@@ -10,8 +10,8 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers import context, files, objects
+from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import LiveSession, write_request
 from ctxd_protocol.methods import METHODS
 from tests.unit.assembly.household import Household, household

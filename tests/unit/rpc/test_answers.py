@@ -3,14 +3,14 @@
 import msgspec
 import structlog
 
-from ctxd.rpc.answers import BATCH_BYTES_MAX, BatchAnswer, encode_answers
+from ctxd.rpc.calls import BATCH_BYTES_MAX, BatchAnswers, encode_answers
 from ctxd_protocol.jsonrpc import Reply
 
 LOG = structlog.get_logger()
 
 
 def answered(results: list[str]) -> tuple[bytes, list[dict]]:
-    batch = BatchAnswer(len(results), LOG)
+    batch = BatchAnswers(len(results), LOG)
     *early, whole = [batch.add(Reply("2.0", number, result)) for number, result in enumerate(results)]
     assert early == [None] * (len(results) - 1)
     frame = encode_answers([whole], log=LOG)
@@ -37,7 +37,7 @@ def test_short_answers_are_given_however_long_the_others_are() -> None:
 
 
 def test_a_result_that_cannot_be_encoded_costs_its_own_call_only() -> None:
-    batch = BatchAnswer(2, LOG)
+    batch = BatchAnswers(2, LOG)
     with structlog.testing.capture_logs():
         batch.add(Reply("2.0", 1, object()))
         whole = batch.add(Reply("2.0", 2, "fine"))

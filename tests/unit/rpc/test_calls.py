@@ -1,10 +1,10 @@
-"""Calls that take their time: answers, deadlines, cancellation, draining."""
+"""InFlight that take their time: answers, deadlines, cancellation, draining."""
 
 import anyio
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.lane import Timing
+from ctxd.rpc.listener import Timing
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods.row import WriteResult
 from tests.fakes.loopback import frame, serving

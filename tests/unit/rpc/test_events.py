@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd.rpc.handlers import events
-from ctxd.rpc.lane import Timing
+from ctxd.rpc.listener import Timing
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.sessions import Notice
 from tests.fakes.loopback import frame, serving

@@ -7,7 +7,7 @@ import structlog
 
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import build_table
-from ctxd.rpc.lane import Floor, Lane, Standing, Timing
+from ctxd.rpc.listener import ListenerContext, ListenerIdentity, SharedState, Timing
 from ctxd_protocol.limits import Limits
 from tests.fakes.loopback import frame
 from tests.unit.rpc.families import RECEIPT, Services
@@ -86,10 +86,10 @@ def peer():
     clock = Clock()
     services = Services()
     table = build_table(services.handlers(), "host")
-    lane = Lane(
+    lane = ListenerContext(
         table=table,
-        standing=Standing(),
-        floor=Floor(clock),
+        standing=ListenerIdentity(),
+        floor=SharedState(clock),
         meter=None,
         connections_max=1,
         owner_uid=0,

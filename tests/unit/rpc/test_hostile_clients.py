@@ -8,7 +8,7 @@ import tracemalloc
 import anyio
 import pytest
 
-from ctxd.rpc.lane import Timing
+from ctxd.rpc.listener import Timing
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.limits import Limits
 from tests.fakes.loopback import frame, serving

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from ctxd.rpc.dispatch import Entry
-from ctxd.rpc.meter import Meter
-from ctxd.rpc.rota import Rota
-from ctxd.rpc.turns import Turns
+from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.scheduler import Group, RoundRobin
 from ctxd_protocol.jsonrpc import Request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sandboxes import Quota
@@ -19,7 +18,7 @@ class Use:
         self.now = 100.0
         self.objects = 0
         self.in_flight = 0
-        self.meter = Meter(Quota(**quota), objects=lambda: self.objects, now=lambda: self.now)
+        self.meter = QuotaMeter(Quota(**quota), objects=lambda: self.objects, now=lambda: self.now)
 
     def call(self, name, size=2):
         entry = Entry(METHODS[name], lambda caller, params: params) if name in METHODS else None
@@ -108,8 +107,8 @@ class Busy:
 @pytest.mark.requirement("BOX-5")
 def test_a_sandbox_has_one_turn_of_several_whatever_it_opens():
     loop, log = Later(), []
-    turns = Turns(loop)
-    flooding, other = Rota(turns), Rota(turns)
+    turns = RoundRobin(loop)
+    flooding, other = Group(turns), Group(turns)
     for number in range(8):
         flooding.want(Busy(f"flood {number}", log))
     other.want(Busy("other", log))

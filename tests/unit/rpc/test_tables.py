@@ -7,11 +7,10 @@ import structlog
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
-from ctxd.rpc.caller import Caller
-from ctxd.rpc.capability import reachable
-from ctxd.rpc.dispatch import Entry, build_table
-from ctxd.rpc.faults import MalformedParams, error_of
-from ctxd.rpc.handlers import daemon, table
+from ctxd.rpc.dispatch import Entry, build_table, complete
+from ctxd.rpc.handlers import daemon
+from ctxd.rpc.identity import Caller, reachable
+from ctxd.rpc.wire_errors import MalformedParams, error_of
 from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods import METHODS
@@ -76,13 +75,13 @@ def test_params_that_are_no_structure_are_the_requests_fault(raw):
 
 def test_a_table_with_a_hole_a_double_or_a_stranger_does_not_come_to_be():
     every = {name: lambda caller, params: params for name in METHODS}
-    assert table.complete(every) == every
+    assert complete(every) == every
     with pytest.raises(AssertionError, match=r"no handler for \['hello'\]"):
-        table.complete({name: handler for name, handler in every.items() if name != "hello"})
+        complete({name: handler for name, handler in every.items() if name != "hello"})
     with pytest.raises(AssertionError, match="two handlers"):
-        table.complete(every, {"hello": every["hello"]})
+        complete(every, {"hello": every["hello"]})
     with pytest.raises(AssertionError, match="not in the protocol"):
-        table.complete(every, {"hallo": every["hello"]})
+        complete(every, {"hallo": every["hello"]})
 
 
 @pytest.mark.parametrize("code", sorted(ERRORS))

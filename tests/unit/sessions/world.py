@@ -13,8 +13,8 @@ from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.index import Indexer
 from ctxd.mounts.devices import host_devices
-from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers import files, objects, sessions, toolcalls
+from ctxd.rpc.identity import Caller
 from ctxd.sessions import transitions
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.registry import Sessions

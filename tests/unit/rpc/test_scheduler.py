@@ -6,8 +6,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ctxd.rpc.lane import Floor
-from ctxd.rpc.turns import (
+from ctxd.rpc.listener import SharedState
+from ctxd.rpc.scheduler import (
     CALLS_ALONE_MAX,
     CALLS_BESIDE_INTERACTIVE,
     CALLS_BESIDE_WRITERS,
@@ -15,7 +15,7 @@ from ctxd.rpc.turns import (
     CALM_S,
     INTERACTIVE_S,
     ROUNDS_BESIDE_WRITERS,
-    Turns,
+    RoundRobin,
 )
 from ctxd_protocol.limits import IN_FLIGHT_MAX
 from tests.fakes.loopback import frame, serving
@@ -46,7 +46,7 @@ class Loop:
             callback()
 
 
-class Taker:
+class Runnable:
     """Has so many calls; notes its turns in ``log``."""
 
     def __init__(self, name, calls, log, *, beside_writers=False):
@@ -68,7 +68,7 @@ def loop():
 
 @pytest.fixture
 def turns(loop):
-    made = Turns(loop)
+    made = RoundRobin(loop)
     yield made
     made.close()
 
@@ -76,8 +76,8 @@ def turns(loop):
 @pytest.mark.requirement("RPC-9")
 def test_those_with_work_take_turns_a_few_calls_each_one_a_turn_of_the_loop(loop, turns):
     log = []
-    turns.want(Taker("flooder", 100, log))
-    turns.want(Taker("other", 20, log))
+    turns.want(Runnable("flooder", 100, log))
+    turns.want(Runnable("other", 20, log))
     for number in range(1, 5):
         loop.turn()
         assert len(log) == number
@@ -87,11 +87,11 @@ def test_those_with_work_take_turns_a_few_calls_each_one_a_turn_of_the_loop(loop
 def test_who_comes_while_another_floods_is_served_after_one_short_turn(loop, turns):
     log = []
     for name in "ab":
-        turns.want(Taker(name, 10_000, log))
+        turns.want(Runnable(name, 10_000, log))
     for _ in range(6):
         loop.turn()
     log.clear()
-    turns.want(Taker("late", 1, log))
+    turns.want(Runnable("late", 1, log))
     for _ in range(3):
         loop.turn()
     assert ("late", 1) in log
@@ -100,13 +100,13 @@ def test_who_comes_while_another_floods_is_served_after_one_short_turn(loop, tur
 
 def test_turns_of_one_who_is_alone_grow_up_to_a_bound_and_are_short_again_in_company(loop, turns):
     log = []
-    turns.want(Taker("alone", 1_000_000, log))
+    turns.want(Runnable("alone", 1_000_000, log))
     for _ in range(20):
         loop.turn()
     assert log[0][1] == CALLS_SHARED
     assert log[-1][1] == CALLS_ALONE_MAX
     log.clear()
-    turns.want(Taker("other", 20, log))
+    turns.want(Runnable("other", 20, log))
     loop.turn()
     loop.turn()
     assert log == [("alone", CALLS_SHARED), ("other", CALLS_SHARED)]
@@ -115,7 +115,7 @@ def test_turns_of_one_who_is_alone_grow_up_to_a_bound_and_are_short_again_in_com
 def test_turns_of_one_who_is_alone_do_not_grow_while_somebody_is_interactive(loop, turns):
     log = []
     turns.note_interactive()
-    turns.want(Taker("alone", 1_000, log))
+    turns.want(Runnable("alone", 1_000, log))
     for _ in range(20):
         loop.turn()
     assert set(log) == {("alone", CALLS_SHARED)}
@@ -123,7 +123,7 @@ def test_turns_of_one_who_is_alone_do_not_grow_while_somebody_is_interactive(loo
 
 def test_turns_beside_writers_are_shorter_and_leave_the_loop_to_the_writes_between_them(loop, turns):
     log = []
-    turns.want(Taker("reader", 1_000, log, beside_writers=True))
+    turns.want(Runnable("reader", 1_000, log, beside_writers=True))
     for _ in range(1 + ROUNDS_BESIDE_WRITERS):
         loop.turn()
     assert log == [("reader", CALLS_BESIDE_WRITERS)] * 2
@@ -131,10 +131,10 @@ def test_turns_beside_writers_are_shorter_and_leave_the_loop_to_the_writes_betwe
 
 def test_turns_beside_writers_are_shortest_while_somebody_is_interactive(loop, turns, monkeypatch):
     now = 100.0
-    monkeypatch.setattr("ctxd.rpc.turns.time.perf_counter", lambda: now)
+    monkeypatch.setattr("ctxd.rpc.scheduler.time.perf_counter", lambda: now)
     log = []
     turns.note_interactive()
-    turns.want(Taker("flooder", 1_000, log, beside_writers=True))
+    turns.want(Runnable("flooder", 1_000, log, beside_writers=True))
     loop.turn()
     now += INTERACTIVE_S
     for _ in range(ROUNDS_BESIDE_WRITERS):
@@ -144,14 +144,14 @@ def test_turns_beside_writers_are_shortest_while_somebody_is_interactive(loop, t
 
 def test_nothing_is_left_to_do_once_no_work_is_held(loop, turns):
     log = []
-    turns.want(Taker("a", 1, log))
+    turns.want(Runnable("a", 1, log))
     loop.turn()
     assert (log, loop.soon) == ([("a", 1)], [])
 
 
 def test_threads_wait_less_while_work_is_held_and_as_before_when_it_is_calm(loop, turns):
     before = sys.getswitchinterval()
-    turns.want(Taker("a", 1, []))
+    turns.want(Runnable("a", 1, []))
     assert sys.getswitchinterval() < before
     loop.turn()
     assert [delay for delay, _ in loop.later] == [CALM_S]
@@ -164,9 +164,9 @@ def test_threads_wait_less_while_work_is_held_and_as_before_when_it_is_calm(loop
 
 def test_threads_wait_as_before_once_the_last_listener_has_ended(loop, turns):
     before = sys.getswitchinterval()
-    other = Turns(loop)
-    turns.want(Taker("a", 100, []))
-    other.want(Taker("b", 100, []))
+    other = RoundRobin(loop)
+    turns.want(Runnable("a", 100, []))
+    other.want(Runnable("b", 100, []))
     other.close()
     assert sys.getswitchinterval() < before
     turns.close()
@@ -262,7 +262,7 @@ async def test_who_waits_for_each_answer_shares_the_next_transaction_with_few_wr
 @pytest.mark.anyio
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_interactive_is_who_sends_one_call_at_a_time_and_not_two(tmp_path, calls):
-    floor = Floor()
+    floor = SharedState()
     async with serving(tmp_path, Services().handlers(), floor=floor) as server, server.connected() as wire:
         for _ in range(9):
             await wire.send(b"".join(map(current, range(calls))))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ctxd.errors import StateDirError
-from ctxd.rpc.peer import peer_of
+from ctxd.rpc.identity import peer_of
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 
 EXIT_USAGE: Final = 64
@@ -41,6 +41,23 @@ def bind_socket(path: Path, *, gid: int | None = None) -> socket.socket:
             return _bind(path, gid)
     except OSError as exc:
         raise StateDirError(f"cannot listen at {path}: {exc.strerror}", exit_code=EXIT_CANNOT_CREATE) from exc
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """A listening socket at ``path`` of mode 0600, closed and removed afterwards.
+
+    Raises: StateDirError as ``bind_socket``.
+    """
+    bound = bind_socket(path)
+    try:
+        inode = inode_of(path)
+        try:
+            yield bound
+        finally:
+            remove_socket(path, inode)
+    finally:
+        bound.close()
 
 
 def remove_socket(path: Path, inode: tuple[int, int]) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 CALLS_SHARED: Final = 8
-"""Calls of one turn while others wait for theirs, and of what is begun as soon as it is received."""
+"""InFlight of one turn while others wait for theirs, and of what is begun as soon as it is received."""
 
 CALLS_BESIDE_WRITERS: Final = 4
-"""Calls of one turn while others wait for their writes."""
+"""InFlight of one turn while others wait for their writes."""
 
 CALLS_BESIDE_INTERACTIVE: Final = 1
 """The same while somebody is interactive: one waits for each answer, and notices each call that came before its own."""
@@ -27,7 +27,7 @@ ROUNDS_BESIDE_WRITERS: Final = 3
 """Turns of the loop from one turn to the next while others wait for their writes: a write takes some eight of them."""
 
 CALLS_ALONE_MAX: Final = 512
-"""Calls of one turn of a connection that has long been the only one with work, while nobody is interactive."""
+"""InFlight of one turn of a connection that has long been the only one with work, while nobody is interactive."""
 
 TURN_S: Final = 0.0005
 """Seconds after which a turn ends whatever is left of it: some calls take as long as a hundred others."""
@@ -44,7 +44,7 @@ CALM_S: Final = 1.0
 """Seconds without work held after which threads wait as long as they always do."""
 
 
-class Taker(Protocol):
+class Runnable(Protocol):
     """Who takes turns."""
 
     def beside_writers(self) -> bool:
@@ -64,15 +64,15 @@ class Loop(Protocol):
         """Have ``callback`` called in ``delay`` seconds."""
 
 
-class Turns:
+class RoundRobin:
     """The takers that have work, in the order of their turns: one a turn of the loop."""
 
     __slots__ = ("_busy", "_calls", "_due", "_hurried", "_interactive_s", "_last", "_loop", "_rounds", "_waiting")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._waiting: deque[Taker] = deque()
-        self._last: Taker | None = None
+        self._waiting: deque[Runnable] = deque()
+        self._last: Runnable | None = None
         self._calls = CALLS_SHARED
         self._hurried = False
         self._busy = False
@@ -89,12 +89,12 @@ class Turns:
         """Somebody waits for the answer to each call before sending the next."""
         self._interactive_s = time.perf_counter() + INTERACTIVE_S
 
-    def want(self, taker: Taker) -> None:
+    def want(self, taker: Runnable) -> None:
         """Give ``taker`` a turn after those that wait already. Not to be called while it waits for one or has it."""
         self._hurry()
         self._put(taker)
 
-    def _put(self, taker: Taker) -> None:
+    def _put(self, taker: Runnable) -> None:
         self._waiting.append(taker)
         if not self._due:
             self._due = True
@@ -172,3 +172,40 @@ class _Switching:
 
 
 _SWITCHING: Final = _Switching()
+
+
+class Order(Protocol):
+    """Who gives turns."""
+
+    def want(self, taker: Runnable) -> None:
+        """Give ``taker`` a turn after those that wait already."""
+
+
+class Group:
+    """Passes each turn that it is given by ``order`` to the next of its own takers that have work."""
+
+    __slots__ = ("_order", "_queued", "_waiting")
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._waiting: deque[Runnable] = deque()
+        self._queued = False
+
+    def want(self, taker: Runnable) -> None:
+        """Give ``taker`` a turn after those that wait already. Not to be called while it waits for one or has it."""
+        self._waiting.append(taker)
+        if not self._queued:
+            self._queued = True
+            self._order.want(self)
+
+    def beside_writers(self) -> bool:
+        """As ``turns.Runnable``: whether others wait for writes of theirs, for whom the next taker is another."""
+        return bool(self._waiting) and self._waiting[0].beside_writers()
+
+    def take_turn(self, calls: int) -> bool:
+        """As ``turns.Runnable``: let the next taker begin at most ``calls`` calls."""
+        taker = self._waiting.popleft()
+        if taker.take_turn(calls):
+            self._waiting.append(taker)
+        self._queued = bool(self._waiting)
+        return self._queued

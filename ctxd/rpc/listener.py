@@ -13,11 +13,10 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd.observe.tally import Tally
 from ctxd.rpc.dispatch import Table
-from ctxd.rpc.meter import Meter
-from ctxd.rpc.peer import may_enter, peer_of
-from ctxd.rpc.rota import Order, Rota
+from ctxd.rpc.identity import may_enter, peer_of
+from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.scheduler import Group, Loop, Order, RoundRobin
 from ctxd.rpc.tasks import TaskPool
-from ctxd.rpc.turns import Loop, Turns
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object
@@ -63,7 +62,7 @@ class Guest(Protocol):
         """Close at once."""
 
 
-class Floor:
+class SharedState:
     """What all listeners of one loop share, so that nobody is served at another listener's cost.
 
     ``loop`` null: the one that runs now. To be closed last. ``writers`` counts connections with a write that is not
@@ -71,7 +70,7 @@ class Floor:
     """
 
     def __init__(self, loop: Loop | None = None) -> None:
-        self.turns = Turns(loop or asyncio.get_running_loop())
+        self.turns = RoundRobin(loop or asyncio.get_running_loop())
         self.reader = BlockReader()
         self.writers = 0
         self.tally = Tally()
@@ -87,7 +86,7 @@ class Floor:
         self.turns.close()
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ListenerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Who the connections of a listener are, whoever they say they are.
 
     ``principal`` null: by the user that connects. ``sessions`` null: all; the first is meant by a call that names none.
@@ -98,16 +97,16 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[str, ...] | None = None
 
 
-class Lane:
+class ListenerContext:
     """One listener's connections. ``table`` is what they may call; ``tasks`` run what suspends."""
 
     def __init__(
         self,
         *,
         table: Table,
-        standing: Standing,
-        floor: Floor,
-        meter: Meter | None,
+        standing: ListenerIdentity,
+        floor: SharedState,
+        meter: QuotaMeter | None,
         connections_max: int,
         owner_uid: int,
         owner_only: bool,
@@ -132,7 +131,7 @@ class Lane:
         self.tasks = tasks
         self.reader = floor.reader
         # A sandbox has one turn among the others, however many connections it opens.
-        self.turns: Order = floor.turns if meter is None else Rota(floor.turns)
+        self.turns: Order = floor.turns if meter is None else Group(floor.turns)
         self.guests: set[Guest] = set()
         self.requests = 0
         self.in_flight = 0

@@ -1,18 +1,16 @@
-"""A Unix socket on which the daemon's metrics are told to whoever asks in HTTP, and nothing else.
+"""HTTP server of the daemon's metrics on a Unix socket.
 
-Owns that listener. It is the owner's alone (0600), so who may read it may call the daemon too. Promise: who asks
-slowly, much or often costs a bounded number of connections, bytes and seconds.
+The socket has mode 0600, so a user who may read the metrics may call the daemon too. A client that sends slowly, much
+or often costs a bounded number of connections, bytes and seconds.
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
 import anyio
 from anyio.abc import TaskStatus
-
-from ctxd.rpc.binding import bind_socket, inode_of, remove_socket
 
 ASKING_MAX: Final = 8
 """Connections at once; a scraper needs one."""
@@ -25,14 +23,12 @@ _TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 async def serve_metrics(
-    path: Path, metrics: Callable[[], Awaitable[bytes]], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    bound: socket.socket,
+    metrics: Callable[[], Awaitable[bytes]],
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer ``GET /metrics`` at ``path`` with what ``metrics`` tells, until cancelled; the socket is gone then.
-
-    Raises: StateDirError if the socket cannot be had.
-    """
-    bound = bind_socket(path)
-    inode = inode_of(path)
+    """Answer ``GET /metrics`` on the listening socket ``bound`` with what ``metrics`` returns, until cancelled."""
     asking = anyio.CapacityLimiter(ASKING_MAX)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,16 +47,12 @@ async def serve_metrics(
             asking.release()
             writer.close()
 
+    server = await asyncio.start_unix_server(answer, sock=bound, limit=REQUEST_BYTES_MAX)
     try:
-        server = await asyncio.start_unix_server(answer, sock=bound, limit=REQUEST_BYTES_MAX)
-        try:
-            task_status.started()
-            await anyio.sleep_forever()
-        finally:
-            server.close()
+        task_status.started()
+        await anyio.sleep_forever()
     finally:
-        remove_socket(path, inode)
-        bound.close()
+        server.close()
 
 
 async def _answer_to(request: bytes, metrics: Callable[[], Awaitable[bytes]]) -> bytes:

@@ -12,7 +12,7 @@ import cbor2
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.connection import Connection
-from ctxd.rpc.lane import Lane
+from ctxd.rpc.listener import ListenerContext
 from ctxd_protocol.context import CurrentContext
 
 _MAPS: Final = range(0xA0, 0xC0)
@@ -29,7 +29,7 @@ class SandboxConnection(Connection):
 
     __slots__ = ("_current", "_question", "_timer", "_undecided")
 
-    def __init__(self, lane: Lane, current: Callable[[], CurrentContext]) -> None:
+    def __init__(self, lane: ListenerContext, current: Callable[[], CurrentContext]) -> None:
         super().__init__(lane)
         self._current = current
         self._undecided = True

@@ -17,12 +17,12 @@ from anyio.abc import TaskGroup, TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
-from ctxd.rpc.capability import granted
 from ctxd.rpc.discretion import Holds, discreet
 from ctxd.rpc.dispatch import Handler, Table, build_table
-from ctxd.rpc.lane import Floor, Standing, Timing
-from ctxd.rpc.meter import Meter
-from ctxd.rpc.sandbox_connection import SandboxConnection
+from ctxd.rpc.identity import granted
+from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
+from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.sandbox.cbor import SandboxConnection
 from ctxd.rpc.server import Server
 from ctxd.sandboxes.registration import Registration
 from ctxd.sandboxes.registry import Figures
@@ -37,7 +37,7 @@ _WRITE_BUFFER_BYTES: Final = 256 * 1024
 class _Open:
     """One open listener."""
 
-    def __init__(self, server: Server, meter: Meter, bound: socket.socket, connections_max: int) -> None:
+    def __init__(self, server: Server, meter: QuotaMeter, bound: socket.socket, connections_max: int) -> None:
         self.server = server
         self.bound = bound
         self.connections_max = connections_max
@@ -75,11 +75,11 @@ class Listeners:
         self._timing = _of_a_sandbox(timing)
         self._handlers: Mapping[str, Handler] = {}
         self._tables: dict[frozenset[str], Table] = {}
-        self._floor: Floor | None = None
+        self._floor: SharedState | None = None
         self._group: TaskGroup | None = None
         self._open: dict[str, _Open] = {}
 
-    def serve(self, handlers: Mapping[str, Handler], floor: Floor) -> None:
+    def serve(self, handlers: Mapping[str, Handler], floor: SharedState) -> None:
         """Answer with ``handlers``, and share ``floor`` with the host's listener."""
         self._handlers, self._floor = discreet(handlers, self._holds), floor
 
@@ -92,7 +92,7 @@ class Listeners:
     async def open(self, registration: Registration, path: Path) -> None:
         """See ``Doors.open``."""
         assert self._group is not None and self._floor is not None, "run and serve come first"
-        meter = Meter(
+        meter = QuotaMeter(
             registration.quota,
             objects=lambda: sum(map(self._objects, registration.sessions)),
             now=self._clock.monotonic,
@@ -104,7 +104,9 @@ class Listeners:
             timing=self._timing,
             connections_max=registration.quota.connections,
             table=self._table(granted(registration.grants)),
-            standing=Standing(capability="session", principal=registration.principal, sessions=registration.sessions),
+            standing=ListenerIdentity(
+                capability="session", principal=registration.principal, sessions=registration.sessions
+            ),
             floor=self._floor,
             meter=meter,
             accept=lambda lane: SandboxConnection(lane, lambda: self._current(registration.sessions[0])),

@@ -6,13 +6,13 @@ once would keep everybody else waiting. Begins nothing.
 
 from typing import Any, Final, cast
 
-from ctxd.rpc.answers import BatchAnswer
-from ctxd.rpc.lane import Lane
+from ctxd.rpc.calls import BatchAnswers
+from ctxd.rpc.listener import ListenerContext
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.framing import FrameDecoder
 from ctxd_protocol.jsonrpc import Batch, Failure, Request, Stray, error_object, read_frame
 
-Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswer]
+Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswers]
 """What waits for its turn: a request, a refusal to send in its place, or either as a member of a batch."""
 
 _LINE_END: Final = ord("\n")
@@ -25,12 +25,12 @@ _PIECE_BYTES: Final = 128
 """Bytes that are read for each call wanted: what a short call has."""
 
 
-class Intake:
+class Inbox:
     """The received work of one connection, in its order."""
 
     __slots__ = ("_block", "_decoder", "_items", "_lane", "_next", "_read_to")
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: ListenerContext) -> None:
         self._lane = lane
         self._decoder = FrameDecoder(lane.limits.frame_bytes)
         self._block = b""
@@ -138,7 +138,7 @@ class Intake:
         for text in frames:
             frame = read_frame(text, closed=closed)
             if isinstance(frame, Batch):
-                batch = BatchAnswer(len(frame.members), self._lane.log)
+                batch = BatchAnswers(len(frame.members), self._lane.log)
                 work.extend([(member, batch) for member in frame.members])
             elif isinstance(frame, Stray):
                 self._lane.strays += 1

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from ctxd.errors import StateDirError
-from ctxd.rpc.binding import bind_socket, inode_of, remove_socket
-from ctxd.rpc.peer import Peer, may_enter, peer_of
+from ctxd.rpc.identity import Peer, may_enter, peer_of
+from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
 from tests.fakes.loopback import serving
 from tests.unit.rpc.families import Services
 

@@ -48,7 +48,7 @@ class _Bucket:
         self._level -= amount
 
 
-class Meter:
+class QuotaMeter:
     """The use of one quota. ``objects`` tells how many there are, ``now`` seconds of a monotonic clock."""
 
     __slots__ = ("_bytes", "_calls", "_now", "_objects", "_quota", "_writes", "refused")

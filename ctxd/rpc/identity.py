@@ -1,0 +1,88 @@
+"""Identity of a connection: the peer by the kernel's credentials, the caller, and the methods its capability reaches.
+
+All of it is fixed when the connection is accepted and never taken from a message. What a capability does not reach is
+not in the connection's method table, so there is no check to forget.
+"""
+
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods import GRANTS, METHODS
+from ctxd_protocol.methods.row import Capability
+from ctxd_protocol.sandboxes import Grant
+
+_UCRED: Final = struct.Struct("3i")
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """The process that connected, as the kernel saw it then. ``pid`` may be another process's by now: for logs only."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def peer_of(fd: int) -> Peer:
+    """The peer of the connected Unix socket ``fd``.
+
+    Raises: OSError if ``fd`` is no such socket.
+    """
+    with socket.socket(fileno=os.dup(fd)) as held:
+        return Peer(*_UCRED.unpack(held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+
+
+def may_enter(peer: Peer, *, owner_uid: int, owner_only: bool) -> bool:
+    """Whether ``peer`` may use a socket of ``owner_uid``; root and the owner always, others by group only."""
+    return not owner_only or peer.uid in (owner_uid, 0)
+
+
+_LEVEL: Final[dict[Capability, int]] = {"observe": 0, "session": 1, "host": 2}
+
+
+def reachable(capability: Capability) -> frozenset[str]:
+    """The names of the methods that a connection of ``capability`` may call."""
+    level = _LEVEL[capability]
+    return frozenset(name for name, method in METHODS.items() if _LEVEL[method.capability] <= level)
+
+
+def granted(grants: Iterable[Grant]) -> frozenset[str]:
+    """The names of the methods that a sandbox with ``grants`` may call."""
+    return reachable("observe").union(*(GRANTS[grant] for grant in grants))
+
+
+def _never(callback: Callable[[], None]) -> None:
+    """Keep nothing: a caller without a connection neither closes nor becomes writable."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """One connection as handlers see it.
+
+    ``session`` is what a call means that names none; null: none. ``sessions``: those that it may name; null for all,
+    and for a caller with a ``session`` for that one. ``methods``: what it may call, null for all that its capability
+    reaches. ``limits``: its connection's bounds, null for the daemon's usual ones. ``notify(method, params)`` sends a
+    notification, or is false when the connection's queue is full. ``on_close`` has a callback called once the
+    connection is gone, at once if it is; ``on_writable`` each time its queue has room again.
+    """
+
+    principal: str
+    capability: Capability
+    session: str | None
+    connection: int
+    notify: Callable[[str, msgspec.Struct], bool]
+    on_close: Callable[[Callable[[], None]], None] = _never
+    on_writable: Callable[[Callable[[], None]], None] = _never
+    sessions: frozenset[str] | None = None
+    methods: frozenset[str] | None = None
+    limits: Limits | None = None
+
+    def may_name(self, session: str) -> bool:
+        """Whether ``session`` is one that this caller may work in, if it exists."""
+        if self.sessions is not None:
+            return session in self.sessions
+        return self.session is None or session == self.session

@@ -1,0 +1,1 @@
+"""Sandboxes' sockets: their listeners, their quotas, and the context answer in CBOR."""
