@@ -282,8 +282,8 @@ def catchup(path: Path, writer: Writer, pid: int) -> Figure:
 async def _read_here(socket: str, ids: Sequence[str]) -> float:
     async with XtdbClient(f"unix:{socket}") as client:
         began = time.perf_counter()
-        held = await client.held(ids, valid_time=VALID_TIME_MAX)
-        versions = [form.from_doc(one.doc, one.valid_time) for one in held.values()]
+        docs = await client.entities(ids, valid_time=VALID_TIME_MAX)
+        versions = [form.from_doc(doc) for doc in docs.values()]
         taken = time.perf_counter() - began
     if len(versions) != len(ids):
         raise RuntimeError(f"{len(versions)} of {len(ids)} objects were found")

@@ -3,10 +3,9 @@
 A backend knows two times. ``valid_time`` is when a version holds; ``tx`` is the write that said so. It keeps encoded
 documents and does not look inside. Its promises are the algebra of ``VersionBackend``; ``tests/suites/backend.py``
 holds every implementation to it. Calls to a ``VersionBackend`` block; the caller runs them on a thread, one at a time.
-An ``AwaitedBackend`` is elsewhere and makes the same promises.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -132,47 +131,4 @@ class EmbeddedBackend(VersionBackend, Protocol):
 
     def append(self, versions: Sequence[Version]) -> None:
         """Add rows whose valid time is above everything their entity has: the fast way of a change without end."""
-        ...
-
-
-class AwaitedBackend(Protocol):
-    """The calls of ``VersionBackend`` of a backend that is reached over a wire. Several may be under way at once."""
-
-    async def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
-        """See ``VersionBackend.apply``. Returns once reads see it."""
-        ...
-
-    async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
-        """See ``VersionBackend.as_of``."""
-        ...
-
-    async def history(
-        self,
-        id: str,
-        *,
-        ascending: bool = True,
-        corrections: bool = False,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-        after: tuple[int, int] | None = None,
-        limit: int | None = None,
-    ) -> list[Version]:
-        """See ``VersionBackend.history``."""
-        ...
-
-    async def scan(
-        self,
-        prefix: str,
-        *,
-        ascending: bool = True,
-        after: str | None = None,
-        limit: int | None = None,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-    ) -> list[Version]:
-        """See ``VersionBackend.scan``."""
-        ...
-
-    def everything(self, damaged: Callable[[DamagedVersion], None]) -> AsyncIterator[Version]:
-        """See ``VersionBackend.everything``."""
         ...

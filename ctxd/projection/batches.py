@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 import msgspec
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, deletions_doc, deletions_time, to_doc
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, to_doc
 from ctxd.backends.xtdb.operations import Delete, Doc, Op, Put
 from ctxd.projection.cursor import Cursor, moved
 
@@ -73,16 +73,12 @@ def documents(
     """What puts ``pieces``, with ``texts`` before what refers to them. ``put`` names the newest eviction, which may
     have been one of the texts; ``again``: of the versions as well."""
     ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in _text_docs(texts, put)]
-    deleted: dict[str, tuple[int, int]] = {}
     for piece in pieces:
         for version in piece.versions:
             if version.body is None:
-                deleted[version.id] = (version.tx, version.tx_time)
                 ops.append(Delete(version.id, version.valid_time))
             else:
                 ops.append(Put(to_doc(version, writer, put=put if again else ""), version.valid_time))
-    if deleted:
-        ops.append(Put(deletions_doc(writer, pieces[-1].seq, deleted), deletions_time(pieces[-1].seq)))
     return ops
 
 

@@ -4,7 +4,7 @@ Compares up to the cursor that the node has at the beginning, so a daemon may be
 out, and is said to be, counts on neither side, and neither does what was written to sessions that were other hosts'.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -227,10 +227,10 @@ class _Comparing:
         ids = [id for id in await self._node.ids("", valid_time=NEWEST_VALID_TIME) if not id.startswith(RESERVED)]
         unknown = await run_sync(self._rows.unknown, ids)
         for first in range(0, len(unknown), _STEP):
-            held = await self._node.held(unknown[first : first + _STEP], valid_time=NEWEST_VALID_TIME)
-            for id, one in held.items():
+            docs = await self._node.entities(unknown[first : first + _STEP], valid_time=NEWEST_VALID_TIME)
+            for id, doc in docs.items():
                 try:
-                    version, writer = from_doc(one.doc, one.valid_time)
+                    version, writer = from_doc(doc)
                 except ValueError:
                     # Whatever it is, it does not say that it is ours.
                     continue
@@ -242,17 +242,14 @@ class _Comparing:
         refs = sorted(self._refs)
         for first in range(0, len(refs), _STEP):
             asked = refs[first : first + _STEP]
-            docs = await self._docs(map(content_id, asked))
-            docs |= await self._docs({part for doc in docs.values() for part in _parts(doc)})
+            docs = await self._node.entities(map(content_id, asked), valid_time=FIXED_VALID_TIME)
+            parts = {part for doc in docs.values() for part in _parts(doc)}
+            docs |= await self._node.entities(parts, valid_time=FIXED_VALID_TIME)
             for ref in asked:
                 if not _matches(ref, docs):
                     self._report.note("damage", f"the text {ref.hex()} at the node is missing, or another")
             self._report.texts += len(asked)
             self._tell("texts", self._report.texts)
-
-    async def _docs(self, ids: Iterable[str]) -> dict[str, Doc]:
-        held = await self._node.held(ids, valid_time=FIXED_VALID_TIME)
-        return {id: one.doc for id, one in held.items()}
 
 
 def _parts(doc: Doc) -> list[str]:

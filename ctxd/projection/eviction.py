@@ -78,9 +78,9 @@ async def _texts(node: Node, ids: Iterable[str]) -> list[str]:
             ref = payload.get("content") if isinstance(payload, dict) else None
             if isinstance(ref, str) and len(ref) == 64:
                 found[content_id(bytes.fromhex(ref))] = None
-    held = await node.held(found, valid_time=FIXED_VALID_TIME)
-    for one in held.values():
-        found.update(dict.fromkeys(parts_of(one.doc) or ()))
+    docs = await node.entities(found, valid_time=FIXED_VALID_TIME)
+    for doc in docs.values():
+        found.update(dict.fromkeys(parts_of(doc) or ()))
     return list(found)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from ctxd.backends.xtdb.answers import Held, HistoryRow, NodeStatus
+from ctxd.backends.xtdb.answers import HistoryRow, NodeStatus
 from ctxd.backends.xtdb.operations import Doc, Op
 
 
@@ -32,10 +32,6 @@ class Node(Protocol):
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
         """See ``XtdbClient.entities``."""
-        ...
-
-    async def held(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Held]:
-        """See ``XtdbClient.held``."""
         ...
 
     async def history(

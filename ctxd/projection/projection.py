@@ -16,8 +16,8 @@ from anyio.to_thread import run_sync
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.projection.node import Connect, connect
+from ctxd.projection.node_reads import NodeReads
 from ctxd.projection.ownership_guard import Ownership
-from ctxd.projection.past import ProjectedPast
 from ctxd.projection.progress import Progress
 from ctxd.projection.projector import RECHECK_S, Projector, Tell
 from ctxd.projection.record import Record, load, save
@@ -150,8 +150,9 @@ class Projection:
 
     def past(self, model: ReadModel) -> Past:
         """Who answers reads that name a time, with ``model`` for what the node lacks."""
-        fences = None if self._ownership is None else self._ownership.fences
-        return ProjectedPast(model, self._progress, self._tide, self._clock, self._rows.writer, fences)
+        assert self._ownership is not None, "opened before it is asked"
+        fences = self._ownership.fences
+        return NodeReads(model, self._progress, self._tide, self._clock, self._rows.writer, fences)
 
     def _land(self, landed: Landed) -> None:
         for write, pending in landed:

@@ -38,10 +38,10 @@ class RemoteSession:
 
     async def newest(self, ids: Sequence[str]) -> dict[str, Stored]:
         """See ``SessionSource.newest``."""
-        held = await _answered(self._client.held(ids, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
+        docs = await _answered(self._client.entities(ids, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
         found: dict[str, Stored] = {}
-        for id, one in held.items():
-            stored = self._mine(one.doc, one.valid_time)
+        for id, doc in docs.items():
+            stored = self._mine(doc, None)
             if stored is not None:
                 found[id] = stored
         # Newer is somebody else's, and what it hides is in its history; or it was evicted.
@@ -98,7 +98,7 @@ class RemoteSession:
     async def _texts(self, ids: Iterable[str]) -> dict[str, Doc]:
         return await _answered(self._client.entities(ids, valid_time=form.FIXED_VALID_TIME, tx_id=self._tx_id))
 
-    def _mine(self, doc: Doc, valid_time: int) -> Stored | None:
+    def _mine(self, doc: Doc, valid_time: int | None) -> Stored | None:
         """The version that ``doc`` is, null if it is another writer's."""
         payload = doc.get("payload")
         if not isinstance(payload, dict) or payload.get("writer") != self._writer:
@@ -114,7 +114,7 @@ async def _answered(asking: Awaitable[T]) -> T:
         raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied") from error
 
 
-def _version(doc: Doc, valid_time: int) -> Version:
+def _version(doc: Doc, valid_time: int | None) -> Version:
     try:
         return form.from_doc(doc, valid_time)[0]
     except ValueError as error:

@@ -102,8 +102,8 @@ class SharedLog:
         """The newest heads of ``sessions``, whoever wrote them, by id of session."""
         ids = {f"session:{session}": session for session in sessions}
         with _asking("what the sessions are"):
-            held = await self._client.held(ids, valid_time=VALID_TIME_MAX)
-            versions = {ids[id]: from_doc(one.doc, one.valid_time)[0] for id, one in held.items()}
+            docs = await self._client.entities(ids, valid_time=VALID_TIME_MAX)
+            versions = {ids[id]: from_doc(doc)[0] for id, doc in docs.items()}
         found = {session: to_stored(version) for session, version in versions.items()}
         return {session: stored for session, stored in found.items() if stored is not None}
 

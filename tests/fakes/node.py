@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from ctxd.backends.port import LATEST, Change
-from ctxd.backends.xtdb.answers import Held, HistoryRow, NodeStatus
+from ctxd.backends.xtdb.answers import HistoryRow, NodeStatus
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
 from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction
 from tests.fakes.backend import MemoryBackend
@@ -122,16 +122,12 @@ class MemoryNode:
         return LATEST if tx_id is None else tx_id
 
     async def entity(self, id: str, *, valid_time: int, tx_id: int | None = None) -> Doc | None:
-        found = await self.held([id], valid_time=valid_time, tx_id=tx_id)
-        return found[id].doc if id in found else None
-
-    async def held(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Held]:
-        tx = self._reads(tx_id)
-        found = self._versions.as_of(list(dict.fromkeys(ids)), valid_time=valid_time, tx=tx)
-        return {one.id: Held(one.valid_time, json.loads(one.body or b"")) for one in found}
+        return (await self.entities([id], valid_time=valid_time, tx_id=tx_id)).get(id)
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
-        return {id: one.doc for id, one in (await self.held(ids, valid_time=valid_time, tx_id=tx_id)).items()}
+        tx = self._reads(tx_id)
+        found = self._versions.as_of(list(dict.fromkeys(ids)), valid_time=valid_time, tx=tx)
+        return {one.id: json.loads(one.body or b"") for one in found}
 
     async def history(
         self,

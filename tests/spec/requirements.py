@@ -211,7 +211,7 @@ PRJ-3 | A node that lost its data, or went back to an older copy, is noticed and
 PRJ-4 | A row that the node refuses is found, left out alone, and told; `ctxd requeue` puts it there once the node takes it. | ctxd
 PRJ-5 | `ctxd migrate` leads from either store to the other with everything kept; what is interrupted goes on, or is as it was. | ctxd
 PRJ-6 | `ctxd verify --store` compares journal, embedded versions and node, version by version and text by text; `ctxd rebuild-xtdb` fills an empty node and compares. | ctxd
-PRJ-7 | On an XTDB node the daemon does all that this specification says; reads of the past are answered by the node, merged with what it lacks, and by the embedded versions when it does not answer. | ctxd
+PRJ-7 | On an XTDB node the daemon does all that this specification says; as-of reads are answered by the node where its cursor covers them and by the embedded versions otherwise, with the same result. | ctxd
 PRJ-8 | Rows that wait for the node are told of when half the room for them is taken; from four fifths on writes pass as fast as rows drain, and when it is full they are refused, applied nowhere, and told when to come back. | ctxd
 PRJ-9 | The store is `sqlite` or `xtdb`, named alone or in a table with its address, in a file, the environment or a flag. | ctxd
 PRJ-10 | What is purged is evicted from the node, all its versions and texts, and nothing that still holds it there is shown meanwhile; a text that something else says stays, and what is left of a restated one comes, wherever that is cut off; so it is at a node that comes to it later, or makes its index anew. | ctxd

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.port import LATEST, AwaitedBackend, Change, EmbeddedBackend, Version, VersionBackend
+from ctxd.backends.port import LATEST, Change, EmbeddedBackend, Version, VersionBackend
 from tests.fakes.backend import MemoryBackend
 
 ENTITIES = ("a", "ab", "b\u00e9", "session:\U0001f600")
@@ -63,11 +63,11 @@ class Awaited:
             yield version
 
 
-async def everything(backend: AwaitedBackend) -> list[Version]:
+async def everything(backend: Awaited) -> list[Version]:
     return [version async for version in backend.everything(pytest.fail)]
 
 
-async def differences(backend: AwaitedBackend, reference: VersionBackend, *, txs: range, times: range) -> list[str]:
+async def differences(backend: Awaited, reference: VersionBackend, *, txs: range, times: range) -> list[str]:
     """Where the two answer differently: every history and every state at the given times."""
     found = []
 
@@ -100,7 +100,7 @@ class BackendSuite:
         return "asyncio"
 
     @pytest.fixture
-    def fresh(self) -> Callable[[], AbstractAsyncContextManager[AwaitedBackend]]:
+    def fresh(self) -> Callable[[], AbstractAsyncContextManager[Awaited]]:
         raise NotImplementedError
 
     @pytest.fixture
@@ -108,20 +108,20 @@ class BackendSuite:
         async with fresh() as backend:
             yield backend
 
-    async def test_a_version_holds_from_its_start_on(self, backend: AwaitedBackend) -> None:
+    async def test_a_version_holds_from_its_start_on(self, backend: Awaited) -> None:
         await backend.apply(1, 100, [put("a", 10, b"x")])
         assert await backend.as_of(["a"], valid_time=9) == []
         assert await backend.as_of(["a"], valid_time=10) == [Version("a", 10, 1, 100, b"x")]
         assert await backend.as_of(["a"]) == [Version("a", 10, 1, 100, b"x")]
 
-    async def test_a_read_as_of_a_transaction_does_not_see_a_later_one(self, backend: AwaitedBackend) -> None:
+    async def test_a_read_as_of_a_transaction_does_not_see_a_later_one(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x")])
         await backend.apply(2, 0, [put("a", 10, b"y")])
         assert bodies(await backend.as_of(["a"], tx=1)) == [b"x"]
         assert bodies(await backend.as_of(["a"], tx=2)) == [b"y"]
         assert await backend.as_of(["a"], tx=0) == []
 
-    async def test_a_put_in_the_past_shows_until_the_next_version(self, backend: AwaitedBackend) -> None:
+    async def test_a_put_in_the_past_shows_until_the_next_version(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x"), put("a", 20, b"y")])
         await backend.apply(2, 0, [put("a", 5, b"w")])
         assert [bodies(await backend.as_of(["a"], valid_time=at)) for at in (5, 9, 10, 20)] == [
@@ -131,7 +131,7 @@ class BackendSuite:
             [b"y"],
         ]
 
-    async def test_a_bounded_put_ends_and_what_was_there_comes_back(self, backend: AwaitedBackend) -> None:
+    async def test_a_bounded_put_ends_and_what_was_there_comes_back(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 0, b"x")])
         await backend.apply(2, 0, [put("a", 10, b"y", 20)])
         assert [bodies(await backend.as_of(["a"], valid_time=at)) for at in (9, 10, 19, 20)] == [
@@ -142,12 +142,12 @@ class BackendSuite:
         ]
         assert times(await backend.history("a")) == [(0, 1), (10, 2), (20, 1)]
 
-    async def test_a_bounded_put_of_a_new_entity_ends_in_a_deletion(self, backend: AwaitedBackend) -> None:
+    async def test_a_bounded_put_of_a_new_entity_ends_in_a_deletion(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"y", 20)])
         assert await backend.as_of(["a"], valid_time=20) == []
         assert bodies(await backend.history("a")) == [b"y", None]
 
-    async def test_a_put_after_a_bounded_put_replaces_its_later_rows(self, backend: AwaitedBackend) -> None:
+    async def test_a_put_after_a_bounded_put_replaces_its_later_rows(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 0, b"x")])
         await backend.apply(2, 0, [put("a", 10, b"y", 20)])
         await backend.apply(3, 0, [put("a", 5, b"z")])
@@ -158,11 +158,11 @@ class BackendSuite:
             [b"x"],
         ]
 
-    async def test_empty_bounds_change_nothing(self, backend: AwaitedBackend) -> None:
+    async def test_empty_bounds_change_nothing(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"y", 10)])
         assert await backend.history("a") == []
 
-    async def test_a_deleted_entity_is_not_there_but_has_a_history(self, backend: AwaitedBackend) -> None:
+    async def test_a_deleted_entity_is_not_there_but_has_a_history(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x")])
         await backend.apply(2, 0, [put("a", 20, None)])
         assert await backend.as_of(["a"]) == []
@@ -170,27 +170,27 @@ class BackendSuite:
         assert bodies(await backend.history("a")) == [b"x", None]
 
     @pytest.mark.requirement("VER-3")
-    async def test_corrections_are_listed_only_when_asked_for(self, backend: AwaitedBackend) -> None:
+    async def test_corrections_are_listed_only_when_asked_for(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x")])
         await backend.apply(2, 0, [put("a", 10, b"y")])
         assert times(await backend.history("a")) == [(10, 2)]
         assert times(await backend.history("a", corrections=True)) == [(10, 1), (10, 2)]
         assert times(await backend.history("a", ascending=False, corrections=True)) == [(10, 2), (10, 1)]
 
-    async def test_history_goes_on_after_the_last_row_seen_in_either_order(self, backend: AwaitedBackend) -> None:
+    async def test_history_goes_on_after_the_last_row_seen_in_either_order(self, backend: Awaited) -> None:
         for tx in range(1, 6):
             await backend.apply(tx, 0, [put("a", tx * 10, b"%d" % tx)])
         assert times(await backend.history("a", limit=2)) == [(10, 1), (20, 2)]
         assert times(await backend.history("a", after=(20, 2), limit=2)) == [(30, 3), (40, 4)]
         assert times(await backend.history("a", ascending=False, after=(30, 3))) == [(20, 2), (10, 1)]
 
-    async def test_history_ends_at_both_times_inclusive(self, backend: AwaitedBackend) -> None:
+    async def test_history_ends_at_both_times_inclusive(self, backend: Awaited) -> None:
         for tx in range(1, 6):
             await backend.apply(tx, 0, [put("a", tx * 10, b"x")])
         assert times(await backend.history("a", valid_time=30)) == [(10, 1), (20, 2), (30, 3)]
         assert times(await backend.history("a", tx=2)) == [(10, 1), (20, 2)]
 
-    async def test_scan_lists_ids_of_a_prefix_in_order_both_ways(self, backend: AwaitedBackend) -> None:
+    async def test_scan_lists_ids_of_a_prefix_in_order_both_ways(self, backend: Awaited) -> None:
         ids = ["segment:s#1", "segment:s#2", "segment:s#3", "segment:s!", "segment:t#1", "z", "s\ud7ff"]
         await backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
         found = [version.id for version in await backend.scan("segment:s#")]
@@ -203,7 +203,7 @@ class BackendSuite:
         assert [version.id for version in await backend.scan("s\ud7ff")] == ["s\ud7ff"]
         assert len(await backend.scan("")) == len(ids)
 
-    async def test_scan_from_beside_the_prefix_lists_all_of_it_or_nothing(self, backend: AwaitedBackend) -> None:
+    async def test_scan_from_beside_the_prefix_lists_all_of_it_or_nothing(self, backend: Awaited) -> None:
         ids = ["segment:r#1", "segment:s#1", "segment:s#2", "segment:t#1"]
         await backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
         both = ["segment:s#1", "segment:s#2"]
@@ -211,13 +211,13 @@ class BackendSuite:
             assert [version.id for version in await backend.scan("segment:s#", after=after)] == up
             assert [version.id for version in await backend.scan("segment:s#", ascending=False, after=after)] == down
 
-    async def test_everything_is_every_row_deletions_and_corrections_too(self, backend: AwaitedBackend) -> None:
+    async def test_everything_is_every_row_deletions_and_corrections_too(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x"), put("b", 10, b"x")])
         await backend.apply(2, 0, [put("a", 10, b"y"), put("b", 20, None)])
         rows = sorted((row.id, row.valid_time, row.tx, row.body) for row in await everything(backend))
         assert rows == [("a", 10, 1, b"x"), ("a", 10, 2, b"y"), ("b", 10, 1, b"x"), ("b", 20, 2, None)]
 
-    async def test_bulk_answers_each_known_entity_once(self, backend: AwaitedBackend) -> None:
+    async def test_bulk_answers_each_known_entity_once(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put(f"e{n}", 1, b"x") for n in range(1_000)])
         wanted = [f"e{n}" for n in range(1_200)] + ["e5", "e5"]
         assert sorted(version.id for version in await backend.as_of(wanted)) == sorted(f"e{n}" for n in range(1_000))
@@ -250,7 +250,7 @@ class EmbeddedSuite(BackendSuite):
     @pytest.fixture
     def fresh(self, fresh_embedded: Any) -> Any:
         @asynccontextmanager
-        async def make() -> AsyncIterator[AwaitedBackend]:
+        async def make() -> AsyncIterator[Awaited]:
             with fresh_embedded() as backend:
                 yield Awaited(backend)
 

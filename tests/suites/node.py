@@ -36,8 +36,7 @@ class NodeSuite:
             assert await self.done(node, [Put(doc(id, n=2), 2_000)])
             assert await node.entity(id, valid_time=999) is None
             assert await node.entity(id, valid_time=1_999) == doc(id, n=1, deep={"b": [1, None, "~x"]})
-            held = await node.held([id, name()], valid_time=FAR)
-            assert {key: (one.valid_time, one.doc["payload"]) for key, one in held.items()} == {id: (2_000, {"n": 2})}
+            assert await node.entities([id, name()], valid_time=FAR) == {id: doc(id, n=2)}
 
     async def test_a_transaction_whose_match_fails_does_nothing(self, fresh_node, name):
         async with fresh_node() as node:
@@ -78,7 +77,7 @@ class NodeSuite:
             tx_id = await node.submit([Put(doc(name()), 1_000)])
             assert await node.committed(tx_id, timeout_s=WAIT_S)
             with pytest.raises(Behind):
-                await node.held([name()], valid_time=FAR, tx_id=tx_id + 1_000_000)
+                await node.entities([name()], valid_time=FAR, tx_id=tx_id + 1_000_000)
 
     async def test_a_history_is_cut_and_ordered_by_valid_time(self, fresh_node, name):
         async with fresh_node() as node:

@@ -1,5 +1,7 @@
 """The client against a real node: what it asks for is what the node does."""
 
+import uuid
+
 import anyio
 import pytest
 
@@ -7,7 +9,6 @@ from ctxd.backends.xtdb import answers
 from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, Put, XtdbClient
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
 from ctxd.backends.xtdb.exchange import Exchange
-from tests.xtdb.apart import Apart
 from tests.xtdb.running import node
 
 pytestmark = pytest.mark.anyio
@@ -22,9 +23,9 @@ async def client(memory_node):
 
 
 @pytest.fixture
-def name(client):
-    """A prefix of ids that nobody else has."""
-    return Apart(client).writer + "~"
+def name():
+    """A prefix of ids that no other test uses."""
+    return f"{uuid.uuid4().hex}~"
 
 
 def doc(id, **payload):
@@ -78,20 +79,6 @@ async def test_history_has_inclusive_bounds_in_either_order(client, name):
     assert await rows(first=31, last=30) == []
     assert [row.present for row in await client.history(name, docs=False)] == [True] * 5 + [False]
     assert await client.history(name + "no") == []
-
-
-async def test_a_row_tells_when_and_whether(client, name):
-    assert await done(client, Put(doc(name), 10), Delete(name, 20))
-    assert await client.row(name, valid_time=9) is None
-    shown = await client.row(name, valid_time=15)
-    gone = await client.row(name, valid_time=FAR)
-    assert [(row.valid_time, row.present, row.doc) for row in (shown, gone)] == [(10, True, None), (20, False, None)]
-
-
-async def test_what_is_held_says_since_when(client, name):
-    assert await done(client, Put(doc(name), 10), Put(doc(name + "b", vt=12), 12))
-    held = await client.held([name, name + "b", name + "no"], valid_time=20)
-    assert {id: one.valid_time for id, one in held.items()} == {name: 10, name + "b": 12}
 
 
 async def test_ids_are_in_order_of_code_points(client, name):

@@ -1,28 +1,33 @@
-"""Random transactions against a live node, SQLite and the plain reading of the algebra: all three answer alike."""
+"""As-of reads of a store that projects to a live node: answered by the node, as the embedded tables would."""
 
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from anyio.to_thread import run_sync
 
 from ctxd import dbfile
-from ctxd.backends import documents
-from ctxd.backends.port import Change, Version
-from ctxd.backends.sqlite.backend import SqliteBackend
-from ctxd.backends.xtdb import form
-from ctxd.backends.xtdb.client import XtdbClient
-from ctxd.backends.xtdb.operations import Delete, Op, Put
-from ctxd.objects.document import Document
-from ctxd_protocol.objects import FilesystemSource
+from ctxd.backends.port import Version
+from ctxd.projection.node import connect
+from ctxd.projection.node_reads import NodeReads
+from ctxd.projection.spill import Room
+from ctxd.store import journal
+from ctxd.store.digest import fold
+from ctxd.store.writes import Write
+from ctxd_client import connect_sync
+from tests.crash.daemon import daemon_process
 from tests.fakes.backend import MemoryBackend
-from tests.suites.backend import Awaited, everything
-from tests.xtdb.apart import Apart
+from tests.unit.projection.projecting import Projecting, level
+from tests.unit.store.documents import document
+from tests.xtdb.proxy import ChaosProxy, Schedule
 
 pytestmark = pytest.mark.anyio
 
-ENTITIES = ("a", "ab", "segment:s#0000000001", "toolcall:~x", "^y", "b\u00e9\ud7ff", "session:\U0001f600")
+NAMES = ("a", "ab", "segment:s#0000000001", "toolcall:~x", "^y", "b\u00e9\ud7ff", "session:\U0001f600")
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -45,172 +50,175 @@ VALUES: tuple[Any, ...] = (
     [None, [[]], {"": {}}],
     {"z": 1, "a": {"~#b": 2, "^1": [{"q": 1, "p": "~m0"}]}, "\U0001f600": 3, "\uffee": 4},
 )
-WORLDS = 100
-WORLD_TRANSACTIONS = 20
+WORLDS = 20
+ROWS = 40
 
 
-def body(dice: random.Random) -> bytes:
-    payload = {dice.choice(("", "b", "a", "~k", "\U0001f600", "fields")): dice.choice(VALUES) for _ in range(3)}
-    source = FilesystemSource("f" * 64, "/~p\u00e9") if dice.random() < 0.5 else None
-    return documents.encode(
-        Document(
-            id="x",
-            type="file",
-            source=source,
-            identity_hash="a" * 64,
-            source_hash=None if source is None else f"{dice.getrandbits(256):064x}",
-            content_hash=f"{dice.getrandbits(256):064x}",
-            payload=payload,
-        )
-    )
+class World:
+    """A store with a journal of its own, and entities that no other world has."""
+
+    def __init__(self, root: Path, url: str, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.store = Projecting(root, url, connect, Room())
+        self.root = root
+        apart = f"{uuid.uuid4().hex[:8]}/"
+        self.ids = [apart + name for name in NAMES]
+        self.prefixes = [apart, apart + "a", apart + "s", apart + "b\u00e9"]
+
+    @property
+    def reads(self) -> NodeReads:
+        reads = self.store._past
+        assert isinstance(reads, NodeReads)
+        return reads
+
+    async def fill(self, deletions: float) -> None:
+        """Write rows of one to three versions, in bursts, some of them deletions."""
+        there: set[str] = set()
+        for _ in range(ROWS):
+            ids = self.dice.sample(self.ids, self.dice.randint(1, 3))
+            gone = {id for id in ids if id in there and self.dice.random() < deletions}
+            puts = [self._document(id) for id in ids if id not in gone]
+            there = there - gone | set(ids) - gone
+            self.store.submit(Write(kind="toolcall.record", principal="host", puts=tuple(puts), deletes=tuple(gone)))
+            if self.dice.random() < 0.3:
+                await self.store.settled()
+        await level(self.store)
+
+    def _document(self, id: str) -> Any:
+        names = ("", "b", "a", "~k", "\U0001f600", "fields")
+        payload = {self.dice.choice(names): self.dice.choice(VALUES) for _ in range(3)}
+        text = self.dice.choice((None, "text", f"text {self.dice.random()}"))
+        return document(id, text, **payload)
+
+    def reference(self) -> MemoryBackend:
+        """The plain reading of the algebra, over what the journal holds."""
+        made = MemoryBackend()
+        connection = dbfile.open_reader(self.root / "state.db")
+        try:
+            for row in journal.read_rows(connection, after=0):
+                made.append(fold(row))
+        finally:
+            connection.close()
+        return made
 
 
-def changes(dice: random.Random) -> list[Change]:
-    made = []
-    for _ in range(dice.randint(1, 5)):
-        start = dice.randint(0, 12)
-        content = dice.randbytes(32) if dice.random() < 0.3 else None
-        deletes = dice.random() < 0.2
-        end = start + dice.randint(0, 6) if dice.random() < 0.3 else None
-        made.append(Change(dice.choice(ENTITIES), start, None if deletes else body(dice), content, end))
-    # XTDB's deletions name no content.
-    return [
-        change if change.body is not None else Change(change.id, change.start, None, None, change.end)
-        for change in made
-    ]
-
-
-async def answers(backend: Any, dice: random.Random, txs: int) -> list[Any]:
-    """Questions that the dice choose, and what they are answered: the same dice ask everybody the same."""
-    told: list[Any] = []
+def questions(dice: random.Random, world: World, rows: Sequence[Version]) -> list[tuple[str, Any, dict[str, Any]]]:
+    """Reads by method, subject and options: about times at, between and beyond those of ``rows``."""
+    times = sorted({row.valid_time for row in rows})
+    txs = max(row.tx for row in rows)
 
     def at() -> dict[str, int]:
         asked: dict[str, int] = {}
         if dice.random() < 0.8:
-            asked["valid_time"] = dice.randint(0, 20)
+            asked["valid_time"] = dice.choice(times) + dice.randint(-1, 1)
         if dice.random() < 0.8:
             asked["tx"] = dice.randint(0, txs + 1)
         return asked
 
-    for _ in range(12):
+    made: list[tuple[str, Any, dict[str, Any]]] = []
+    for _ in range(20):
         options: dict[str, Any] = at() | {"ascending": dice.random() < 0.5, "corrections": dice.random() < 0.5}
         if dice.random() < 0.4:
             options["limit"] = dice.randint(1, 5)
         if dice.random() < 0.4:
-            options["after"] = (dice.randint(0, 12), dice.randint(0, txs))
-        id = dice.choice(ENTITIES)
-        told.append(("history", id, options, await backend.history(id, **options)))
-    for _ in range(8):
-        options = at()
-        ids = dice.sample(ENTITIES, dice.randint(1, len(ENTITIES)))
-        found = await backend.as_of(ids, **options)
-        told.append(("as of", ids, options, sorted(found, key=lambda version: version.id)))
-    for _ in range(4):
+            after = dice.choice(rows)
+            options["after"] = (after.valid_time, after.tx)
+        made.append(("history", dice.choice(world.ids), options))
+    for _ in range(15):
+        made.append(("as_of", dice.sample(world.ids, dice.randint(1, len(NAMES))), at()))
+    for _ in range(10):
         options = at() | {"ascending": dice.random() < 0.5}
         if dice.random() < 0.5:
             options["limit"] = dice.randint(1, 4)
-        prefix = dice.choice(("", "a", "s", "b\u00e9"))
-        told.append(("scan", prefix, options, await backend.scan(prefix, **options)))
-    rows = await everything(backend)
-    told.append(("everything", sorted(rows, key=lambda row: (row.id, row.valid_time, row.tx))))
-    return told
+        made.append(("scan", dice.choice(world.prefixes), options))
+    return made
 
 
-@asynccontextmanager
-async def three(url: str) -> AsyncIterator[tuple[Apart, Awaited, Awaited]]:
-    connection = dbfile.open_writer(":memory:")
-    try:
-        embedded = SqliteBackend(connection)
-        embedded.create()
-        async with XtdbClient(url) as client:
-            yield Apart(client), Awaited(embedded), Awaited(MemoryBackend())
-    finally:
-        connection.close()
-
-
-async def differences(url: str, seed: int, transactions: int) -> list[str]:
-    dice = random.Random(seed)
+async def differences(world: World) -> list[str]:
+    """Where the node, the embedded tables and the plain algebra answer differently."""
+    reference = world.reference()
+    rows = [row for id in world.ids for row in reference.history(id, corrections=True)]
     found = []
-    async with three(url) as (node, embedded, reference):
-        for tx in range(1, transactions + 1):
-            made = changes(dice)
-            for backend in (node, embedded, reference):
-                await backend.apply(tx, tx * 1000, made)
-            if tx % 5 == 0:
-                asked = dice.getrandbits(64)
-                expected = await answers(reference, random.Random(asked), tx)
-                for name, backend in (("node", node), ("SQLite", embedded)):
-                    said = await answers(backend, random.Random(asked), tx)
-                    found += [
-                        f"seed {seed}, tx {tx}, {name}: {mine} instead of {its}"
-                        for mine, its in zip(said, expected, strict=True)
-                        if mine != its
-                    ]
+    for method, subject, options in questions(world.dice, world, rows):
+        expected = getattr(reference, method)(subject, **options)
+        if method == "as_of":
+            by_id = {version.id: version for version in expected}
+            expected = [by_id[id] for id in subject if id in by_id]
+        for name, reads in (("node", world.reads), ("embedded", world.store.embedded)):
+            given = await getattr(reads, method)(subject, **options)
+            if method == "as_of":
+                given = sorted(given, key=lambda version: subject.index(version.id))
+            if given != expected:
+                found.append(f"{name}: {method} {subject!r} {options}: {given} instead of {expected}")
     return found
 
 
 @pytest.mark.requirement("VER-2")
 @pytest.mark.requirement("VER-3")
-@pytest.mark.parametrize("first", range(0, WORLDS, WORLDS // 10))
 @pytest.mark.requirement("XTB-1")
-async def test_a_node_answers_as_the_embedded_tables_and_the_algebra(memory_node, first):
-    for seed in range(first, first + WORLDS // 10):
-        assert await differences(memory_node.url, seed, WORLD_TRANSACTIONS) == []
+@pytest.mark.parametrize("deletions", [0.0, 0.2])
+@pytest.mark.parametrize("first", range(0, WORLDS, WORLDS // 4))
+async def test_reads_through_the_node_equal_those_of_the_embedded_tables(memory_node, tmp_path, first, deletions):
+    answered = fallen_back = 0
+    for seed in range(first, first + WORLDS // 4):
+        world = World(tmp_path / str(seed), memory_node.url, seed)
+        async with anyio.create_task_group() as group:
+            await group.start(world.store.run)
+            await world.fill(deletions)
+            assert await differences(world) == []
+            answered += world.reads.answered
+            fallen_back += world.reads.fallen_back
+            group.cancel_scope.cancel()
+    # Rows of one millisecond cannot be told apart at the node, nor whose a deletion is.
+    assert answered > (5 if not deletions else 1) * fallen_back, "the node answers most reads"
 
 
-def journal(dice: random.Random, rows: int) -> list[list[Version]]:
-    """What a daemon writes: valid times only grow, and no entity has one twice."""
-    made: list[list[Version]] = []
-    valid_time = 0
-    for tx in range(1, rows + 1):
-        valid_time += dice.randint(1, 3)
-        ids = dice.sample(ENTITIES, dice.randint(1, 3))
-        bodies = [None if dice.random() < 0.2 else body(dice) for _ in ids]
-        made.append([Version(id, valid_time, tx, tx * 1000, each) for id, each in zip(ids, bodies, strict=True)])
-    return made
-
-
-def batches(dice: random.Random, rows: list[list[Version]]) -> list[list[list[Version]]]:
-    """Rows that share a transaction of the node: of one entity at most one version in each."""
-    made: list[list[list[Version]]] = []
-    for row in rows:
-        taken = {version.id for earlier in (made[-1] if made else []) for version in earlier}
-        if not made or dice.random() < 0.3 or taken & {version.id for version in row}:
-            made.append([])
-        made[-1].append(row)
-    return made
-
-
-async def project(node: Apart, client: XtdbClient, batch: list[list[Version]]) -> None:
-    versions = [version for row in batch for version in node.there(row)]
-    seq = versions[-1].tx
-    ops: list[Op] = []
-    for version in versions:
-        if version.body is None:
-            ops.append(Delete(version.id, version.valid_time))
-        else:
-            ops.append(Put(form.to_doc(version, node.writer), version.valid_time))
-    if deleted := {version.id: (version.tx, version.tx_time) for version in versions if version.body is None}:
-        ops.append(Put(form.deletions_doc(node.writer, seq, deleted), form.deletions_time(seq)))
-    cursor = {"xt/id": form.cursor_id(node.writer), "type": "cursor", "payload": {"seq": seq}}
-    tx_id = await client.submit([*ops, Put(cursor, form.FIXED_VALID_TIME)])
-    assert await client.committed(tx_id, timeout_s=30)
-
-
-@pytest.mark.requirement("VER-2")
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.requirement("XTB-1")
-async def test_rows_projected_many_at_a_time_are_told_apart(memory_node, seed):
-    dice = random.Random(seed)
-    rows = journal(dice, WORLD_TRANSACTIONS)
-    reference = MemoryBackend()
-    for row in rows:
-        reference.append(row)
-    async with XtdbClient(memory_node.url) as client:
-        node = Apart(client)
-        for batch in batches(dice, rows):
-            await project(node, client, batch)
-        for tx in range(0, len(rows) + 1, 2):
-            asked = dice.getrandbits(64)
-            expected = await answers(Awaited(reference), random.Random(asked), tx)
-            assert await answers(node, random.Random(asked), tx) == expected
+@pytest.mark.requirement("PRJ-7")
+async def test_a_daemon_answers_from_the_node_and_equally_without_it(memory_node, tmp_path):
+    proxy = ChaosProxy(tmp_path / "p", Path(memory_node.socket), Schedule(0, 0.0))
+    env = {"CTXD_STORE_BACKEND": "xtdb", "CTXD_STORE_URL": proxy.url}
+    with daemon_process(tmp_path, env=env) as daemon:
+        async with proxy.running():
+            await daemon.start()
+            asked = await run_sync(_fill, daemon.socket, tmp_path)
+            await run_sync(_level, daemon.socket)
+            before = proxy.schedule.struck.total()
+            from_node = await run_sync(_reads, daemon.socket, asked)
+            assert proxy.schedule.struck.total() >= before + len(asked), "each read asks the node"
+        assert await run_sync(_reads, daemon.socket, asked) == from_node
+    assert [len(history) for history, _, _ in from_node] == [4] * len(asked)
+
+
+def _fill(socket: Path, tree: Path) -> list[tuple[str, int]]:
+    """Files with four versions each. Returns: their ids, each with the transaction of its second version."""
+    asked = []
+    with connect_sync(str(socket)) as client:
+        session = client.session(f"s{uuid.uuid4().hex}", agent="test", workdir=str(tree))
+        for number in range(3):
+            path = tree / f"{number}.txt"
+            for version in range(4):
+                path.write_text(f"{number} {version}\n")
+                done = client.file_index(session.id, str(path))
+                if version == 1:
+                    asked.append((done.object, done.receipt.seq))
+    return asked
+
+
+def _level(socket: Path) -> None:
+    with connect_sync(str(socket)) as client:
+        found = client.daemon_status().store.projection
+        while found is None or found.lag_rows or found.state != "projecting":
+            found = client.daemon_status().store.projection
+
+
+def _reads(socket: Path, asked: list[tuple[str, int]]) -> list[Any]:
+    with connect_sync(str(socket)) as client:
+        return [
+            (
+                client.object_history(id).versions,
+                client.object_get(id, tx=tx).object,
+                client.object_get(id, tx=10**6).object,
+            )
+            for id, tx in asked
+        ]

@@ -1,7 +1,7 @@
 """What the specification says of versions, objects, sessions and contexts holds on a node as on the embedded store.
 
-The very tests run again, in a process of their own, with a daemon that projects to this session's node and is answered
-by it about the past. The nightly target runs all of them.
+The same tests run again, in a process of their own, with a daemon that projects to this session's node. Only as-of
+reads differ there, which ``test_differential.py`` compares read by read; so this is for the nightly run.
 """
 
 import os
@@ -42,6 +42,7 @@ def run(node: Node, *paths: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.requirement("PRJ-7")
 def test_what_concerns_versions_holds_on_a_node(memory_node: Node) -> None:

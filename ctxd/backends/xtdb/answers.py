@@ -49,13 +49,6 @@ class HistoryRow(msgspec.Struct, frozen=True, gc=False):
     doc: Doc | None
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
-    """What an entity is, and the valid time (ms) it has been so since."""
-
-    valid_time: int
-    doc: Doc
-
-
 def parse(status: int, media_type: str, body: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
     """The value of a successful answer. Raises: Unknown if it is not transit."""
     if media_type != TYPE:
@@ -197,21 +190,6 @@ def to_docs(read: Any) -> dict[str, Doc]:  # noqa: ANN401
             raise ValueError("a row of the query is none of an entity")
         docs[id] = known
     return docs
-
-
-def to_times(read: Any) -> dict[str, int]:  # noqa: ANN401
-    """The rows of a query for id and time. Raises: ValueError."""
-    times = dict(_rows(read))
-    if not all(isinstance(id, str) and type(time) is int for id, time in times.items()):
-        raise ValueError("a row of the query is none of an id and a time")
-    return times
-
-
-def said_valid_time(doc: Doc) -> int | None:
-    """The valid time that a document itself names, null if it does not."""
-    payload = doc.get("payload")
-    said = payload.get("vt") if isinstance(payload, dict) else None
-    return said if type(said) is int else None
 
 
 def _rows(read: Any) -> list[Any]:  # noqa: ANN401

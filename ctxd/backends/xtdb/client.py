@@ -12,16 +12,16 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from ctxd.backends.xtdb import answers, transit
-from ctxd.backends.xtdb.answers import Held, HistoryRow, NodeStatus
-from ctxd.backends.xtdb.apart import apart
+from ctxd.backends.xtdb.answers import HistoryRow, NodeStatus
 from ctxd.backends.xtdb.awaiter import Awaiter
 from ctxd.backends.xtdb.breaker import Breaker
 from ctxd.backends.xtdb.errors import Behind, Unknown
 from ctxd.backends.xtdb.exchange import Answer, Exchange
+from ctxd.backends.xtdb.offload import offload
 from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction
 from ctxd.clock import Clock, SystemClock
 
-__all__ = ["Delete", "Doc", "Evict", "Held", "HistoryRow", "Match", "NodeStatus", "Op", "Put", "XtdbClient"]
+__all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "Put", "XtdbClient"]
 
 T = TypeVar("T")
 
@@ -41,7 +41,6 @@ ANSWER_S: Final = 35.0
 """Seconds that an answer may take: longer than the 30 after which a node gives up a query."""
 
 _DOCS: Final = "{:find [e (pull e [*])] :in [[e ...]] :timeout 30000}"
-_SINCE: Final = "{:find [e t] :in [[e ...]] :where [[e :xt/id] [(get-start-valid-time e) t]] :timeout 30000}"
 _RANGE: Final = "{:find [e] :in [low high] :where [[e :xt/id] [(>= e low)] [(< e high)]] :timeout 30000}"
 _FROM: Final = "{:find [e] :in [low] :where [[e :xt/id] [(>= e low)]] :timeout 30000}"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -151,19 +150,6 @@ class XtdbClient:
         """What each of ``ids`` is; those that are not there are left out."""
         return await self._bulk(_DOCS, ids, answers.to_docs, valid_time, tx_id)
 
-    async def held(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Held]:
-        """What each of ``ids`` is and since when; those that are not there are left out.
-
-        Since when is what the document says as ``vt`` in its payload; only of others the node is asked, which counts
-        from the first of several rows that show the same document.
-        """
-        docs = await self.entities(ids, valid_time=valid_time, tx_id=tx_id)
-        since = {id: answers.said_valid_time(doc) for id, doc in docs.items()}
-        silent = [id for id, said in since.items() if said is None]
-        asked = await self._bulk(_SINCE, silent, answers.to_times, valid_time, tx_id)
-        times = {id: asked.get(id) if said is None else said for id, said in since.items()}
-        return {id: Held(time, docs[id]) for id, time in times.items() if time is not None}
-
     async def _bulk(
         self, query: str, ids: Iterable[str], read: Callable[[Any], dict[str, T]], valid_time: int, tx_id: int | None
     ) -> dict[str, T]:
@@ -189,11 +175,6 @@ class XtdbClient:
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return found
-
-    async def row(self, id: str, *, valid_time: int, tx_id: int | None = None) -> HistoryRow | None:
-        """The row that shows what ``id`` is, or that it is deleted, without its document; null if there is none."""
-        parameters = {"eid": id, "valid-time": _date(valid_time), "tx-id": tx_id}
-        return await self._ask_if_any("entity-tx", parameters, answers.to_row)
 
     async def history(
         self,
@@ -279,7 +260,7 @@ class XtdbClient:
     async def _read(self, answer: Answer, read: Callable[[Any], T], *, success: int = 200) -> T:
         if len(answer.body) <= _READ_HERE_BYTES:
             return _read(answer, read, success)
-        return await apart(lambda: _read(answer, read, success), self._readers)
+        return await offload(lambda: _read(answer, read, success), self._readers)
 
 
 def _read(answer: Answer, read: Callable[[Any], T], success: int) -> T:

@@ -11,7 +11,6 @@ would lose it. So what is put after an eviction, by anybody, says that in ``put`
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -55,19 +54,18 @@ def cursor_id(writer: str) -> str:
     return f"{RESERVED}cursor/{writer}"
 
 
-def to_doc(version: Version, writer: str, *, moves: bool = False, put: str = "") -> Doc:
+def to_doc(version: Version, writer: str, *, put: str = "") -> Doc:
     """The document of ``version``, which ``writer``'s journal holds.
 
-    It says its valid time, so that a bulk read need not ask; unless it ``moves``: a change in the past or one with an
-    end may have the node show the same document at other times too. ``put`` tells it from what was evicted before.
-    Raises: ValueError for a deletion, which has no document.
+    ``put`` distinguishes it from documents that were evicted before. Raises: ValueError for a deletion, which has no
+    document.
     """
     body = version.body
     if body is None:
         raise ValueError("a deletion has no document")
     payload: dict[str, Any] = {"writer": writer, "tx": version.tx, "tx_time": version.tx_time}
-    if not moves:
-        payload["vt"] = version.valid_time
+    # A bulk read does not return valid times, so the document has its own.
+    payload["vt"] = version.valid_time
     if put:
         payload["put"] = put
     if version.content is not None:
@@ -91,8 +89,8 @@ def to_doc(version: Version, writer: str, *, moves: bool = False, put: str = "")
     return doc
 
 
-def from_doc(doc: Doc, valid_time: int) -> tuple[Version, str]:
-    """The version that ``to_doc`` was given, and its writer.
+def from_doc(doc: Doc, valid_time: int | None = None) -> tuple[Version, str]:
+    """The version that ``to_doc`` was given, and its writer. ``valid_time`` (ms): that of its row, if it is known.
 
     Raises: ValueError if ``to_doc`` makes no such document.
     """
@@ -101,7 +99,7 @@ def from_doc(doc: Doc, valid_time: int) -> tuple[Version, str]:
         content = payload.get("content")
         version = Version(
             id=doc["xt/id"],
-            valid_time=valid_time,
+            valid_time=_whole(payload["vt"]) if valid_time is None else valid_time,
             tx=_whole(payload["tx"]),
             tx_time=_whole(payload["tx_time"]),
             body=_body(doc, payload),
@@ -264,40 +262,3 @@ def put_after(evictions: Doc | None) -> str:
     if not isinstance(put, str):
         raise ValueError(f"{EVICTIONS_ID} names no transaction")
     return put
-
-
-# --- deletions ---
-
-
-def deletions_id(writer: str) -> str:
-    """The entity that says which entities ``writer``'s newest transaction with deletions deleted."""
-    return f"{RESERVED}deletions/{writer}"
-
-
-def deletions_doc(writer: str, seq: int, deleted: Mapping[str, tuple[int, int]]) -> Doc:
-    """What a transaction that moves the cursor of ``writer`` to ``seq`` also puts, at ``deletions_time``, if it
-    deletes: an XTDB deletion has no document to say who made it. ``deleted`` has tx and tx time (ms) by id."""
-    payload = {"writer": writer, "seq": seq, "deleted": {id: list(times) for id, times in deleted.items()}}
-    return {"xt/id": deletions_id(writer), "type": "deletions", "payload": payload}
-
-
-def deletions_time(seq: int) -> int:
-    """The valid time (ms) of what is said of row ``seq``: one of its own, as cursors have. It is looked at as of its
-    transaction, beyond all valid times."""
-    return FIXED_VALID_TIME + seq
-
-
-def deletions_in(doc: Doc) -> tuple[int, dict[str, tuple[int, int]]]:
-    """The sequence and the deletions that ``deletions_doc`` was given. Raises: ValueError."""
-    try:
-        payload = doc["payload"]
-        deleted = {id: (_whole(tx), _whole(tx_time)) for id, (tx, tx_time) in payload["deleted"].items()}
-        return _whole(payload["seq"]), deleted
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the document of {doc.get('xt/id')} is none of ctxd's: {error!r}") from error
-
-
-def seq_in(cursor: Doc) -> int:
-    """The journal sequence that a cursor has come to. Raises: ValueError."""
-    payload = cursor.get("payload")
-    return _whole(payload.get("seq") if isinstance(payload, dict) else None)

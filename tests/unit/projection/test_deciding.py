@@ -4,8 +4,8 @@ import pytest
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import form
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id, deletions_id
-from ctxd.backends.xtdb.operations import Delete, Match, Put
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id
+from ctxd.backends.xtdb.operations import Match, Put
 from ctxd.errors import CtxdError
 from ctxd.projection import batches, cursor, pace, spill
 from ctxd.projection.batches import Bounds, Piece
@@ -67,14 +67,6 @@ class TestBatches:
         )
         assert once.doc != anew.doc and form.from_doc(once.doc, 1) == form.from_doc(anew.doc, 1)
         assert form.put_after(form.evictions_doc("w.run.1")) == "w.run.1" and form.put_after(None) == ""
-
-    def test_what_is_deleted_is_named_in_the_transaction_that_deletes_it(self) -> None:
-        row = Piece(5, "c5", "s1", (Version("a", 50, 5, 55, None),), 1)
-        deletion, named = batches.documents([row], {}, "w")
-        assert deletion == Delete("a", 50)
-        assert named.doc["xt/id"] == deletions_id("w") and named.doc["payload"]["deleted"] == {"a": [5, 55]}
-        later = batches.documents([Piece(6, "c6", "s1", (Version("b", 50, 6, 66, None),), 1)], {}, "w")
-        assert FIXED_VALID_TIME < named.valid_time < later[-1].valid_time
 
 
 class TestCursors:

@@ -50,9 +50,7 @@ CALLS: dict[str, Callable[[XtdbClient], Awaitable[Any]]] = {
     "submit": lambda client: client.submit(OPS),
     "committed": lambda client: client.committed(3, timeout_s=0.2),
     "entity": lambda client: client.entity("a", valid_time=1),
-    "row": lambda client: client.row("a", valid_time=1),
     "entities": lambda client: client.entities(["a"], valid_time=1),
-    "held": lambda client: client.held(["a"], valid_time=1),
     "many": lambda client: client.entities([str(n) for n in range(5_000)], valid_time=1),
     "history": lambda client: client.history("a"),
     "ids": lambda client: client.ids("a", valid_time=1),
@@ -331,7 +329,6 @@ async def test_a_row_that_is_none_makes_the_answer_none(server, client, body):
     [
         ("entity", b'["^ ","~:xt/id","b"]'),
         ("entities", b'[["b",["^ ","~:xt/id","b"]]]'),
-        ("held", b'[["a",["^ ","~:xt/id","a","~:payload",["^ ","~:vt",1]]],["b",["^ ","~:xt/id","b"]]]'),
         ("many", b'[["5000",["^ ","~:xt/id","5000"]]]'),
         (
             "history",

@@ -124,11 +124,6 @@ def test_what_xtdb_would_change_is_kept_whole(payload):
     assert form.from_doc(doc, 1)[0].body == body_of(payload)
 
 
-def test_a_version_that_may_move_does_not_say_when_it_holds():
-    version = Version("a", 4, 1, 1, body_of({}))
-    assert "vt" not in form.to_doc(version, WRITER, moves=True)["payload"]
-
-
 def test_a_deletion_has_no_document():
     with pytest.raises(ValueError, match="no document"):
         form.to_doc(Version("a", 1, 1, 1, None), WRITER)
@@ -186,19 +181,6 @@ def test_text_comes_back_in_parts_that_are_named_by_their_hash(size, character):
         assert len(part) <= CONTENT_INLINE_BYTES_MAX
         assert doc["xt/id"] == form.content_id(blake3(part).digest())
     assert all(doc["xt/id"].startswith(form.RESERVED) for doc in docs)
-
-
-def test_deletions_come_back():
-    deleted = {"a": (3, 30), "~b": (4, 40)}
-    assert form.deletions_in(form.deletions_doc(WRITER, 4, deleted)) == (4, deleted)
-    with pytest.raises(ValueError, match="none of ctxd's"):
-        form.deletions_in({"xt/id": "a", "payload": {"seq": 1, "deleted": {"a": 3}}})
-
-
-def test_a_cursor_says_where_it_is():
-    assert form.seq_in({"xt/id": "c", "payload": {"seq": 5}}) == 5
-    with pytest.raises(ValueError, match="no whole number"):
-        form.seq_in({"xt/id": "c", "payload": {"seq": True}})
 
 
 def test_an_encoding_in_order_is_that_of_sorted_keys():

@@ -1,0 +1,206 @@
+"""As-of reads: from the node where its cursor covers them, from the embedded tables otherwise.
+
+The embedded tables hold every version, so they answer whenever there is doubt: the node lacks a row, shows a version
+of another journal or of a later row than the one named, holds another cursor than expected, fails, or takes too long.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import anyio
+import msgspec
+
+from ctxd.backends.port import LATEST, Version
+from ctxd.backends.xtdb.errors import XtdbFailure
+from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id, from_doc
+from ctxd.backends.xtdb.offload import offload
+from ctxd.backends.xtdb.operations import Doc
+from ctxd.clock import Clock
+from ctxd.projection import cursor as cursors
+from ctxd.projection.cursor import Cursor
+from ctxd.projection.fences import Fences
+from ctxd.projection.node import Node
+from ctxd.projection.progress import Progress
+from ctxd.projection.stream import Tide
+from ctxd.store.past import ReadModel
+
+READ_S: Final = 2.0
+"""Seconds that the node has to answer; then the embedded tables do."""
+
+AVOIDED_S: Final = 5.0
+"""Seconds without reads from a node that failed to answer one."""
+
+_IDS_MAX: Final = 1_000
+"""Entities of one request."""
+
+_INLINE_MAX: Final = 50
+"""Documents decoded on the loop, in some hundred microseconds; more are decoded on a thread."""
+
+
+class _Doubt(Exception):
+    """The node's answer may differ from that of the embedded tables."""
+
+
+class _Basis(msgspec.Struct, frozen=True):
+    """What one read relies on: the node, its transaction, the cursor which that put, and both times of the read."""
+
+    node: Node
+    tx_id: int
+    cursor: Cursor
+    valid_time: int
+    tx: int
+
+
+class NodeReads:
+    """See ``Past``. ``answered`` counts reads that the node answered, ``fallen_back`` those that it should have."""
+
+    def __init__(
+        self, embedded: ReadModel, progress: Progress, tide: Tide, clock: Clock, writer: str, fences: Fences
+    ) -> None:
+        """``fences`` names rows that are not projected although they are below the cursor."""
+        self._embedded = embedded
+        self._progress = progress
+        self._tide = tide
+        self._clock = clock
+        self._writer = writer
+        self._fences = fences
+        self._decoding = anyio.CapacityLimiter(1)
+        self._avoided_until = 0.0
+        self.answered = 0
+        self.fallen_back = 0
+
+    async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
+        """See ``Past.as_of``."""
+        wanted = list(dict.fromkeys(ids))
+        found = await self._at_node(valid_time, tx, lambda basis: self._versions(basis, wanted))
+        return await self._embedded.as_of(wanted, valid_time=valid_time, tx=tx) if found is None else found
+
+    async def history(
+        self,
+        id: str,
+        *,
+        ascending: bool = True,
+        corrections: bool = False,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[Version]:
+        """See ``Past.history``."""
+
+        async def read(basis: _Basis) -> list[Version]:
+            rows = await self._rows(basis, id, ascending=ascending, after=after)
+            rows.sort(key=_place, reverse=not ascending)
+            if not corrections:
+                newest = {row.valid_time: row for row in (rows if ascending else rows[::-1])}
+                rows = [row for row in rows if newest[row.valid_time] is row]
+            if after is not None:
+                rows = [row for row in rows if (_place(row) > after if ascending else _place(row) < after)]
+            return rows[:limit]
+
+        found = await self._at_node(valid_time, tx, read)
+        if found is not None:
+            return found
+        return await self._embedded.history(
+            id, ascending=ascending, corrections=corrections, valid_time=valid_time, tx=tx, after=after, limit=limit
+        )
+
+    async def scan(
+        self,
+        prefix: str,
+        *,
+        ascending: bool = True,
+        after: str | None = None,
+        limit: int | None = None,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+    ) -> list[Version]:
+        """See ``Past.scan``."""
+
+        # XTDB orders ids of at most 224 bytes: a range of the node's ids may lack longer ones.
+        return await self._embedded.scan(
+            prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx
+        )
+
+    async def _at_node(
+        self, valid_time: int, tx: int, read: Callable[[_Basis], Awaitable[list[Version]]]
+    ) -> list[Version] | None:
+        """What ``read`` finds at the node; ``None`` if the embedded tables have to answer."""
+        progress, avoided = self._progress, self._clock.monotonic() < self._avoided_until
+        node, cursor, tx_id = progress.node, progress.cursor, progress.tx_id
+        if node is None or cursor is None or avoided or cursor.quarantined or self._fences:
+            return None
+        # Until the node has carried out a purge, it shows what was destroyed.
+        if cursor.seq < max(progress.purged, min(tx, self._tide.head)):
+            return None
+        at = min(valid_time, NEWEST_VALID_TIME)
+        if tx < self._tide.head:
+            # The node has no transaction for each row: several share one. But the journal's valid times do not go
+            # back, so a valid time leaves out later rows, unless the next one has the same.
+            row_at = await self._embedded.valid_time(tx)
+            if row_at <= at:
+                if row_at == await self._embedded.valid_time(tx + 1):
+                    return None
+                at = row_at
+        if at < cursors.valid_time(cursor):
+            # The node cannot show its cursor as of then.
+            return None
+        try:
+            with anyio.fail_after(READ_S):
+                found = await read(_Basis(node, tx_id, cursor, at, tx))
+        except (XtdbFailure, TimeoutError):
+            self._avoided_until = self._clock.monotonic() + AVOIDED_S
+        except (_Doubt, ValueError):
+            pass
+        else:
+            self.answered += 1
+            return found
+        self.fallen_back += 1
+        return None
+
+    async def _versions(self, basis: _Basis, ids: Sequence[str]) -> list[Version]:
+        found: list[Version] = []
+        for first in range(0, len(ids), _IDS_MAX):
+            some = ids[first : first + _IDS_MAX]
+            docs = await self._documents(basis, some, basis.valid_time)
+            found += await self._decoded([docs[id] for id in some if id in docs])
+        if any(version.tx > basis.tx for version in found):
+            raise _Doubt
+        return found
+
+    async def _documents(self, basis: _Basis, ids: Sequence[str], valid_time: int) -> dict[str, Doc]:
+        """The documents of ``ids``, of a node that shows the cursor of ``basis``."""
+        own = cursor_id(self._writer)
+        docs = await basis.node.entities([own, *ids], valid_time=valid_time, tx_id=basis.tx_id)
+        if cursors.from_doc(docs.pop(own, None)) != basis.cursor:
+            raise _Doubt
+        return docs
+
+    async def _decoded(self, docs: Sequence[Doc]) -> list[Version]:
+        if len(docs) <= _INLINE_MAX:
+            return [self._version(doc, None) for doc in docs]
+        return await offload(lambda: [self._version(doc, None) for doc in docs], self._decoding)
+
+    async def _rows(self, basis: _Basis, id: str, *, ascending: bool, after: tuple[int, int] | None) -> list[Version]:
+        first, last = None, basis.valid_time
+        if after is not None:
+            first, last = (after[0], last) if ascending else (None, min(last, after[0]))
+        rows = await basis.node.history(
+            id, corrections=True, valid_time=basis.valid_time, tx_id=basis.tx_id, first=first, last=last
+        )
+        await self._documents(basis, (), NEWEST_VALID_TIME)
+        if any(row.doc is None for row in rows):
+            # A deletion at the node does not name its journal.
+            raise _Doubt
+        versions = [self._version(row.doc, row.valid_time) for row in rows if row.doc is not None]
+        return [version for version in versions if version.tx <= basis.tx]
+
+    def _version(self, doc: Doc, valid_time: int | None) -> Version:
+        version, writer = from_doc(doc, valid_time)
+        if writer != self._writer:
+            raise _Doubt
+        return version
+
+
+def _place(version: Version) -> tuple[int, int]:
+    return version.valid_time, version.tx

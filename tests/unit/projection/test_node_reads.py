@@ -1,0 +1,107 @@
+"""As-of reads: the node answers what its cursor covers, the embedded tables answer the rest, and both alike."""
+
+import anyio
+import pytest
+
+from ctxd.projection import node_reads
+from tests.unit.projection.projecting import compared, fill, level, projecting
+from tests.unit.store.documents import document, write
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
+
+
+async def fill_and_level(store, versions):
+    """One row per version: entity ``t`` again and again, and an entity of its own."""
+    for n in versions:
+        await store.submit(write(document("t", f"v{n}", tool="x"), document(f"u{n:02d}", tool="y"))).wait()
+        # Rows of one millisecond cannot be told apart at the node.
+        await anyio.sleep(0.002)
+    await level(store)
+
+
+async def test_the_node_answers_as_the_embedded_tables_do(root, node):
+    async with projecting(root, node.connect) as store:
+        await fill_and_level(store, range(20))
+        reads, embedded = store._past, store.embedded
+        asked = 0
+        for tx in (1, 7, 20, 99):
+            expected = await embedded.as_of(["t", "u03", "none"], tx=tx)
+            assert await reads.as_of(["t", "u03", "none"], tx=tx) == expected
+            assert await reads.scan("u", tx=tx, limit=5) == await embedded.scan("u", tx=tx, limit=5)
+            for ascending in (True, False):
+                first = await embedded.history("t", ascending=ascending, tx=tx, limit=3)
+                assert await reads.history("t", ascending=ascending, tx=tx, limit=3) == first
+                after = (first[0].valid_time, first[0].tx)
+                expected = await embedded.history("t", ascending=ascending, tx=tx, after=after)
+                assert await reads.history("t", ascending=ascending, tx=tx, after=after) == expected
+            asked += 5
+        assert (reads.answered, reads.fallen_back) == (asked, 0)
+
+
+@pytest.mark.requirement("PRJ-7")
+async def test_the_embedded_tables_answer_what_the_cursor_does_not_cover(root, node):
+    async with projecting(root, node.connect) as store:
+        await fill_and_level(store, range(5))
+        node.hold = anyio.Event()
+        for n in range(5, 8):
+            await store.submit(write(document("t", f"v{n}", tool="x"), document(f"u{n:02d}", tool="y"))).wait()
+            await anyio.sleep(0.002)
+        reads = store._past
+        assert [one.tx for one in await store.history("t")] == list(range(1, 9))
+        assert [one.document.id for one in await store.scan("u", tx=7)] == [f"u{n:02d}" for n in range(7)]
+        assert (await store.get("t", tx=6)).tx == 6
+        assert reads.answered == 0
+        assert (await store.get("t", tx=3)).tx == 3
+        assert (reads.answered, reads.fallen_back) == (1, 0)
+        node.hold.set()
+
+
+async def test_versions_of_other_journals_are_left_to_the_embedded_tables(root, node, tmp_path):
+    async with projecting(tmp_path / "other", node.connect) as other:
+        other.submit(write(document("t", "theirs", tool="x"), document("u9", tool="x")))
+        await level(other)
+        async with projecting(root, node.connect) as store:
+            store.submit(write(document("t", "ours", tool="x")))
+            store.submit(write(document("u1", tool="x")))
+            await level(store)
+            other.submit(write(document("t", "theirs again", tool="x")))
+            await level(other)
+            assert (await store.get("t", tx=2, content=True)).document.content == "ours"
+            assert [one.tx for one in await store.history("t")] == [1]
+            assert [one.document.id for one in await store.scan("u", tx=2)] == ["u1"]
+            assert store._past.fallen_back == 1
+    assert (await compared(root, node.connect)).equal
+    assert (await compared(tmp_path / "other", node.connect)).equal
+
+
+async def test_deletions_are_left_to_the_embedded_tables(root, node):
+    async with projecting(root, node.connect) as store:
+        await fill_and_level(store, range(2))
+        await store.submit(write(deletes=("t",))).wait()
+        await level(store)
+        assert await store.get("t", tx=3) is None and store._past.answered == 1
+        rows = await store._past.history("t")
+        assert [row.body is None for row in rows] == [False, False, True]
+        assert (store._past.answered, store._past.fallen_back) == (1, 1)
+
+
+@pytest.mark.requirement("PRJ-7")
+async def test_a_node_that_failed_to_answer_is_not_read_for_a_while(root, node, monkeypatch):
+    monkeypatch.setattr(node_reads, "READ_S", 0.05)
+    async with projecting(root, node.connect) as store:
+        fill(store, 3)
+        await level(store)
+        node.answers = False
+        for _ in range(5):
+            assert (await store.get("t1", tx=3)).tx == 2
+        assert (store._past.answered, store._past.fallen_back) == (0, 1)
+
+
+async def test_a_node_that_lost_its_data_is_not_believed(root, node):
+    async with projecting(root, node.connect) as store:
+        fill(store, 3)
+        await level(store)
+        node.wipe()
+        assert (await store.get("t1", tx=3)).tx == 2
+        assert [one.tx for one in await store.history("t1")] == [2]
+        assert store._past.answered == 0
