@@ -87,14 +87,14 @@ class Bench:
         """Milliseconds of the first assembly, of processor time for it, and of a repeat."""
         assembler = self.assembler()
         began, worked = time.perf_counter(), time.process_time()
-        made = await assembler.assemble(live, "bench")
+        made = await assembler.assemble(live, WriteRequest("context.assemble", "bench"))
         made.encoded()
         cold, work = time.perf_counter() - began, time.process_time() - worked
         await made.barrier.wait()
         repeats = []
         for _ in range(REPEATS):
             began = time.perf_counter()
-            again = await assembler.assemble(live, "bench")
+            again = await assembler.assemble(live, WriteRequest("context.assemble", "bench"))
             again.encoded()
             repeats.append(time.perf_counter() - began)
             assert again.context.number == made.context.number, "nothing changed, so nothing is recorded"

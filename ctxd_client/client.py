@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -14,12 +14,12 @@ from ctxd_client.link import Link
 from ctxd_client.methods import ClientMethods, SessionMethods
 from ctxd_client.paths import find_socket
 from ctxd_client.retry import Retry
-from ctxd_client.values import ToolRecorded, as_mounts, split_content, toolcall_id
+from ctxd_client.values import ToolRecorded, as_mounts, require_same, split_content, toolcall_id
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult
 from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.sessions import SessionAppendResult
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.objects import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Message, Mount
 
@@ -135,7 +135,8 @@ class Client(ClientMethods):
 
         ``mounts`` may be a mapping from the agent's folders to this host's. What none covers lies on ``filesystem_id``,
         null meaning the host's; ``detect_filesystems`` has an agent on the host tell them apart by device.
-        Raises: ``NotFound`` if a session is named, is not there, and no ``agent`` says how to make it.
+        Raises: ``NotFound`` if a session is named, is not there, and no ``agent`` says how to make it; ``Conflict`` if
+        it exists but is closed, or was made with other arguments. The system prompt is not compared.
 
         Example: ``s = await client.session(agent="demo", mounts={"/workspace": "."})``
         """
@@ -161,7 +162,21 @@ class Client(ClientMethods):
                 return Session(self, made.session.session)
         if session is None:
             raise TypeError("name a session, or an agent to make one for")
-        return Session(self, (await self.session_get(session)).session.session)
+        found = (await self.session_get(session)).session
+        if agent is not None:
+            require_same(
+                found,
+                agent=agent,
+                workdir=workdir,
+                filesystem_id=filesystem_id,
+                detect_filesystems=detect_filesystems,
+                mounts=tuple(as_mounts(mounts)),
+                collapse=collapse,
+                budget_tokens=budget_tokens,
+                labels=dict(labels),
+                secrets=secrets,
+            )
+        return Session(self, found.session)
 
 
 class Session(SessionMethods):
@@ -218,7 +233,7 @@ class Session(SessionMethods):
         *,
         output: str,
         id: str | None = None,
-        status: Literal["ok", "fail"] = "ok",
+        status: ToolcallStatus = "ok",
         args_display: str | None = None,
         file_refs: Sequence[str] | None = None,
         command: str | None = None,

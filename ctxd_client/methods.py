@@ -466,7 +466,7 @@ class ClientMethods(ABC):
         *,
         args: Mapping[str, Any] = EMPTY,
         args_display: str | None = None,
-        status: Literal["ok", "fail"] = "ok",
+        status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
         op_id: str | None = None,
     ) -> ToolcallRecordResult:
@@ -475,7 +475,7 @@ class ClientMethods(ABC):
         ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, purged); ``Conflict`` (toolcall_conflict).
+        session_closed, purged); ``Conflict`` (toolcall_conflict).
 
         Example: ``(await client.toolcall_record("s1", "call_3", "bash", "ok\\n", args={"command": "make"})).object``
         """
@@ -786,7 +786,9 @@ class ClientMethods(ABC):
         """
         return await self.call(Call("context.current", ContextCurrentParams(session=session), CurrentContext))
 
-    async def context_assemble(self, session: str, *, text: bool = True, blocks: bool = True) -> AssembledContext:
+    async def context_assemble(
+        self, session: str, *, text: bool = True, blocks: bool = True, op_id: str | None = None
+    ) -> AssembledContext:
         """Assemble what the model sees now, and record it.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -795,7 +797,11 @@ class ClientMethods(ABC):
         Example: ``(await client.context_assemble("s1", blocks=False)).text``
         """
         return await self.call(
-            Call("context.assemble", AssembleParams(session=session, text=text, blocks=blocks), AssembledContext)
+            Call(
+                "context.assemble",
+                AssembleParams(session=session, text=text, blocks=blocks, op_id=op_id),
+                AssembledContext,
+            )
         )
 
     async def context_plan(self, session: str, *, budget_tokens: int | None = None) -> PlanResult:
@@ -1153,7 +1159,7 @@ class SessionMethods:
         *,
         args: Mapping[str, Any] = EMPTY,
         args_display: str | None = None,
-        status: Literal["ok", "fail"] = "ok",
+        status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
         op_id: str | None = None,
     ) -> ToolcallRecordResult:
@@ -1162,7 +1168,7 @@ class SessionMethods:
         ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, purged); ``Conflict`` (toolcall_conflict).
+        session_closed, purged); ``Conflict`` (toolcall_conflict).
 
         Example: ``(await s.record("call_3", "bash", "ok\\n", args={"command": "make"})).object``
         """
@@ -1221,7 +1227,7 @@ class SessionMethods:
         """
         return await self._calls.context_current(session=self.id)
 
-    async def assemble(self, *, text: bool = True, blocks: bool = True) -> AssembledContext:
+    async def assemble(self, *, text: bool = True, blocks: bool = True, op_id: str | None = None) -> AssembledContext:
         """Assemble what the model sees now, and record it.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -1229,7 +1235,7 @@ class SessionMethods:
 
         Example: ``(await s.assemble(blocks=False)).text``
         """
-        return await self._calls.context_assemble(self.id, text=text, blocks=blocks)
+        return await self._calls.context_assemble(self.id, text=text, blocks=blocks, op_id=op_id)
 
     async def plan(self, *, budget_tokens: int | None = None) -> PlanResult:
         """Compute what a token budget would drop, and why.

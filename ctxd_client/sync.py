@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
 from ctxd_client.blocking import BlockingLink
@@ -16,13 +16,13 @@ from ctxd_client.cursor import Cursor
 from ctxd_client.errors import CallFailed, Conflict, ConnectionLost
 from ctxd_client.paths import find_socket
 from ctxd_client.retry import Retry
-from ctxd_client.values import ToolRecorded, as_mounts, split_content, toolcall_id
+from ctxd_client.values import ToolRecorded, as_mounts, require_same, split_content, toolcall_id
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.daemon import HelloResult
 from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.sessions import SessionAppendResult
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.objects import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Message, Mount, Notice
 
@@ -137,7 +137,8 @@ class SyncClient(SyncClientMethods):
 
         ``mounts`` may be a mapping from the agent's folders to this host's. What none covers lies on ``filesystem_id``,
         null meaning the host's; ``detect_filesystems`` has an agent on the host tell them apart by device.
-        Raises: ``NotFound`` if a session is named, is not there, and no ``agent`` says how to make it.
+        Raises: ``NotFound`` if a session is named, is not there, and no ``agent`` says how to make it; ``Conflict`` if
+        it exists but is closed, or was made with other arguments. The system prompt is not compared.
 
         Example: ``s = client.session(agent="demo", mounts={"/workspace": "."})``
         """
@@ -163,7 +164,21 @@ class SyncClient(SyncClientMethods):
                 return SyncSession(self, made.session.session)
         if session is None:
             raise TypeError("name a session, or an agent to make one for")
-        return SyncSession(self, (self.session_get(session)).session.session)
+        found = self.session_get(session).session
+        if agent is not None:
+            require_same(
+                found,
+                agent=agent,
+                workdir=workdir,
+                filesystem_id=filesystem_id,
+                detect_filesystems=detect_filesystems,
+                mounts=tuple(as_mounts(mounts)),
+                collapse=collapse,
+                budget_tokens=budget_tokens,
+                labels=dict(labels),
+                secrets=secrets,
+            )
+        return SyncSession(self, found.session)
 
 
 class SyncSession(SyncSessionMethods):
@@ -212,7 +227,7 @@ class SyncSession(SyncSessionMethods):
         *,
         output: str,
         id: str | None = None,
-        status: Literal["ok", "fail"] = "ok",
+        status: ToolcallStatus = "ok",
         args_display: str | None = None,
         file_refs: Sequence[str] | None = None,
         command: str | None = None,

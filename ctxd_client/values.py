@@ -2,13 +2,14 @@
 
 import base64
 import os
+import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ctxd_client.errors import CallFailed
+from ctxd_client.errors import CallFailed, Conflict
 from ctxd_protocol.methods.files import ToolcallRecordResult, ToolObserveResult
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.sessions import Mount, SessionView
 
 
 class ToolRecorded(NamedTuple):
@@ -34,6 +35,26 @@ def as_mounts(mounts: Mapping[str, str] | Sequence[Mount]) -> tuple[Mount, ...]:
             Mount(agent_prefix=prefix, canonical_prefix=os.path.realpath(folder)) for prefix, folder in mounts.items()
         )
     return tuple(mounts)
+
+
+def require_same(found: SessionView, **given: object) -> None:
+    """Check that an existing session is the one that ``given`` describes; values that are None or empty fit any.
+
+    Raises: ``Conflict`` if the session is closed or differs.
+    """
+    if found.state == "closed":
+        hint = "Choose another id, or leave out agent to read the closed session."
+        raise Conflict(f"session {found.session} exists and is closed", code="session_exists", hint=hint)
+    workdir = given.pop("workdir", None)
+    if isinstance(workdir, str) and workdir != "/":
+        given["workdir"] = posixpath.normpath(workdir)
+    differing = [name for name, value in given.items() if value and value != getattr(found, name)]
+    if differing:
+        raise Conflict(
+            f"session {found.session} exists with another {', '.join(differing)}",
+            code="session_exists",
+            hint="Choose another id, or leave out agent to use the session as it is.",
+        )
 
 
 def split_content(content: str | bytes | None) -> tuple[str | None, str | None]:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd.assembly.answer import Assembled, Written, context_of
@@ -26,8 +27,8 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.resume import freshen
-from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.store.answers import MISSING, Missing
+from ctxd.sessions.session import LiveSession, WriteRequest, kept_result
+from ctxd.store.answers import MISSING, Missing, Replay
 from ctxd.store.versions import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.context import BudgetPlan
@@ -36,9 +37,14 @@ from ctxd_protocol.ids import system_prompt_id
 SESSIONS_KEPT_MAX: Final = 32
 """Sessions whose rendering is kept. One of 10,000 objects takes about 8 MiB; one that is not kept is rendered whole."""
 
-KIND: Final = "context.assemble"
 _SHOWN: Final = frozenset({"file", "toolcall", "system_prompt"})
 """Types of entities that a context shows: a write of others changes no line of it."""
+
+
+class _KeptNumber(msgspec.Struct, frozen=True):
+    """Stored result of ``context.assemble`` for a resend: the assembly is rendered again from its record."""
+
+    number: int
 
 
 class _NotInMemory(Exception):
@@ -76,7 +82,7 @@ class _Loaded:
         return text
 
 
-class _Kept:
+class _KeptRendering:
     """What is kept of one session: its rendering, its newest record, and the context that this recorded."""
 
     __slots__ = ("answer", "composition", "context_ids", "live", "mark", "mounts", "recalled", "recorded", "rendering")
@@ -104,26 +110,37 @@ class Assembler:
         self._indexer = indexer
         self._archive = archive
         self._clock = clock
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _KeptRendering] = OrderedDict()
         self._landed = 0
         self._lost = 0
         store.on_durable(self._count, types=_SHOWN)
         store.on_lost(self._forget)
 
-    async def assemble(self, live: LiveSession, principal: str) -> Assembled:
+    async def assemble(self, live: LiveSession, call: WriteRequest) -> Assembled:
         """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written.
 
         Its answer may go out once ``barrier`` is durable. Raises: CtxdError session_closed, session_not_active,
         corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and nothing is
         recorded.
         """
-        call = WriteRequest(KIND, principal)
         with live.lock.ticket() as ticket:
-            await live.admit(ticket, call)
+            replay = await live.admit(ticket, call)
+            if replay is not None:
+                return await self._again(live, replay)
             await self._freshen(live, call)
             kept = self._kept_of(live)
             composition = await self._compose(live, kept)
             return self._settle(live, kept, call, composition)
+
+    async def _again(self, live: LiveSession, replay: Replay) -> Assembled:
+        """The answer to a request that comes again: the assembly that it recorded, with the receipt of that write."""
+        receipt = replay.receipt
+        if receipt is None:
+            assert replay.pending is not None, "a write is durable or pending"
+            receipt = await replay.pending.wait()
+        number = msgspec.json.decode(replay.result, type=_KeptNumber).number
+        shown = await self._archive.show(live.session, number=number)
+        return Assembled(msgspec.structs.replace(shown.context, receipt=receipt))
 
     async def plan(self, live: LiveSession, budget_tokens: int | None) -> tuple[BudgetPlan, Pending | None]:
         """How ``live`` stands against ``budget_tokens``, null meaning none, and the write that the answer waits for.
@@ -156,14 +173,16 @@ class Assembler:
         files = [id for id in live.state.active if is_file_id(id)]
         if not files:
             return
-        fresh = await freshen(live, self._indexer, files, call)
+        # Without the operation id: that goes with the record.
+        bare = WriteRequest(call.kind, call.principal)
+        fresh = await freshen(live, self._indexer, files, bare)
         if fresh.documents:
-            live.commit(call, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
+            live.commit(bare, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
 
-    def _kept_of(self, live: LiveSession) -> _Kept:
+    def _kept_of(self, live: LiveSession) -> _KeptRendering:
         kept = self._kept.get(live.session)
         if kept is None or kept.live is not live:
-            kept = self._kept[live.session] = _Kept(live)
+            kept = self._kept[live.session] = _KeptRendering(live)
         if kept.mounts is not live.mounts:
             # Every path may be called something else now.
             kept.mounts, kept.rendering, kept.mark = live.mounts, Rendering(), None
@@ -172,7 +191,7 @@ class Assembler:
             self._kept.popitem(last=False)
         return kept
 
-    async def _compose(self, live: LiveSession, kept: _Kept) -> Composition:
+    async def _compose(self, live: LiveSession, kept: _KeptRendering) -> Composition:
         """The context as of now; between its last look at a version and the return nothing awaits."""
         loaded = _Loaded(self._store)
         view = self._view(live, loaded, live.settings.budget_tokens)
@@ -199,7 +218,7 @@ class Assembler:
             kept.mark = mark
             return composition
 
-    async def _warm(self, live: LiveSession, kept: _Kept, view: View) -> None:
+    async def _warm(self, live: LiveSession, kept: _KeptRendering, view: View) -> None:
         """Render what is new in portions, others having their turn in between; what is not in memory is left out."""
         if kept.mark == (self._landed, live.last_pending):
             return
@@ -212,7 +231,9 @@ class Assembler:
         except _NotInMemory:
             return
 
-    def _settle(self, live: LiveSession, kept: _Kept, call: WriteRequest, composition: Composition) -> Assembled:
+    def _settle(
+        self, live: LiveSession, kept: _KeptRendering, call: WriteRequest, composition: Composition
+    ) -> Assembled:
         """Record ``composition``, unless it is the one recorded last. Does not await."""
         if self._is_repeat(live, kept, composition):
             return self._repeated(live, kept, composition)
@@ -222,6 +243,7 @@ class Assembler:
         pending = live.commit(
             call,
             puts=(document_of(live.session, recorded),),
+            result=kept_result(call, _KeptNumber(recorded.number)),
             assembly=(recorded.number, recorded.context_id),
         )
         kept.recorded, kept.composition = recorded, composition
@@ -230,7 +252,7 @@ class Assembler:
         kept.mark = (self._landed, live.last_pending)
         return Written(context, pending)
 
-    def _repeated(self, live: LiveSession, kept: _Kept, composition: Composition) -> Assembled:
+    def _repeated(self, live: LiveSession, kept: _KeptRendering, composition: Composition) -> Assembled:
         """The record's answer. The reasons, the versions and the plan are those of now: they may change where the text
         does not."""
         before = kept.composition
@@ -247,13 +269,13 @@ class Assembler:
         reached = barrier.seq if barrier is not None else 0 if durable is None else durable.seq
         return all(piece.tx is None or piece.tx <= reached for piece in composition.pieces)
 
-    def _is_repeat(self, live: LiveSession, kept: _Kept, composition: Composition) -> bool:
+    def _is_repeat(self, live: LiveSession, kept: _KeptRendering, composition: Composition) -> bool:
         recorded = kept.recorded
         if recorded is None or kept.composition is None or recorded.turn != live.state.turn:
             return False
         return composition.same_text(kept.composition)
 
-    def _record(self, live: LiveSession, kept: _Kept, composition: Composition, digest: str) -> Recorded:
+    def _record(self, live: LiveSession, kept: _KeptRendering, composition: Composition, digest: str) -> Recorded:
         parent, now = live.context_id or "", self._clock.wall_ms()
         before = kept.composition
         same = None
@@ -276,7 +298,7 @@ class Assembler:
             calibration=composition.calibration,
         )
 
-    async def _recall(self, live: LiveSession, kept: _Kept, composition: Composition) -> None:
+    async def _recall(self, live: LiveSession, kept: _KeptRendering, composition: Composition) -> None:
         """Take up where an earlier life of the session, or of the daemon, left off."""
         records = await self._archive.records(live.session)
         kept.context_ids = {recorded.context_id for recorded in records}
@@ -293,7 +315,7 @@ class Assembler:
                         raise
         kept.recalled = True
 
-    async def _load(self, live: LiveSession, kept: _Kept, loaded: _Loaded) -> None:
+    async def _load(self, live: LiveSession, kept: _KeptRendering, loaded: _Loaded) -> None:
         """Fetch every version and text that composing ``live`` looks at and that is not in memory."""
         state, prompt = live.state, system_prompt_id(live.session)
         said = (message.toolcall for messages in state.turns for message in messages if message.toolcall is not None)

@@ -153,7 +153,7 @@ def new(
         made = client.session_create(
             agent,
             session=id,
-            workdir=workdir,
+            workdir=os.path.abspath(workdir),
             detect_filesystems=detect_filesystems,
             mounts=as_mounts(_pairs(mount, "--mount")),
             system_prompt=_text_or_file(system_prompt),

@@ -101,14 +101,15 @@ async def compare(
     """
     heads = await versions.heads(ids)
     files = {id: head for id, head in heads.items() if head is not None and head.document.type == "file"}
-    unread = sum(is_unread(head.document) for head in files.values())
-    files = {id: head for id, head in files.items() if not is_unread(head.document)}
+    stubs = {id for id, head in files.items() if is_unread(head.document)}
     readable = await reach.readable(mounts, [_source(head) for head in files.values()])
-    away = tuple(id for id, here in zip(files, readable, strict=True) if not here)
+    away = tuple(id for id, here in zip(files, readable, strict=True) if not here and id not in stubs)
     near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
     changed = await _changed(versions, source, marks, near, policy)
     slices = tuple(_slices(changed))
-    return Compared(slices=slices, orphaned=away, unchanged=len(near) - len(changed), unread=unread)
+    unread = len(stubs - changed.keys())
+    unchanged = len(near.keys() - stubs - changed.keys())
+    return Compared(slices=slices, orphaned=away, unchanged=unchanged, unread=unread)
 
 
 async def freshen(
@@ -144,13 +145,15 @@ async def _changed(
     versions: Versions, source: Source, marks: Marks, files: dict[str, Stored], policy: SecretPolicy
 ) -> dict[str, int]:
     """Those of ``files`` that no mark vouches for, or that were captured under a laxer policy than this one, and how
-    many bytes of them there are to read."""
+    many bytes of them there are to read. Of a stub only its absence counts."""
     await marks.load(versions, files)
     signatures = await source.stat_many([_path(head) for head in files.values()]) if files else []
     changed: dict[str, int] = {}
     for (id, head), signature in zip(files.items(), signatures, strict=True):
         mark = marks.get(id)
         if signature is None and is_deleted(head.document):
+            continue
+        if signature is not None and is_unread(head.document):
             continue
         if (
             mark is None
@@ -205,10 +208,14 @@ def _judged(
     outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": []}
     documents: list[Document] = []
     signatures: dict[str, bytes] = {}
-    floor_vt = 0
+    floor_vt = unread = 0
     for id, one in seen.items():
         head = newest[id]
         outcome = decide(head.document, one.seen.state)
+        if outcome == "updated" and is_unread(head.document):
+            # The file came back after it was found missing. A stub is read when its session asks for it, not here.
+            unread += 1
+            continue
         outcomes[outcome].append(id)
         document = None
         if is_due(outcome):
@@ -227,6 +234,7 @@ def _judged(
         deleted=tuple(outcomes["deleted"]),
         orphaned=tuple(outcomes["orphaned"]),
         unchanged=unchanged + len(outcomes["unchanged"]),
+        unread=unread,
     )
 
 

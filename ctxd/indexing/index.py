@@ -180,8 +180,9 @@ class Indexer:
     ) -> Indexed:
         """Index the file of which ``id`` is the object: how an unread one is read when it is activated.
 
-        ``mounts`` are those of the session that asks.
-        Raises: CtxdError object_not_found, content_unavailable (it is no file), and as ``index`` does.
+        ``mounts`` are those of the session that asks. Raises: CtxdError object_not_found, content_unavailable (it is no
+        file), and as ``index`` does, but file_not_found only for a confirmed absence: where the file's directory or its
+        disk is away, source_unreachable.
         """
         self.confine(mounts)
         head = await newest(self._versions, id)
@@ -190,7 +191,7 @@ class Indexer:
         source = head.document.source
         if source is None:
             raise CtxdError("content_unavailable", f"object id={id} has no source to read")
-        return await self._index_source(mounts, id, source, mounts.display(source), cause, policy)
+        return await self._index_source(mounts, id, source, mounts.display(source), cause, policy, is_known=True)
 
     async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[Found, ...]:
         """See ``ctxd.indexing.discover.discover``."""
@@ -212,7 +213,15 @@ class Indexer:
         return await freshen(self._versions, self._source, self._marks, self._builder, ids, policy)
 
     async def _index_source(
-        self, mounts: MountTable, id: str, source: FilesystemSource, shown: str, cause: Cause, policy: SecretPolicy
+        self,
+        mounts: MountTable,
+        id: str,
+        source: FilesystemSource,
+        shown: str,
+        cause: Cause,
+        policy: SecretPolicy,
+        *,
+        is_known: bool = False,
     ) -> Indexed:
         if all(await self._reach.readable(mounts, (source,))):
             seen, head, document = await self._read(id, source, policy)
@@ -222,7 +231,7 @@ class Indexer:
             head, document = await newest(self._versions, id), None
         if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
             if head is None or cause != "check":
-                raise _failure(seen, shown)
+                raise _failure(seen, shown, is_known=is_known)
         return self._concluded(id, source, seen, head, document)
 
     async def _read(
@@ -276,8 +285,12 @@ class Indexer:
         return mark.device if mark else None
 
 
-def _failure(seen: Seen, shown: str) -> CtxdError:
+def _failure(seen: Seen, shown: str, *, is_known: bool) -> CtxdError:
     match seen.state:
+        case OutOfReach(kind="missing", why=why) if is_known:
+            hint = "Try again once the directory or the disk is back."
+            message = f"read failed unreachable file path={shown}: {why}"
+            return CtxdError("source_unreachable", message, hint=hint, outcome="not_applied")
         case OutOfReach(escapes=True, why=why):
             hint = "Send the file's content with the call."
             message = f"read failed path={shown}: {why}"

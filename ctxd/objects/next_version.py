@@ -5,13 +5,13 @@ states of a source have equal content hashes, whoever saw them.
 """
 
 import posixpath
-from typing import Any, Literal
+from typing import Any
 
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.secrets.policy import to_payload
 from ctxd_protocol.ids import system_prompt_id
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import FilesystemSource, ToolcallStatus
 from ctxd_protocol.secrets import Secrets
 
 
@@ -59,12 +59,15 @@ def toolcall(
     args: dict[str, Any],
     content: str,
     chat_ref: str,
-    status: Literal["ok", "fail"] = "ok",
+    status: ToolcallStatus = "ok",
     args_display: str | None = None,
     file_refs: tuple[str, ...] | None = None,
+    unresolved_refs: tuple[str, ...] = (),
     secrets: Secrets | None = None,
 ) -> Document:
-    """A tool call and its output. What is null is left out.
+    """A tool call and its output. Fields that are `None` are left out.
+
+    ``unresolved_refs``: references to files that the session did not know, as the harness gave them.
 
     Raises: ValueError if ``args`` hold what JSON readers disagree on.
     """
@@ -73,6 +76,8 @@ def toolcall(
         payload["args_display"] = args_display
     if file_refs is not None:
         payload["file_refs"] = list(file_refs)
+    if unresolved_refs:
+        payload["unresolved_refs"] = list(unresolved_refs)
     payload |= to_payload(secrets)
     return _unsourced(id, "toolcall", payload, content)
 

@@ -28,8 +28,8 @@ class Activation(msgspec.Struct, frozen=True):
 async def activation(store: VersionStore, indexer: Indexer, live: LiveSession, id: str) -> Activation:
     """What makes ``id``, in the index of ``live``, active. Under its lock, and to be written before the next await.
 
-    Raises: CtxdError content_unavailable if there is no text to show; source_unreachable if the file cannot be read;
-    path_escapes_mount, corrupt, store_failed. Cancel: safe.
+    Raises: CtxdError content_unavailable if there is no text to show; file_not_found if the file is gone;
+    source_unreachable if it cannot be read now; path_escapes_mount, corrupt, store_failed. Cancel: safe.
     """
     delta = transitions.activate(live.state, id)
     if delta is NOTHING or id in live.state.active:
@@ -54,9 +54,9 @@ async def _read(
     except CtxdError as error:
         if is_deleted(known.document) and error.code != "path_escapes_mount":
             raise _unavailable(known) from error
-        if error.code not in ("file_not_found", "unsupported"):
-            raise
-        raise CtxdError("source_unreachable", error.message, hint=error.hint, outcome="not_applied") from error
+        if error.code == "unsupported":
+            raise _without_text(id, error.message) from error
+        raise
     # No await from here to the write: another session's version cannot come between.
     head = store.peek(id)
     if indexed.document is None:

@@ -31,10 +31,13 @@ async def claimed(store: VersionStore, indexed: Indexed) -> Indexed:
     # From here to the return nothing awaits: a version that came in since is another's word on the file.
     if found is None or not isinstance(newest, Stored) or not indexed.basis == found.tx == newest.tx:
         return indexed
-    if is_deleted(found.document) or is_purged(found.document):
+    if is_purged(found.document) or is_deleted(found.document) != (indexed.kind == "missing"):
         return indexed
     return msgspec.structs.replace(
-        indexed, outcome="updated", document=found.document, floor_vt=max(indexed.floor_vt, found.valid_time + 1)
+        indexed,
+        outcome="deleted" if indexed.kind == "missing" else "updated",
+        document=found.document,
+        floor_vt=max(indexed.floor_vt, found.valid_time + 1),
     )
 
 

@@ -11,14 +11,15 @@ from typing import Literal
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
-from ctxd.objects.identity import INNER_PREFIXES, is_file_id
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import identity_hash
+from ctxd.objects.identity import INNER_PREFIXES, is_file_id, is_reserved
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd.sessions import session_objects, transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending
-from ctxd_protocol.ids import PREFIX_CHARS_MIN
+from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, session_object_id, toolcall_alias
 from ctxd_protocol.objects import VersionRow
 from ctxd_protocol.sessions import ContextLevel
 
@@ -70,8 +71,8 @@ class Objects:
         self._sessions = sessions
         self._store = sessions.store
 
-    async def sight(self, session: str | None, *, confined: bool) -> Viewer:
-        """The sight of ``session`` as of the calls before this one; of nobody in particular with null.
+    async def viewer(self, session: str | None, *, confined: bool) -> Viewer:
+        """The viewer of ``session`` as of the calls before this one; of nobody in particular with null.
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
@@ -82,12 +83,12 @@ class Objects:
             live.require_current()
         return Viewer(live, confined)
 
-    async def version(self, sight: Viewer, text: str, at: ReadTime, *, content: bool) -> Stored:
+    async def version(self, viewer: Viewer, text: str, at: ReadTime, *, content: bool) -> Stored:
         """The version as of ``at`` of the object that ``text`` means.
 
         Raises: CtxdError object_not_found, ambiguous_id, corrupt, store_failed. Cancel: safe.
         """
-        id = await self._resolved(sight, text)
+        id = await self._resolved(viewer, text)
         stored = await self._version(id, at, content=content)
         if stored is not None:
             return stored
@@ -96,12 +97,12 @@ class Objects:
             raise CtxdError("object_not_found", message, hint=hint)
         raise not_found(text)
 
-    async def versions(self, sight: Viewer, ids: Iterable[str], at: ReadTime, *, content: bool) -> dict[str, Stored]:
-        """The versions as of ``at`` of those of ``ids`` that are there for ``sight``, in their order.
+    async def versions(self, viewer: Viewer, ids: Iterable[str], at: ReadTime, *, content: bool) -> dict[str, Stored]:
+        """The versions as of ``at`` of those of ``ids`` that are there for ``viewer``, in their order.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
-        seen = [id for id in dict.fromkeys(ids) if sight.holds(id)]
+        seen = [id for id in dict.fromkeys(ids) if viewer.holds(id)]
         plain = [id for id in seen if session_objects.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
         found = await self._store.bulk(plain, valid_time=at.valid_time, tx=at.tx, content=content)
         if newest := self._undurable(found.values()):
@@ -116,7 +117,7 @@ class Objects:
 
     async def history(
         self,
-        sight: Viewer,
+        viewer: Viewer,
         text: str,
         at: ReadTime,
         *,
@@ -130,7 +131,7 @@ class Objects:
 
         Raises: CtxdError object_not_found if there is none at all; ambiguous_id, corrupt, store_failed. Cancel: safe.
         """
-        id = await self._resolved(sight, text)
+        id = await self._resolved(viewer, text)
         if session_objects.session_of(id) is not None:
             rows = await session_objects.history(self._store, id, valid_time=at.valid_time, tx=at.tx)
             if order == "desc":
@@ -161,6 +162,8 @@ class Objects:
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
         state = live.state
+        if type in ("chat", "session", "system_prompt"):
+            return await self._infrastructure(live, f"{type}:{live.session}", level), None, live.barrier
         wanted: list[str] = []
         end: int | None = None
         for place, id in enumerate(islice(state.index, start, None), start):
@@ -181,11 +184,47 @@ class Objects:
         return [ListedObject(head, *places[id]) for id, head in heads.items() if head is not None], end, barrier
 
     async def of_all(self, *, type: str | None, after: str, limit: int) -> tuple[list[ListedObject], bool]:
-        """At most ``limit`` objects of all sessions of ``type``, by id from beyond ``after`` on, and whether there are
-        more. Chats, being folds, are not among them.
+        """List at most ``limit`` objects of all sessions of ``type``, by id from beyond ``after`` on.
+
+        Returns: them, and whether there are more.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
+        stored, more = ([], False) if type == "chat" else await self._stored(type=type, after=after, limit=limit)
+        chats = [] if type not in (None, "chat") else await self._chats(after, limit + 1)
+        merged = sorted((*stored, *chats), key=lambda listed: listed.stored.document.id)
+        return merged[:limit], more or len(merged) > limit
+
+    async def _infrastructure(self, live: LiveSession, id: str, level: ContextLevel | None) -> list[ListedObject]:
+        """The session's own object ``id``: it is in no set, so no level selects it."""
+        if level is not None:
+            return []
+        if id.startswith("chat:"):
+            return [await self._chat(live.session)]
+        head = (await self._store.heads((id,)))[id]
+        return [] if head is None else [ListedObject(head)]
+
+    async def _chats(self, after: str, limit: int) -> list[ListedObject]:
+        """At most ``limit`` chats by id, from beyond the id ``after`` on."""
+        if after >= "chat;":
+            return []
+        beyond = after.removeprefix("chat:") if after.startswith("chat:") else ""
+        return [await self._chat(session) for session in self._sessions.catalog.names(beyond, limit)]
+
+    async def _chat(self, session: str) -> ListedObject:
+        """A row for the chat of ``session``. It is not folded: the payload is empty, and there is no content hash."""
+        head_id = session_object_id(session)
+        head = (await self._store.heads((head_id,)))[head_id]
+        if head is None:
+            raise CtxdError("corrupt", f"session {session} has no head", hint="Run `ctxd verify`.")
+        id = chat_id(session)
+        document = Document(
+            id=id, type="chat", identity_hash=identity_hash("chat", None, id), content_hash="", payload={}
+        )
+        return ListedObject(msgspec.structs.replace(head, document=document, content_ref=None))
+
+    async def _stored(self, *, type: str | None, after: str, limit: int) -> tuple[list[ListedObject], bool]:
+        """As ``of_all``, without the chats: they are folded from segments and not stored as objects."""
         found: list[ListedObject] = []
         while True:
             page = await self._store.scan("", after=after, limit=limit + 1)
@@ -213,20 +252,26 @@ class Objects:
             raise not_found(id)
         return await self._sessions.knowing(id)
 
-    async def _resolved(self, sight: Viewer, text: str) -> str:
+    async def _resolved(self, viewer: Viewer, text: str) -> str:
         """The id that ``text`` means. Raises: CtxdError object_not_found, ambiguous_id."""
+        live = viewer.live
+        if live is not None and is_reserved(text) and text.partition(":")[2] != live.session:
+            # A harness's own id may look reserved: the session's tool call of that name comes first.
+            alias = toolcall_alias(live.session, text)
+            if alias in live.state.index:
+                return alias
         if text.startswith(INNER_PREFIXES):
             raise not_found(text)
-        if sight.live is None or type_of(text) is not None:
-            if not sight.holds(text):
+        if live is None or type_of(text) is not None:
+            if not viewer.holds(text):
                 raise not_found(text)
             return text
         try:
-            return transitions.resolve(sight.live.state, sight.live.session, text)
+            return transitions.resolve(live.state, live.session, text)
         except CtxdError as error:
             if error.code == "ambiguous_id":
                 raise
-            if sight.confined or (await self._store.heads((text,)))[text] is None:
+            if viewer.confined or (await self._store.heads((text,)))[text] is None:
                 raise not_found(text) from error
             return text
 

@@ -368,6 +368,13 @@ class Sessions:
                 hint="Give fewer or shorter labels and mounts.",
                 outcome="not_applied",
             )
+        if not settings.workdir.startswith("/"):
+            raise CtxdError(
+                "invalid_path",
+                f"the working directory {settings.workdir[:100]!r} is relative",
+                hint="Give an absolute path, as the agent knows it.",
+                outcome="not_applied",
+            )
         for id in (settings.filesystem_id, *(mount.filesystem_id for mount in settings.mounts)):
             if id is not None and not _FILESYSTEM_ID.fullmatch(id):
                 raise CtxdError(

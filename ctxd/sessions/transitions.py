@@ -43,15 +43,16 @@ def resolve(state: SessionState, session: str, text: str) -> str:
     """
     if text in state.index:
         return text
+    # A harness's own id may look reserved: the session's tool call of that name comes first.
+    alias = toolcall_alias(session, text)
+    if alias in state.index:
+        return alias
     if text.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES)):
         raise CtxdError(
             "infrastructure_object",
             f"{text} is infrastructure: it has a fixed place in the context",
             hint="Only files and tool calls can be activated, pinned or hidden.",
         )
-    alias = toolcall_alias(session, text)
-    if alias in state.index:
-        return alias
     found = [id for id in state.index if id.startswith(text)] if len(text) >= PREFIX_CHARS_MIN else []
     if not found:
         raise CtxdError(

@@ -464,7 +464,7 @@ class SyncClientMethods(ABC):
         *,
         args: Mapping[str, Any] = EMPTY,
         args_display: str | None = None,
-        status: Literal["ok", "fail"] = "ok",
+        status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
         op_id: str | None = None,
     ) -> ToolcallRecordResult:
@@ -473,7 +473,7 @@ class SyncClientMethods(ABC):
         ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, purged); ``Conflict`` (toolcall_conflict).
+        session_closed, purged); ``Conflict`` (toolcall_conflict).
 
         Example: ``client.toolcall_record("s1", "call_3", "bash", "ok\\n", args={"command": "make"}).object``
         """
@@ -782,7 +782,9 @@ class SyncClientMethods(ABC):
         """
         return self.call(Call("context.current", ContextCurrentParams(session=session), CurrentContext))
 
-    def context_assemble(self, session: str, *, text: bool = True, blocks: bool = True) -> AssembledContext:
+    def context_assemble(
+        self, session: str, *, text: bool = True, blocks: bool = True, op_id: str | None = None
+    ) -> AssembledContext:
         """Assemble what the model sees now, and record it.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -791,7 +793,11 @@ class SyncClientMethods(ABC):
         Example: ``client.context_assemble("s1", blocks=False).text``
         """
         return self.call(
-            Call("context.assemble", AssembleParams(session=session, text=text, blocks=blocks), AssembledContext)
+            Call(
+                "context.assemble",
+                AssembleParams(session=session, text=text, blocks=blocks, op_id=op_id),
+                AssembledContext,
+            )
         )
 
     def context_plan(self, session: str, *, budget_tokens: int | None = None) -> PlanResult:
@@ -1147,7 +1153,7 @@ class SyncSessionMethods:
         *,
         args: Mapping[str, Any] = EMPTY,
         args_display: str | None = None,
-        status: Literal["ok", "fail"] = "ok",
+        status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
         op_id: str | None = None,
     ) -> ToolcallRecordResult:
@@ -1156,7 +1162,7 @@ class SyncSessionMethods:
         ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, purged); ``Conflict`` (toolcall_conflict).
+        session_closed, purged); ``Conflict`` (toolcall_conflict).
 
         Example: ``s.record("call_3", "bash", "ok\\n", args={"command": "make"}).object``
         """
@@ -1215,7 +1221,7 @@ class SyncSessionMethods:
         """
         return self._calls.context_current(session=self.id)
 
-    def assemble(self, *, text: bool = True, blocks: bool = True) -> AssembledContext:
+    def assemble(self, *, text: bool = True, blocks: bool = True, op_id: str | None = None) -> AssembledContext:
         """Assemble what the model sees now, and record it.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -1223,7 +1229,7 @@ class SyncSessionMethods:
 
         Example: ``s.assemble(blocks=False).text``
         """
-        return self._calls.context_assemble(self.id, text=text, blocks=blocks)
+        return self._calls.context_assemble(self.id, text=text, blocks=blocks, op_id=op_id)
 
     def plan(self, *, budget_tokens: int | None = None) -> PlanResult:
         """Compute what a token budget would drop, and why.

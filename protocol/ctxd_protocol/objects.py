@@ -5,6 +5,8 @@ from typing import Any, Literal
 import msgspec
 
 ObjectType = Literal["file", "toolcall", "chat", "system_prompt", "session"]
+ToolcallStatus = Literal["ok", "fail", "aborted", "unanswered"]
+"""``aborted``: it was interrupted before it ended. ``unanswered``: no result came, and none will."""
 ObjectState = Literal["present", "unread", "deleted", "orphaned", "purged"]
 """``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: it cannot be reached now.
 ``purged``: what it said was destroyed on request."""

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ctxd_client import Closed, ConnectFailed, InvalidState, TimedOut, TooLarge, connect_sync
+from ctxd_client import Closed, Conflict, ConnectFailed, InvalidState, TimedOut, TooLarge, connect_sync
 from tests.fakes.daemon import HELLO, HOLD, Refusal, ScriptedDaemon, drop, once
 
 
@@ -119,7 +119,10 @@ def test_a_handle_is_made_for_an_agent_or_found_by_its_id(daemon, tmp_path):
             raise Refusal("session_exists")
 
         daemon.script["session.create"] = taken
-        assert client.session("s1", agent="demo").id == "s1"
+        agent = client.session_get("s1").session.agent
+        assert client.session("s1", agent=agent).id == "s1"
+        with pytest.raises(Conflict, match="another agent"):
+            client.session("s1", agent=f"not {agent}")
         with pytest.raises(TypeError):
             client.session()
 

@@ -53,6 +53,7 @@ OBJ-7 | A file's characters are counted in code points, and its type is its lowe
 OBJ-8 | A tool call has one version: the same id with an equal payload changes nothing, with another payload it is refused. | spec 5.7
 OBJ-9 | A tool call id that another session already uses, or that looks like another kind of id, gets an id of its own within the session. | ctxd
 OBJ-10 | A deleted file's newest version has null content and is marked deleted; its path, its id and its history stay. | spec 5.9
+OBJ-13 | `object.list` with type `chat` lists the chat of the session, or those of all sessions. | ctxd
 OBJ-11 | Chat, system prompt and session can be read as objects, now and as of any time, but are never activated, pinned or pooled. | spec 2.1
 OBJ-12 | A file is one object by every name that leads to it: symlinks, linked directories, working directories and mount prefixes are resolved, in a sandbox as it sees them. | spec 2.4
 VER-1 | Every change makes a new version; earlier versions stay readable for ever. | spec 1.3
@@ -76,6 +77,7 @@ IDX-4 | Two sessions that index the same change at once make one version. | ctxd
 IDX-5 | The content may come from the caller, or the daemon reads the file. | spec 5.6
 IDX-6 | Reading a missing file fails and makes no object. | ctxd
 IDX-7 | A file counts as deleted only when it is missing from a directory that is there; otherwise it is orphaned and its version stands. | spec 3.6
+IDX-9 | An edit that is reported of a file in the session's index, and finds the file confirmed gone, is its deletion. | ctxd
 IDX-8 | Discovery makes an unread stub and never touches a version that was read. | spec 5.6
 DIS-1 | `ls`, `find`, `grep`, `rg`, `git` and file-reading commands are understood, with `cd` and the call's working directory. | ctxd
 DIS-2 | Only existing regular files become objects; what looked like a path and is none is named with its reason. | ctxd
@@ -85,16 +87,21 @@ SES-1 | A session is created with agent, working directory, mounts, system promp
 SES-2 | The index only grows. | spec 1.4
 SES-3 | Active and pinned sets are always within the pool, and the pool within the index. | spec 3.1
 SES-4 | Activating an indexed object promotes it to the pool first; activating an unread file reads it first. | spec 3.3
-SES-5 | Activating an object whose content cannot be had fails and changes nothing. | ctxd
+SES-5 | Activating an object whose content cannot be had fails and changes nothing: with `file_not_found` if the file is confirmed gone, with the retryable `source_unreachable` if it cannot be reached now. | ctxd
 SES-6 | Deactivating an inactive object and unpinning an unpinned one are errors that say so. | ctxd
 SES-7 | Removing an object from the pool takes it out of active and pinned sets; its index entry stays. | spec 3.4
 SES-8 | A user message starts a turn; messages keep their order, tool results included. | spec 2.5
 SES-9 | Sessions are listed newest first with a preview, filtered by state, agent, label and text. | ctxd
 SES-10 | A paused session takes no writes until it is resumed; a closed one never again. Both stay readable. | spec 3.6
-SES-11 | Resuming restores all sets and the chat, checks every file against its source, and reports what changed, was deleted or is orphaned. | spec 3.6
+SES-11 | Resuming restores all sets and the chat, checks every file against its source, unread ones included, and reports which changed, were deleted or are orphaned. | spec 3.6
 SES-12 | Resuming never changes which objects are in which set. | ctxd
 SES-13 | No session sees or changes another's sets, chat or system prompt. | spec 3.7
+SES-15 | The client's `session` with an agent returns an existing session only if it is open and fits the arguments given; otherwise it raises `Conflict`. | ctxd
+SES-16 | A relative working directory is refused by the daemon; `ctx session new` resolves it against its own directory. | ctxd
+SES-17 | A tool call whose id looks like one that ctxd makes can be named by that id in every call of its session. | ctxd
 SES-14 | An object may be named by a unique prefix of at least 8 characters; an ambiguous one is refused. | ctxd
+SES-18 | A tool call is recorded though a file that it refers to is not in the index; the reference is kept and named as unresolved. | ctxd
+SES-19 | A tool call that was aborted or never answered is recorded with that status. | ctxd
 COL-1 | A new tool call is active; beyond the newest 5 of a turn and the newest 3 turns, tool calls are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | What was deactivated explicitly stays so; what was activated explicitly stays until the window has passed. | ctxd
@@ -108,6 +115,7 @@ CTX-6 | An unchanged repeat is answered with the recorded assembly and writes no
 CTX-7 | The answer says how many leading bytes equal the assembly before. | ctxd
 CTX-8 | An active file that changed on disk is read again before it is shown. | ctxd
 CTX-9 | A deleted object keeps its place in the sets and shows a metadata line, but no content. | ctxd
+CTX-11 | `context.assemble` takes an `op_id`: a resend gets the assembly that the first call recorded. | ctxd
 CTX-10 | The current context's id is answered for a session, and for the only session when none is named. | ctxd
 BUD-1 | When the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never, and each is named with its reason. | ctxd
 BUD-2 | The plan can be asked for without assembling, for any budget. | ctxd

@@ -12,6 +12,7 @@ from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.context import AssembledContext
 from tests.client.running import Running
 from tests.spec.mounts import mount
+from tests.spec.refusal import refused
 
 Start = Callable[..., SyncSession]
 
@@ -136,3 +137,18 @@ def test_an_unchanged_repeat_is_the_same_record_and_writes_nothing(
     assert client.daemon_status().store.head_seq == head
     s.user("more")
     assert s.assemble().number == first.number + 1
+
+
+@pytest.mark.requirement("CTX-11")
+def test_an_assembly_that_is_sent_again_is_answered_with_the_first_one(s: SyncSession, client: SyncClient) -> None:
+    s.user("one")
+    first = client.context_assemble(s.id, op_id=f"op-{s.id}")
+    s.user("two")
+    newer = client.context_assemble(s.id, op_id=f"other-{s.id}")
+    again = client.context_assemble(s.id, op_id=f"op-{s.id}")
+    assert (again.number, again.text, again.receipt) == (first.number, first.text, first.receipt)
+    assert first.receipt is not None
+    assert newer.number == first.number + 1
+    assert [row.number for row in client.context_list(s.id).assemblies] == [first.number, newer.number]
+    with refused("idempotency_mismatch"):
+        client.context_assemble(s.id, blocks=False, op_id=f"op-{s.id}")

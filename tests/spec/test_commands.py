@@ -228,3 +228,9 @@ def test_context_compares_two_turns(daemon: Running, lived: SyncSession) -> None
     removed = {line[1:] for line in lines[2:] if line.startswith("-")}
     assert {"two", "second"} <= added <= set(second.text.splitlines())
     assert removed <= set(first.text.splitlines())
+
+
+@pytest.mark.requirement("SES-16")
+def test_a_new_session_works_in_the_directory_that_a_relative_path_means_here(daemon: Running) -> None:
+    made = ctx(daemon, "session", "new", "spec", "--workdir", "sub", "--json")
+    assert json.loads(made.stdout)["session"]["workdir"] == str(Path.cwd() / "sub")

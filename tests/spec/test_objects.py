@@ -334,3 +334,31 @@ def test_scaffolding_is_in_no_set_and_in_no_sessions_listing(household: Househol
         assert not scaffolding & set(ids)
     listed = client.object_list(session=view.session).objects
     assert {row.object for row in listed} == set(view.session_index)
+
+
+@pytest.mark.requirement("OBJ-13")
+def test_chats_are_listed(s: SyncSession, start, client: SyncClient) -> None:
+    other = start()
+    assert [row.object for row in client.object_list(session=s.id, type="chat").objects] == [f"chat:{s.id}"]
+    assert [row.object for row in client.object_list(session=s.id, type="session").objects] == [f"session:{s.id}"]
+    prompts = client.object_list(session=s.id, type="system_prompt").objects
+    assert [row.object for row in prompts] == [f"system_prompt:{s.id}"]
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = client.object_list(type="chat", limit=2, cursor=cursor)
+        found += [row.object for row in page.objects]
+        assert all(row.type == "chat" for row in page.objects)
+        if (cursor := page.next_cursor) is None:
+            break
+    assert found == sorted(set(found))
+    assert {f"chat:{s.id}", f"chat:{other.id}"} <= set(found)
+    every: list[str] = []
+    cursor = None
+    while True:
+        page = client.object_list(limit=50, cursor=cursor)
+        every += [row.object for row in page.objects]
+        if (cursor := page.next_cursor) is None:
+            break
+    assert every == sorted(set(every))
+    assert set(found) <= set(every)

@@ -142,3 +142,22 @@ def test_resuming_a_session_that_was_not_paused_writes_only_what_changed(
     before, written = s.view(), client.daemon_status().store.head_seq
     assert s.resume().receipt is None
     assert (s.view(), client.daemon_status().store.head_seq) == (before, written)
+
+
+@pytest.mark.requirement("SES-11")
+def test_resuming_finds_that_an_unread_file_is_gone_and_reads_none_that_is_there(
+    s: SyncSession, client: SyncClient, tree: Path
+) -> None:
+    (tree / "dir").mkdir()
+    names = ("gone.py", "there.py", "dir/away.py")
+    for name in names:
+        (tree / name).write_text("text\n")
+    ids = [found.object for found in s.discover(names).objects]
+    s.pause()
+    (tree / "gone.py").unlink()
+    shutil.rmtree(tree / "dir")
+    (tree / "there.py").write_text("changed\n")
+    told = s.resume().reconciled
+    assert (told.deleted, told.orphaned, told.updated, told.unread) == ((ids[0],), (ids[2],), (), 1)
+    assert [client.object_get(id).object.state for id in ids if id] == ["deleted", "unread", "unread"]
+    assert "[deleted]" in s.assemble().text

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ctxd_client import SyncClient, SyncSession
+from ctxd_client import Conflict, SyncClient, SyncSession
 from ctxd_protocol.sessions import Collapse, Message, Mount, SessionView
 from tests.spec.refusal import refused
 from tests.spec.sessions import MOVES, call, said, whole
@@ -201,3 +201,48 @@ def test_a_prefix_means_only_what_the_session_has_met(start) -> None:
         one.activate(theirs[:10])
     mine = one.record("elsewhere-mine", "bash", "").object
     assert one.deactivate("elsewher").object == mine
+
+
+@pytest.mark.requirement("SES-15")
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"agent": "another"},
+        {"workdir": "/elsewhere"},
+        {"labels": {"a": "c"}},
+        {"budget_tokens": 7},
+        {"mounts": {"/m": "/x"}},
+        {"collapse": Collapse(per_turn=1)},
+        {"secrets": "redact"},
+        {"filesystem_id": "box"},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_session_that_exists_with_other_arguments_is_a_conflict(start, client: SyncClient, other: Any) -> None:
+    s = start(workdir="/work", labels={"a": "b"}, budget_tokens=9)
+    fitting: Any = {"agent": "spec", "workdir": "/work/", "labels": {"a": "b"}, "budget_tokens": 9}
+    assert client.session(s.id, **fitting).id == s.id
+    assert client.session(s.id, agent="spec").id == s.id
+    assert client.session(s.id).id == s.id
+    with pytest.raises(Conflict, match=next(iter(other))):
+        client.session(s.id, **(fitting | other))
+
+
+@pytest.mark.requirement("SES-15")
+def test_a_closed_session_is_a_conflict_for_a_new_one_and_can_be_opened_to_read(
+    s: SyncSession, client: SyncClient
+) -> None:
+    s.close()
+    with pytest.raises(Conflict, match="closed"):
+        client.session(s.id, agent="spec")
+    assert client.session(s.id).view().session.state == "closed"
+
+
+@pytest.mark.requirement("SES-16")
+def test_a_relative_working_directory_is_refused(s: SyncSession, client: SyncClient) -> None:
+    with refused("invalid_path"):
+        client.session_create("spec", workdir="sub")
+    before = s.view()
+    with refused("invalid_path"):
+        s.configure(workdir="sub")
+    assert s.view() == before

@@ -8,6 +8,7 @@ import pytest
 from ctxd_client import SyncClient, SyncSession
 from ctxd_protocol.sessions import Message
 from tests.spec.refusal import refused
+from tests.spec.sessions import said
 
 
 @pytest.mark.requirement("OBJ-8")
@@ -69,3 +70,44 @@ def test_a_tool_call_id_is_as_long_as_providers_make_it_and_serves_everywhere(st
     assert two.pin(theirs).pinned
     assert client.object_get(theirs).object.payload["content"] == "two\n"
     assert theirs in two.assemble().text
+
+
+@pytest.mark.requirement("SES-18")
+def test_a_reference_to_a_file_outside_the_index_is_kept_as_unresolved(
+    s: SyncSession, client: SyncClient, tree: Path
+) -> None:
+    (tree / "a.py").write_text("x")
+    known = s.read("a.py").object
+    refs = [known[:12], "f" * 64, "nothing"]
+    made = client.toolcall_record(s.id, "call-refs", "bash", "out", file_refs=refs)
+    assert (made.outcome, made.unresolved) == ("created", ("f" * 64, "nothing"))
+    payload = client.object_get(made.object, session=s.id).object.payload
+    assert (payload["file_refs"], payload["unresolved_refs"]) == ([known], ["f" * 64, "nothing"])
+    again = client.toolcall_record(s.id, "call-refs", "bash", "out", file_refs=refs)
+    assert (again.outcome, again.unresolved) == ("unchanged", ("f" * 64, "nothing"))
+
+
+@pytest.mark.requirement("SES-19")
+@pytest.mark.parametrize("status", ["aborted", "unanswered"])
+def test_a_tool_call_without_a_result_is_recorded_with_its_status(
+    s: SyncSession, client: SyncClient, status: Any
+) -> None:
+    id = client.toolcall_record(s.id, f"{status}-{s.id}", "bash", "", status=status).object
+    assert client.object_get(id).object.payload["status"] == status
+    assert f"id={id} type=toolcall tool=bash status={status}" in s.assemble().text
+
+
+@pytest.mark.requirement("SES-17")
+@pytest.mark.parametrize(
+    "name", ["chat:foo", "session:1", "segment:1", "assembly:x#1", "toolcall:a:b", "ctxd/x", "a" * 64]
+)
+def test_a_tool_call_with_a_reserved_looking_id_is_named_by_it(s: SyncSession, client: SyncClient, name: str) -> None:
+    id = s.record(name, "bash", "out").object
+    assert id == f"toolcall:{s.id}:{name}"
+    assert s.deactivate(name).object == id
+    assert s.activate(name).object == id
+    s.user("x")
+    client.session_append(s.id, [Message(role="toolcall", toolcall=name)])
+    assert said(s)[-1][1][-1] == ("toolcall", id)
+    assert client.object_get(name, session=s.id).object.id == id
+    assert client.object_history(name, session=s.id).versions[0].content_hash

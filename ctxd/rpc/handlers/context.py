@@ -26,8 +26,8 @@ def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict
     async def current(caller: Caller, params: ContextCurrentParams) -> CurrentContext:
         return sessions.current(caller.session if params.session is None else params.session)
 
-    async def assemble(caller: Caller, params: AssembleParams, _: WriteRequest) -> Accepted:
-        assembled = await assembler.assemble(await sessions.live(params.session), caller.principal)
+    async def assemble(_: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
+        assembled = await assembler.assemble(await sessions.live(params.session), call)
         return Accepted(
             assembled.barrier, lambda receipt: assembled.encoded(receipt, text=params.text, blocks=params.blocks)
         )

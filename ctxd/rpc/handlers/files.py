@@ -7,6 +7,7 @@ file known. A check changes no set.
 
 import binascii
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import anyio
@@ -72,20 +73,12 @@ class _Files:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return again(replay, FileIndexResult)
-            indexed = await self._indexer.index(
-                live.mounts,
-                live.settings.workdir,
-                params.path,
-                content=content,
-                cause=params.cause,
-                policy=live.settings.secrets,
-                # A sandbox is believed about itself, not about a file that others read too.
-                observer=None if caller.capability == "host" else params.session,
-            )
+            indexed = await self._index(live, params, content, alone=caller.capability != "host")
             if params.cause == "edit" and indexed.outcome == "unchanged":
                 indexed = await claimed(self._store, indexed)
             # No await from here to the write: another session's version cannot come between.
-            delta = _met(live.state, indexed.object, params.cause)
+            is_gone = indexed.kind == "missing"
+            delta = NOTHING if is_gone else _met(live.state, indexed.object, params.cause)
             result = _told(indexed)
             if indexed.document is None and delta == NOTHING:
                 live.require_current()
@@ -102,6 +95,34 @@ class _Files:
                 return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
         await until_durable(self._store, indexed.basis)
         return Accepted(barrier, lambda _: result)
+
+    async def _index(
+        self, live: LiveSession, params: FileIndexParams, content: bytes | None, *, alone: bool
+    ) -> Indexed:
+        """Index the file. An edit of a file in the session's index that is confirmed to be gone is its deletion."""
+        index = partial(
+            self._indexer.index,
+            live.mounts,
+            live.settings.workdir,
+            params.path,
+            content=content,
+            policy=live.settings.secrets,
+            # A sandbox's content is an observation of its own, not a version of a file that others read too.
+            observer=params.session if alone else None,
+        )
+        try:
+            return await index(cause=params.cause)
+        except CtxdError as error:
+            if params.cause != "edit" or error.code != "file_not_found":
+                raise
+            id, _ = await self._indexer.resolve(live.mounts, live.settings.workdir, params.path)
+            # Only the session's own index decides: the answer must not show which files other sessions know.
+            if id not in live.state.index:
+                raise
+            indexed = await index(cause="check")
+            if indexed.kind != "missing" or indexed.outcome == "orphaned":
+                raise
+            return indexed
 
     async def discover(self, caller: Caller, params: FileDiscoverParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)

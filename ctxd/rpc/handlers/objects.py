@@ -40,25 +40,25 @@ class _ObjectCalls:
         self._objects = objects
 
     async def get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
-        sight = await self._objects.sight(params.session, confined=_is_confined(caller))
+        viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         at = ReadTime(params.valid_time, params.tx)
-        stored = await self._objects.version(sight, params.object, at, content=params.content)
-        result = wire.ObjectGetResult(object=_shown(stored, sight.live, content=params.content))
-        return Accepted(sight.live.barrier if sight.live else None, lambda _: result)
+        stored = await self._objects.version(viewer, params.object, at, content=params.content)
+        result = wire.ObjectGetResult(object=_shown(stored, viewer.live, content=params.content))
+        return Accepted(viewer.live.barrier if viewer.live else None, lambda _: result)
 
     async def bulk(self, caller: Caller, params: wire.ObjectBulkParams) -> wire.ObjectBulkResult:
-        sight = await self._objects.sight(params.session, confined=_is_confined(caller))
+        viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         at = ReadTime(params.valid_time, params.tx)
-        found = await self._objects.versions(sight, params.objects, at, content=params.content)
+        found = await self._objects.versions(viewer, params.objects, at, content=params.content)
         return wire.ObjectBulkResult(
-            objects=tuple(_shown(stored, sight.live, content=params.content) for stored in found.values()),
+            objects=tuple(_shown(stored, viewer.live, content=params.content) for stored in found.values()),
             missing=tuple(id for id in dict.fromkeys(params.objects) if id not in found),
         )
 
     async def history(self, caller: Caller, params: wire.ObjectHistoryParams) -> wire.ObjectHistoryResult:
-        sight = await self._objects.sight(params.session, confined=_is_confined(caller))
+        viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         rows, more = await self._objects.history(
-            sight,
+            viewer,
             params.object,
             ReadTime(params.valid_time, params.tx),
             order=params.order,
@@ -70,13 +70,13 @@ class _ObjectCalls:
         return wire.ObjectHistoryResult(versions=tuple(rows), next_cursor=cursor)
 
     async def list(self, caller: Caller, params: wire.ObjectListParams) -> Accepted:
-        sight = await self._objects.sight(params.session, confined=_is_confined(caller))
-        if sight.live is None:
+        viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
+        if viewer.live is None:
             return Accepted(None, _always(await self._list_all(params)))
         found, end, barrier = await self._objects.of_session(
-            sight.live, type=params.type, level=params.level, start=_number(params.cursor), limit=params.limit
+            viewer.live, type=params.type, level=params.level, start=_number(params.cursor), limit=params.limit
         )
-        items = tuple(_item(listed, sight.live) for listed in found)
+        items = tuple(_item(listed, viewer.live) for listed in found)
         cursor = None if end is None else str(end)
         return Accepted(barrier, _always(wire.ObjectListResult(objects=items, next_cursor=cursor)))
 

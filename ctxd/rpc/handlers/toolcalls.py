@@ -50,9 +50,14 @@ class _Recorder:
             head = (await self._store.heads((id,)))[id]
             if head is not None and is_purged(head.document):
                 raise purged(id)
-            if head is None or head.document.content_hash != _document(live, id, kept).content_hash:
+            # A reference that was unresolved then still is for this comparison, whatever the index holds now.
+            known = () if head is None else tuple(head.document.payload.get("unresolved_refs", ()))
+            again_made = _document(live, id, kept, unresolved=known)
+            if head is None or head.document.content_hash != again_made.content_hash:
                 raise _conflict(id)
-            unchanged = ToolcallRecordResult(object=id, outcome="unchanged", collapsed=(), receipt=None)
+            unchanged = ToolcallRecordResult(
+                object=id, outcome="unchanged", collapsed=(), unresolved=known, receipt=None
+            )
             return Accepted(live.barrier, lambda _: unchanged)
 
     def _place(self, live: LiveSession, harness_id: str, *, alone: bool) -> tuple[str, Stored | None | Missing]:
@@ -75,16 +80,26 @@ class _Recorder:
 def _create(live: LiveSession, call: WriteRequest, id: str, kept: Cleared) -> Accepted:
     document = _document(live, id, kept)
     delta = transitions.call(live.state, id, live.settings.collapse)
-    result = ToolcallRecordResult(object=id, outcome="created", collapsed=delta.collapsed, receipt=None)
+    result = ToolcallRecordResult(
+        object=id,
+        outcome="created",
+        collapsed=delta.collapsed,
+        unresolved=tuple(document.payload.get("unresolved_refs", ())),
+        receipt=None,
+    )
     pending = live.commit(call, delta, puts=(document,), result=kept_result(call, result))
     return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
 
-def _document(live: LiveSession, id: str, kept: Cleared) -> Document:
+def _document(live: LiveSession, id: str, kept: Cleared, *, unresolved: tuple[str, ...] = ()) -> Document:
+    """Build the tool call's document. References in ``unresolved`` are not looked up in the index."""
     params = kept.params
     refs = params.file_refs
+    unknown: tuple[str, ...] = ()
     if refs:
-        refs = tuple(transitions.resolve(live.state, live.session, ref) for ref in refs)
+        found = {ref: None if ref in unresolved else _reference(live, ref) for ref in refs}
+        refs = tuple(id for id in found.values() if id is not None)
+        unknown = tuple(ref for ref, id in found.items() if id is None)
     try:
         return toolcall(
             id,
@@ -95,10 +110,19 @@ def _document(live: LiveSession, id: str, kept: Cleared) -> Document:
             status=params.status,
             args_display=params.args_display,
             file_refs=refs,
+            unresolved_refs=unknown,
             secrets=kept.secrets,
         )
     except ValueError as error:
         raise CtxdError("invalid_params", f"args: {error}", outcome="not_applied") from error
+
+
+def _reference(live: LiveSession, text: str) -> str | None:
+    """The id of the indexed object that ``text`` names; `None` if it names none or several."""
+    try:
+        return transitions.resolve(live.state, live.session, text)
+    except CtxdError:
+        return None
 
 
 def _conflict(id: str) -> CtxdError:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ctxd_protocol.context import AssembledContext, AssemblyRecord, BudgetPlan, CurrentContext
-from ctxd_protocol.ids import SessionIdText
+from ctxd_protocol.ids import OpIdText, SessionIdText
 from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, Result
 
 
@@ -21,6 +21,7 @@ class AssembleParams(Params, frozen=True, kw_only=True):
     session: SessionIdText
     text: bool = True
     blocks: bool = True
+    op_id: OpIdText | None = None
 
 
 class PlanParams(Params, frozen=True, kw_only=True):

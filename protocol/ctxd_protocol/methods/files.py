@@ -7,7 +7,7 @@ import msgspec
 from ctxd_protocol.ids import OpIdText, SessionIdText, ToolcallIdText
 from ctxd_protocol.limits import PATHS_MAX
 from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, PathText, Result
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.objects import Receipt, ToolcallStatus
 from ctxd_protocol.sessions import Mount
 from ctxd_protocol.trackers import Tracker, TrackerState, Watching
 
@@ -24,17 +24,21 @@ class ToolcallRecordParams(Params, frozen=True, kw_only=True):
     content: str
     args: dict[str, Any] = {}
     args_display: str | None = None
-    status: Literal["ok", "fail"] = "ok"
+    status: ToolcallStatus = "ok"
     file_refs: tuple[str, ...] | None = None
     op_id: OpIdText | None = None
 
 
 class ToolcallRecordResult(Result, frozen=True, kw_only=True):
-    """The object of the tool call, and the tool calls collapsed to make room for it."""
+    """The object of the tool call, and the tool calls collapsed to make room for it.
+
+    ``unresolved``: those of ``file_refs`` that name no object of the session's index; they are kept as they came.
+    """
 
     object: str
     outcome: Literal["created", "unchanged"]
     collapsed: tuple[str, ...]
+    unresolved: tuple[str, ...] = ()
     receipt: Receipt | None
 
 
@@ -174,7 +178,7 @@ ROWS: Final = (
         makes_objects=True,
         handle="record",
         summary="Record a tool call and its output.",
-        errors=(*ACTIVE_ERRORS, "toolcall_conflict", "not_in_index", "purged"),
+        errors=(*ACTIVE_ERRORS, "toolcall_conflict", "purged"),
         example={"session": "s1", "id": "call_3", "tool": "bash", "content": "ok\n", "args": {"command": "make"}},
         shows=".object",
     ),

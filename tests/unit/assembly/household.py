@@ -113,7 +113,7 @@ class Household:
     async def assemble(self, session: str | LiveSession = "s") -> AssembledContext:
         """The context once it is durable."""
         live = await self.sessions.live(session) if isinstance(session, str) else session
-        assembled = await self.assembler.assemble(live, "p")
+        assembled = await self.assembler.assemble(live, WriteRequest("context.assemble", "p"))
         if assembled.barrier is not None:
             await assembled.barrier.wait()
         return assembled.context

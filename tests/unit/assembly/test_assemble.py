@@ -103,7 +103,7 @@ async def test_an_unchanged_repeat_is_answered_with_the_record_and_writes_nothin
         assert await home.assemble() == first
         assert await head_seq(home) == before
         fresh = assemble.Assembler(home.store, home.sessions, home.indexer, home.archive, TestClock())
-        again = await fresh.assemble(live, "p")
+        again = await fresh.assemble(live, WriteRequest("context.assemble", "p"))
         assert again.context == first
         assert await head_seq(home) == before
     async with household(tmp_path) as home:

@@ -117,8 +117,8 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
                 WriteRequest("file.index", "p"), transitions.read(reader.state, found.object), puts=found.puts
             )
             home.record(live, "call_1", "lost")
-            lost = await home.assembler.assemble(live, "p")
-            showing = await home.assembler.assemble(other, "p")
+            lost = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"))
+            showing = await home.assembler.assemble(other, WriteRequest("context.assemble", "p"))
             assert (lost.context.number, showing.context.number) == (2, 2)
             with pytest.raises(CtxdError) as caught:
                 assert lost.pending is not None

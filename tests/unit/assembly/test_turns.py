@@ -57,13 +57,15 @@ async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) 
             group.start_soon(meddle)
             await checkpoint()
             before = turns
-            assembled = await home.assembler.assemble(live, "p")
+            assembled = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"))
             assert turns - before >= FILES // WARM_LINES // 2
             group.cancel_scope.cancel()
         assert assembled.barrier is not None
         await assembled.barrier.wait()
         assert "4321" in assembled.context.text
         fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, SystemClock())
-        assert (await fresh.assemble(live, "p")).context.text == assembled.context.text
+        assert (
+            await fresh.assemble(live, WriteRequest("context.assemble", "p"))
+        ).context.text == assembled.context.text
         shown = await home.archive.show("s", number=assembled.context.number)
         assert shown.context.text == assembled.context.text

@@ -25,9 +25,9 @@ async def test_a_confined_look_ends_at_its_own_index(tmp_path: Path) -> None:
         other = await here.read("two", tmp_path / "b.txt")
         objects = Objects(here.sessions)
         everything = [own, other, "session:one", "session:two", "chat:two", "system_prompt:two"]
-        wide = await objects.sight("one", confined=False)
+        wide = await objects.viewer("one", confined=False)
         assert list(await objects.versions(wide, everything, ReadTime(), content=False)) == everything
-        confined = await objects.sight("one", confined=True)
+        confined = await objects.viewer("one", confined=True)
         assert list(await objects.versions(confined, everything, ReadTime(), content=False)) == [own, "session:one"]
         for id in (other, other[:12], "session:two", "chat:two"):
             with pytest.raises(CtxdError, match="no object"):
@@ -41,11 +41,11 @@ async def test_a_confined_look_of_no_session_sees_nothing(tmp_path: Path) -> Non
         await here.call("session.create", session="one", agent="a")
         id = await here.read("one", tmp_path / "a.txt")
         objects = Objects(here.sessions)
-        nobody = await objects.sight(None, confined=True)
+        nobody = await objects.viewer(None, confined=True)
         assert await objects.versions(nobody, [id, "session:one"], ReadTime(), content=False) == {}
         with pytest.raises(CtxdError, match="no object"):
             await objects.version(nobody, id, ReadTime(), content=False)
-        anybody = await objects.sight(None, confined=False)
+        anybody = await objects.viewer(None, confined=False)
         assert (await objects.version(anybody, id, ReadTime(), content=True)).document.content == "a"
 
 
@@ -114,7 +114,7 @@ async def test_objects_are_listed_by_session_and_over_all(tmp_path: Path) -> Non
             everything += [item.object for item in page.objects]
             if (cursor := page.next_cursor) is None:
                 break
-        assert len(everything) == len(set(everything)) == 15 * 2 + 5 + 2 * 2
+        assert len(everything) == len(set(everything)) == 15 * 2 + 5 + 3 * 2
         assert not [id for id in everything if id.startswith(("segment:", "assembly:"))]
         shared = (await w.call("object.sessions", object=files[0].object)).sessions
         assert shared == ("s1", "s2")

@@ -133,7 +133,7 @@ async def test_activating_an_unread_file_reads_it_and_one_that_is_out_of_reach_s
         assert (result.object, result.level, result.changed) == (ids[0], "active", True)
         shown = (await w.call("object.get", object=ids[0], session="s1")).object
         assert (shown.payload["content"], shown.state, shown.display_path) == ("hello", "present", str(kept))
-        assert await code_of(w.call("session.activate", session="s1", object=ids[1])) == "source_unreachable"
+        assert await code_of(w.call("session.activate", session="s1", object=ids[1])) == "file_not_found"
         assert await code_of(w.call("session.activate", session="s1", object=ids[2])) == "content_unavailable"
         view = (await w.call("session.get", session="s1")).session
         assert view.active_set == (ids[0],)
