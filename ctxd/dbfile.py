@@ -45,24 +45,48 @@ class SqlFailed(Exception):
     """A statement was refused: a table is not what this program makes, or this program is wrong."""
 
 
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors of calls that did nothing, and may succeed once there is room again: on the disk, in a quota, among the
+descriptors, in memory."""
+
+_DID_NOTHING: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN})
+"""Extended codes of failures after which the database is as it was. A failed flush is none of them: what it leaves on
+the disk is unknown, whatever its error number."""
+
+
 @contextmanager
-def faults() -> Iterator[None]:
+def faults(connection: Connection | None = None) -> Iterator[None]:
     """Translate what SQLite and the system raise inside into ``DiskFull``, ``DiskFailed``, ``FileDamaged``,
-    ``SqlFailed``."""
+    ``SqlFailed``.
+
+    With the ``connection`` in use, a write that SQLite reports as an I/O error is ``DiskFull`` if the system refused
+    it for want of room: SQLite itself tells only ENOSPC apart.
+    """
     try:
         yield
-    except apsw.FullError as error:
+    except (apsw.FullError, apsw.NoMemError) as error:
         raise DiskFull(str(error)) from error
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise FileDamaged(str(error)) from error
-    except (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.BusyError) as error:
+    except (apsw.IOError, apsw.CantOpenError) as error:
+        if connection is not None and (reason := _want_of_room(connection, error)):
+            raise DiskFull(f"{error}: {reason}") from error
+        raise DiskFailed(str(error)) from error
+    except (apsw.ReadOnlyError, apsw.BusyError) as error:
         raise DiskFailed(str(error)) from error
     except apsw.Error as error:
         raise SqlFailed(str(error)) from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _NO_ROOM:
             raise DiskFull(str(error)) from error
         raise DiskFailed(str(error)) from error
+
+
+def _want_of_room(connection: Connection, error: apsw.IOError | apsw.CantOpenError) -> str:
+    """Return the system's reason if ``error`` changed nothing and may pass once there is room; otherwise nothing."""
+    number = connection.system_errno
+    opened, code = isinstance(error, apsw.CantOpenError), getattr(error, "extendedresult", 0)
+    return os.strerror(number) if number in _NO_ROOM and (opened or code in _DID_NOTHING) else ""
 
 
 def open_writer(path: Path) -> Connection:

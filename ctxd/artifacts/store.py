@@ -107,6 +107,10 @@ class ArtifactStore:
             raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
         return data
 
+    def holds(self, ref: str) -> bool:
+        """True if there is a file for ``ref``, damaged or not."""
+        return self.path(ref).exists()
+
     def claim_removal(self, refs: Iterable[str]) -> None:
         """Let every ``write`` of ``refs`` wait until ``remove`` was called for it."""
         with self._changed:

@@ -74,8 +74,13 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> Manifest:
     _make_empty(destination)
     try:
         with dbfile.faults():
-            _copy_database(database, destination / "state.db", step)
-            _copy_artifacts(root, destination, step)
+            for last in (False, False, True):
+                _copy_database(database, destination / "state.db", step)
+                if _copy_artifacts(root, destination, step, last=last):
+                    break
+                # A daemon has purged a text since the database was copied: a copy must not hold what was purged.
+                shutil.rmtree(destination / "artifacts")
+                (destination / "state.db").unlink()
     except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
         raise StateDirError(f"{root} cannot be copied: {error}", exit_code=_EXIT_IO) from error
     report = _verified(destination, step)
@@ -152,8 +157,12 @@ def _become_another(database: Path) -> None:
         connection.close()
 
 
-def _copy_artifacts(root: Path, destination: Path, step: Step) -> None:
-    """Copy what the copied database refers to: an artifact is on the disk before a row that names it."""
+def _copy_artifacts(root: Path, destination: Path, step: Step, *, last: bool) -> bool:
+    """Copy what the copied database refers to: an artifact is on the disk before a row that names it.
+
+    Returns: false if one was purged meanwhile, unless this is the ``last`` try.
+    Raises: StateDirError for a damaged one.
+    """
     sources, targets = ArtifactStore(root / "artifacts"), ArtifactStore(destination / "artifacts")
     targets.create()
     reader = dbfile.open_reader(destination / "state.db")
@@ -161,7 +170,14 @@ def _copy_artifacts(root: Path, destination: Path, step: Step) -> None:
         for done, (ref,) in enumerate(reader.execute("SELECT hash FROM content WHERE bytes IS NULL")):
             hit("backup.copy")
             step("copying artifacts", done)
-            targets.write(sources.read(ref.hex()))
+            try:
+                data = sources.read(ref.hex())
+            except CtxdError:
+                if last or sources.holds(ref.hex()):
+                    raise
+                return False
+            targets.write(data)
+        return True
     except CtxdError as error:
         raise StateDirError(error.message, exit_code=_EXIT_DAMAGED) from error
     finally:

@@ -24,6 +24,7 @@ from ctxd.store import purge as purging
 from ctxd.store.asked import Purge
 from ctxd.store.backend import backend_of
 from ctxd.store.queue import Entry
+from ctxd.store.statedir import StateDir
 from ctxd.store.wal import WriteAheadLog
 from ctxd.store.witness import Head, WitnessFile
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
@@ -38,13 +39,18 @@ _FREE_SHARE_MIN: Final = 20
 """A filesystem of less than this times ``DISK_FREE_MIN`` may be filled to one part in this."""
 
 
+class StateRemoved(Exception):
+    """The state directory no longer holds the files that are written: nothing more may be acknowledged."""
+
+
 class Committer:
     """The journal's only writer."""
 
-    def __init__(self, path: Path, artifacts: ArtifactStore, witness: WitnessFile, clock: Clock) -> None:
-        self._path = path
+    def __init__(self, directory: StateDir, artifacts: ArtifactStore, clock: Clock) -> None:
+        self._path = directory.database
+        self._key = directory.key
         self._artifacts = artifacts
-        self._witness = witness
+        self._witness = WitnessFile(directory.witness)
         self._clock = clock
         self._looked = -limits.WITNESS_S
         self.head = Head(0, b"")
@@ -59,6 +65,9 @@ class Committer:
         self.purging = False
         """True while something outside the database may still hold what was purged."""
         self._cleared: set[bytes] = set()
+        self._files: dict[Path, tuple[int, int]] = {}
+        self.complaints: list[str] = []
+        """Damage found at the start that stops nothing."""
         self._copied_for_purge = False
 
     # --- open and close ---
@@ -86,6 +95,7 @@ class Committer:
                 self._count_start()
                 self.purging = purging.is_unfinished(self._connection)
                 self._finish_purges_waiting()
+                self._note_place()
         return damage
 
     def _close_to_others(self) -> None:
@@ -101,11 +111,22 @@ class Committer:
             with dbfile.faults(), self._transaction():
                 self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
                 self._versions.create()
+                self._compare_key()
                 if not self.writer:
                     journal.become_writer(self._connection)
             self.writer = journal.writer_id(self._connection)
         except dbfile.DiskFull:
             self.low_space = True
+
+    def _compare_key(self) -> None:
+        known = journal.key_fingerprint(self._connection)
+        found = journal.fingerprint_of(self._key)
+        if known is None and found is not None:
+            self._set_meta("key", found)
+        elif found is None and known is not None:
+            self.complaints.append(f"{self._key} is missing: redacted text gets other tags than before")
+        elif found != known:
+            self.complaints.append(f"{self._key} is not the key that this state was written with: restore it")
 
     def _check_version(self, version: int | None) -> None:
         if version is not None and version > journal.SCHEMA_VERSION:
@@ -156,6 +177,8 @@ class Committer:
 
     def _compare_witness(self) -> str:
         witnessed = self._witness.read()
+        if self.head.seq:
+            self.complaints += self._witness.complaints
         return "" if witnessed is None else self.contradiction(witnessed)
 
     def contradiction(self, witnessed: Head) -> str:
@@ -189,7 +212,8 @@ class Committer:
 
         Raises: ``dbfile.DiskFull``: none was applied. ``dbfile.DiskFailed``: unknown; write nothing more.
         """
-        with dbfile.faults():
+        with dbfile.faults(self._connection):
+            self._require_place()
             self._spill(entries)
             with self._transaction():
                 chains: list[bytes] = []
@@ -202,6 +226,26 @@ class Committer:
             self.commits += 1
             self._afterwards()
         return chains
+
+    def _require_place(self) -> None:
+        """Raises: StateRemoved if the files that are written are no longer those of the state directory."""
+        for path, was in self._files.items():
+            try:
+                found = os.stat(path)
+                same = (found.st_dev, found.st_ino) == was
+            except FileNotFoundError:
+                same = False
+            if not same:
+                raise StateRemoved(
+                    f"{path} was removed or replaced; what was acknowledged before is still open in this process: "
+                    f"copy it from /proc/{os.getpid()}/fd before the daemon ends"
+                )
+
+    def _note_place(self) -> None:
+        for path in (self._path, Path(f"{self._path}-wal")):
+            with suppress(FileNotFoundError):
+                found = os.stat(path)
+                self._files[path] = (found.st_dev, found.st_ino)
 
     def _purge(self, entry: Entry, purge: Purge, chain: bytes) -> list[bytes]:
         """Purge, and append the row that records it, whose body is only known then."""
@@ -221,7 +265,7 @@ class Committer:
         Raises: ``dbfile.DiskFailed``.
         """
         try:
-            with dbfile.faults():
+            with dbfile.faults(self._connection):
                 if self._log.is_idle():
                     self._finish_purges()
         except dbfile.DiskFull:
@@ -338,7 +382,7 @@ class Committer:
     def _afterwards(self) -> None:
         """Upkeep after a commit. The commit stands, so a full disk here is not its failure."""
         try:
-            with dbfile.faults():
+            with dbfile.faults(self._connection):
                 # Every commit, if seldom on the disk: it costs two microseconds, and a kill then hides nothing.
                 self._witness.write(self.head, sync=False)
                 now = self._clock.monotonic()
@@ -362,7 +406,7 @@ class Committer:
         Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
         """
         if not self._log.is_copied:
-            with dbfile.faults():
+            with dbfile.faults(self._connection):
                 self._empty_log()
 
     def enough_space(self) -> bool:
@@ -380,7 +424,7 @@ class Committer:
         try:
             if not self.enough_space():
                 return False
-            with dbfile.faults():
+            with dbfile.faults(self._connection):
                 with self._transaction():
                     self._set_meta("probe", _PROBE)
                 with self._transaction():

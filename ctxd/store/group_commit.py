@@ -16,7 +16,7 @@ from ctxd import dbfile, limits
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 from ctxd.store.commit_thread import CommitThread
-from ctxd.store.committer import Committer
+from ctxd.store.committer import Committer, StateRemoved
 from ctxd.store.queue import Entry, Queue
 from ctxd.store.state import Health
 from ctxd.store.writes import Pending
@@ -185,6 +185,9 @@ class GroupCommit:
         elif isinstance(raised, dbfile.DiskFull):
             self._health.fill(str(raised))
             self._fail([*batch, *self._queue.clear()], "disk_full", str(raised), "not_applied")
+        elif isinstance(raised, StateRemoved):
+            self._health.lose(str(raised))
+            self._fail([*batch, *self._queue.clear()], "data_loss", str(raised), "not_applied")
         elif isinstance(raised, dbfile.DiskFailed | dbfile.FileDamaged | dbfile.SqlFailed):
             return raised
         else:

@@ -8,6 +8,7 @@ starts from 32 random bytes, so a receipt of another store never fits.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -216,6 +217,20 @@ def chain_at(connection: dbfile.Connection, seq: int) -> bytes | None:
     return None if found is None else bytes(found[0])
 
 
+def key_fingerprint(connection: dbfile.Connection) -> bytes | None:
+    """The fingerprint of the key that this state is written with; None before the first start that found one."""
+    found = connection.execute("SELECT value FROM meta WHERE name='key'").fetchone()
+    return None if found is None else bytes(found[0])
+
+
+def fingerprint_of(key: Path) -> bytes | None:
+    """Return the fingerprint of the key in the file ``key``, from which it cannot be guessed; None without a file."""
+    try:
+        return blake3(key.read_bytes(), derive_key_context="ctxd 2026-11 fingerprint of secrets.key").digest()[:16]
+    except FileNotFoundError:
+        return None
+
+
 def journal_id(connection: dbfile.Connection) -> str:
     """Which journal this is, in hex. A restored copy is another one: it may go on differently from its original."""
     found = connection.execute("SELECT value FROM meta WHERE name='journal'").fetchone()
@@ -234,7 +249,9 @@ def become_writer(connection: dbfile.Connection) -> None:
 
 
 def become_another(connection: dbfile.Connection) -> None:
-    """Give the journal a new id: receipts of rows that it does not hold are no loss of its own."""
+    """Give the journal a new id: receipts of rows that it does not hold are no loss of its own. It also gets a new
+    key: that of the original is not in a backup."""
+    connection.execute("DELETE FROM meta WHERE name='key'").fetchall()
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('journal',?)", (os.urandom(16),))
 
 

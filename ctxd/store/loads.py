@@ -13,8 +13,8 @@ from ctxd.objects.identity import LOGGED_PREFIX
 from ctxd.store import journal
 from ctxd.store.cache import Heads
 from ctxd.store.journal import Body
-from ctxd.store.operations import Operation, op_text
-from ctxd.store.reads import Reader, answered, answering
+from ctxd.store.operations import Operation
+from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
 from ctxd.store.sieve import Sieve
 from ctxd_protocol.objects import Receipt
 
@@ -146,30 +146,28 @@ _KEYS_READ: Final = 5_000
 """Keys of one reading while a sieve is filled: how long the end of the store may wait for it."""
 
 
-async def fill(sieve: Sieve, reader: Reader) -> None:
-    """Add every entity and operation of the database to ``sieve``, which is whole then. Cancel: safe."""
+async def fill(sieve: Sieve, reader: Reader, damaged: Callable[[str], None]) -> None:
+    """Add every entity and operation of the database to ``sieve``, which is whole then.
+
+    The tables are read, not the indexes by which both are looked up later; these are compared with the tables on the
+    way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
+    """
     limiter = anyio.CapacityLimiter(1)
     stored = Sieve()
-    entity, done = 0, ("", "")
-
-    def read_entities() -> bool:
-        nonlocal entity
-        found = reader.entity_ids(entity, _KEYS_READ)
-        stored.add(id for _, id in found)
-        entity = found[-1][0] if found else entity
-        return bool(found)
-
-    def read_operations() -> bool:
-        nonlocal done
-        found = reader.operation_ids(done, _KEYS_READ)
-        stored.add(op_text((principal, op_id)) for op_id, principal in found)
-        done = found[-1] if found else done
-        return bool(found)
-
     try:
-        for step in (read_entities, read_operations):
-            while await run_sync(answered, step, limiter=limiter):
-                pass
+        last = await run_sync(answered, reader.last_keys, limiter=limiter)
+        for index in KEY_INDEXES:
+            sums = []
+            for by_index in (False, True):
+                walk = reader.keys(index, last, _KEYS_READ, by_index=by_index)
+                total = 0
+                while keys := await run_sync(answered, lambda walk=walk: next(walk, ()), limiter=limiter):
+                    total = (total + sum(map(hash, keys))) % 2**64
+                    if not by_index:
+                        stored.add(text for text, _ in keys)
+                sums.append(total)
+            if sums[0] != sums[1]:
+                damaged(f"the index of {index.what} does not match its table: stop the daemon, run ctxd verify")
     except CtxdError:
         # Without it every lookup is a reading, which tells whoever asks what is wrong.
         return

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from blake3 import blake3
 
@@ -68,6 +68,35 @@ def to_stored(version: Version) -> Stored | None:
     )
 
 
+class KeyIndex(NamedTuple):
+    """An index by which rows of ``table`` are looked up: its columns, the number of a row, and where its greatest
+    stands in ``Reader.last_keys``."""
+
+    what: str
+    table: str
+    name: str
+    number: str
+    columns: tuple[str, ...]
+    last: int
+
+    def query(self, *, by_index: bool) -> str:
+        """The query for the keys beyond one, as the index or the table has them: number first."""
+        columns = ", ".join(self.columns)
+        places = ",".join("?" for _ in self.columns)
+        given = f"{self.columns[0]} IS NOT NULL"
+        if by_index:
+            source = f"INDEXED BY {self.name} WHERE ({columns})>({places}) AND {given} AND {self.number}<=?"
+            return f"SELECT {self.number}, {columns} FROM {self.table} {source} ORDER BY {columns} LIMIT ?"
+        source = f"NOT INDEXED WHERE {self.number}>? AND {self.number}<=? AND {given}"
+        return f"SELECT {self.number}, {columns} FROM {self.table} {source} ORDER BY {self.number} LIMIT ?"
+
+
+KEY_INDEXES: Final = (
+    KeyIndex("entities", "entity", "sqlite_autoindex_entity_1", "n", ("id",), 0),
+    KeyIndex("operation ids", "journal", "journal_op", "seq", ("op_id", "principal"), 1),
+)
+
+
 class Reader:
     """One read-only connection and what is asked of it. Not for two threads at a time."""
 
@@ -109,16 +138,32 @@ class Reader:
             raise CtxdError("corrupt", fault)
         return rows
 
+    def last_keys(self) -> tuple[int, int]:
+        """The greatest number of an entity and the greatest journal sequence, one after the other."""
+        query = "SELECT coalesce((SELECT max(n) FROM entity), 0), coalesce((SELECT max(seq) FROM journal), 0)"
+        entity, seq = self.connection.execute(query).fetchone() or (0, 0)
+        return int(entity), int(seq)
+
+    def keys(
+        self, index: "KeyIndex", last: tuple[int, int], limit: int, *, by_index: bool
+    ) -> Iterator[tuple[tuple[str, int], ...]]:
+        """Walk the keys of ``index`` up to the numbers in ``last``, at most ``limit`` at a time; blocks.
+
+        Yields: ``(text, number)`` of each key, as the table has them or, with ``by_index``, as the index does.
+        """
+        bound = last[index.last]
+        after: tuple[Any, ...] = ("", "")[: len(index.columns)] if by_index else (0,)
+        query = index.query(by_index=by_index)
+        execute: Callable[..., Any] = self.connection.execute
+        while rows := execute(query, (*after, bound, limit)).fetchall():
+            after = rows[-1][1:] if by_index else rows[-1][:1]
+            # Of the columns as they are looked up, so that text as it is kept in the sieve comes out.
+            yield tuple(("\0".join(row[:0:-1]), row[0]) for row in rows)
+
     def entity_ids(self, after: int, limit: int) -> list[tuple[int, str]]:
-        """Entities by number, beyond ``after``: number and id."""
+        """Return at most ``limit`` entities beyond number ``after``, each as number and id."""
         query = "SELECT n, id FROM entity WHERE n>? ORDER BY n LIMIT ?"
         return [(int(n), str(id)) for n, id in self.connection.execute(query, (after, limit))]
-
-    def operation_ids(self, after: tuple[str, str], limit: int) -> list[tuple[str, str]]:
-        """Operations by id, beyond ``after``: id and principal."""
-        query = """SELECT op_id, principal FROM journal WHERE op_id IS NOT NULL AND (op_id, principal)>(?,?)
-            ORDER BY op_id, principal LIMIT ?"""
-        return [(str(op_id), str(principal)) for op_id, principal in self.connection.execute(query, (*after, limit))]
 
     def contents(self, refs: Iterable[str]) -> dict[str, str]:
         """Text by hash.

@@ -39,6 +39,11 @@ class StateDir:
         return self.root / "head"
 
     @property
+    def key(self) -> Path:
+        """The key that tags of secrets are made with."""
+        return self.root / "secrets.key"
+
+    @property
     def projection(self) -> Path:
         """What is remembered of a projection."""
         return self.root / "projection.json"

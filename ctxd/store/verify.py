@@ -141,8 +141,13 @@ def _halves(text: bytes) -> tuple[bytes, ...]:
     return (text,) if len(text) < _HALVED_BYTES else (text[:half], text[half:])
 
 
+class _PurgedMeanwhile(Exception):
+    """A running daemon purged a text of the snapshot."""
+
+
 class _Verification:
     def __init__(self, root: Path, connection: dbfile.Connection, report: Report) -> None:
+        self._root = root
         self._connection = connection
         self._report = report
         self._artifacts = ArtifactStore(root / "artifacts")
@@ -155,12 +160,16 @@ class _Verification:
     def run(self) -> Iterator[Report]:
         # Before the snapshot is taken: a daemon may be writing both.
         witnessed = self._witness.read()
+        self._key()
         yield from self._structure()
         yield from self._journal()
         yield from self._projection()
         yield from self._contents()
         yield from self._artifact_files()
         self._index()
+        if self._report.head_seq and (self._root / "LOCK").exists():
+            for complaint in self._witness.complaints:
+                self._report.note("warning", complaint)
         if witnessed is not None:
             at = journal.chain_at(self._connection, witnessed.seq)
             if at is None:
@@ -170,6 +179,15 @@ class _Verification:
                 self._report.note("data_loss", message)
             elif at != witnessed.chain:
                 self._report.note("data_loss", f"row {witnessed.seq} is not the one that was acknowledged")
+
+    def _key(self) -> None:
+        key = self._root / "secrets.key"
+        known, found = journal.key_fingerprint(self._connection), journal.fingerprint_of(key)
+        if found is not None and known is not None and found != known:
+            self._report.note("damage", f"{key} is not the key that this state was written with")
+        elif found is None and known is not None and (self._root / "LOCK").exists():
+            # A backup has no key, and no lock either.
+            self._report.note("damage", f"{key} is missing: redacted text gets other tags than before")
 
     def _phase(self, name: str) -> Report:
         self._report.phase, self._report.done = name, 0
@@ -282,6 +300,8 @@ class _Verification:
                 self._report.note("damage", f"{version.id} at {version.valid_time} has another identity hash")
             if content_hash(document.payload, text) != document.content_hash:
                 self._report.note("damage", f"{version.id} at {version.valid_time} has another content hash")
+        except _PurgedMeanwhile:
+            return
         except (CtxdError, ValueError, TypeError) as error:
             self._report.note("damage", f"{version.id} at {version.valid_time} cannot be read: {error}")
 
@@ -289,8 +309,22 @@ class _Verification:
         row = self._connection.execute("SELECT bytes FROM content WHERE hash=?", (ref,)).fetchone()
         if row is None:
             raise ValueError(f"content {ref.hex()} is missing")
-        data = self._artifacts.read(ref.hex()) if row[0] is None else row[0]
-        return str(data, "utf-8")
+        if row[0] is not None:
+            return str(row[0], "utf-8")
+        try:
+            return str(self._artifacts.read(ref.hex()), "utf-8")
+        except CtxdError as error:
+            if self._purged_since(ref):
+                raise _PurgedMeanwhile from error
+            raise
+
+    def _purged_since(self, ref: bytes) -> bool:
+        """True if the text ``ref`` of this snapshot is no longer in the database: a daemon purged it meanwhile."""
+        newer = dbfile.open_reader(self._root / "state.db")
+        try:
+            return newer.execute("SELECT 1 FROM content WHERE hash=?", (ref,)).fetchone() is None
+        finally:
+            newer.close()
 
     def _contents(self) -> Iterator[Report]:
         yield self._phase("content")
@@ -299,7 +333,8 @@ class _Verification:
                 try:
                     data = self._artifacts.read(ref.hex())
                 except CtxdError as error:
-                    self._report.note("damage", error.message)
+                    if not self._purged_since(ref):
+                        self._report.note("damage", error.message)
                     continue
             if blake3(data).digest() != ref or len(data) != size:
                 self._report.note("damage", f"content {ref.hex()} does not match its hash")
@@ -313,7 +348,8 @@ class _Verification:
             try:
                 self._artifacts.read(ref)
             except CtxdError as error:
-                self._report.note("damage", error.message)
+                if self._artifacts.holds(ref) and not self._purged_since(bytes.fromhex(ref)):
+                    self._report.note("damage", error.message)
             self._report.artifacts += 1
             referred = self._connection.execute("SELECT bytes IS NULL FROM content WHERE hash=?", (bytes.fromhex(ref),))
             if not any(spilled for (spilled,) in referred):

@@ -38,12 +38,14 @@ from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.queue import Entry, Prepared
 from ctxd.store.reads import Reader
 from ctxd.store.valid_time import ValidTimes
-from ctxd.store.witness import WitnessFile
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import StoreStatus
 
 _EXIT_IO: Final = 74
+
+DAMAGE_MAX: Final = 100
+"""Sentences about damage that the status keeps."""
 
 
 class VersionStore(Answering):
@@ -62,6 +64,7 @@ class VersionStore(Answering):
         self._times = ValidTimes()
         self._operations = Operations(limits.OPS_CACHED_MAX)
         self._next_seq = 1
+        self._damage: dict[str, None] = {}
         self._durable: Receipt | None = None
         self.incarnation = 0
         self.journal_id = ""
@@ -83,7 +86,7 @@ class VersionStore(Answering):
 
     async def _serve(self, directory: statedir.StateDir, task_status: TaskStatus[None]) -> None:
         artifacts = ArtifactStore(directory.artifacts)
-        committer = Committer(directory.database, artifacts, WitnessFile(directory.witness), self._clock)
+        committer = Committer(directory, artifacts, self._clock)
         self._committer = committer
         try:
             damage = await run_sync(committer.open)
@@ -98,7 +101,7 @@ class VersionStore(Answering):
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._loads.run, loader)
-                group.start_soon(fill, self._sieve, sifter)
+                group.start_soon(fill, self._sieve, sifter, self._note_broken_index)
                 for part in self._attached:
                     await group.start(partial(part, self))
                 task_status.started()
@@ -119,10 +122,23 @@ class VersionStore(Answering):
         self._heads.trim(head.seq)
         if head.seq:
             self._durable = Receipt(head.seq, head.chain.hex(), self._committer.head_vt)
+        for complaint in self._committer.complaints:
+            self._note_damage(complaint)
         if damage:
             self._health.lose(damage)
         elif self._committer.low_space:
             self._health.fill("there was no room to note the start")
+
+    def _note_damage(self, message: str) -> None:
+        """Report damage in the status, and once to ``on_fault``."""
+        if message not in self._damage and len(self._damage) < DAMAGE_MAX:
+            self._damage[message] = None
+            self._observers.fault(CtxdError("corrupt", message))
+
+    def _note_broken_index(self, message: str) -> None:
+        """Take no more writes: what is not found by its id would be written a second time."""
+        self._note_damage(message)
+        self._health.lose(message)
 
     async def _end(self, failure: Exception | None, *readers: Reader) -> None:
         self._health.close()
@@ -210,12 +226,15 @@ class VersionStore(Answering):
         """Wait a few seconds for the removal of what was purged.
 
         Returns: the files, relative to the state directory, that may still hold some of it; none once all is gone.
-        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe; the removal goes on.
+        Never fails: a purge that is durable must not be answered with an error. Cancel: safe; the removal goes on.
         """
         with anyio.move_on_after(limits.PURGE_WAIT_S):
             await self._commits.purges_finished()
             return ()
-        return await self._read(lambda: residue(self._reader.connection))
+        try:
+            return await self._read(lambda: residue(self._reader.connection))
+        except CtxdError:
+            return ("state.db", "state.db-wal")
 
     async def check_alive(self) -> None:
         """Return once what was accepted is durable or has failed, and a read of the database has ended. Cancel: safe.
@@ -309,7 +328,7 @@ class VersionStore(Answering):
         late = f"valid times are {lead} ms ahead of the host's clock" if lead > limits.VALID_TIME_LEAD_MS else ""
         return StoreStatus(
             state=self._health.state,
-            reason=self._health.reason or late,
+            reason=self._health.reason or next(iter(self._damage), late),
             head_seq=0 if self._durable is None else self._durable.seq,
             head_chain="" if self._durable is None else self._durable.chain,
             pending_writes=self._commits.waiting,
@@ -317,4 +336,5 @@ class VersionStore(Answering):
             rows=self._committer.head.seq,
             flush_ms_p50=self._committer.flush_ms(50),
             flush_ms_p99=self._committer.flush_ms(99),
+            damage=tuple(self._damage),
         )

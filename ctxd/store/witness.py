@@ -26,6 +26,10 @@ class Head(msgspec.Struct, frozen=True):
     chain: bytes
 
 
+def _packed(data: bytes, slot: int) -> bytes:
+    return data[slot * _SLOT_STRIDE :][: _SLOT.size]
+
+
 class WitnessFile:
     """The file ``head`` of a state directory."""
 
@@ -33,21 +37,28 @@ class WitnessFile:
         self._path = path
         self._descriptor = -1
         self._slot = 0
+        self.complaints: tuple[str, ...] = ()
+        """Damage that the last ``read`` has found."""
 
     def read(self) -> Head | None:
         """The farthest head that was ever written; null if none is readable."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
+            self.complaints = (f"{self._path} is missing: a journal that lost its end would not be noticed",)
             return None
         heads = []
         for slot in (0, 1):
-            packed = data[slot * _SLOT_STRIDE :][: _SLOT.size]
+            packed = _packed(data, slot)
             if len(packed) == _SLOT.size:
                 magic, seq, chain, check = _SLOT.unpack(packed)
                 if magic == _MAGIC and check == zlib.crc32(packed[:-4]):
                     heads.append((Head(seq, chain), slot))
+        # A slot that was never written is empty or zeros. One write alone fills the first slot only.
+        damaged = [slot for slot in (0, 1) if slot not in [found[1] for found in heads] and any(_packed(data, slot))]
+        self.complaints = tuple(f"record {slot} in {self._path} does not match its check sum" for slot in damaged)
         if not heads:
+            self.complaints = self.complaints or (f"{self._path} holds no record of the journal's end",)
             return None
         farthest, slot = max(heads, key=lambda found: found[0].seq)
         self._slot = 1 - slot

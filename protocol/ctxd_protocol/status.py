@@ -32,6 +32,8 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The journal: newest sequence and chain hash, rows waiting for their flush, and whether writes are taken.
 
     ``reason`` says what is wrong, empty if nothing is. ``state`` may be ``ok`` all the same: then writes are taken.
+    ``damage``: what the checks at the start and the scrub beside the work found, at most a hundred sentences;
+    ``ctxd verify`` finds all.
     ``projection`` is there with ``backend`` ``xtdb`` only.
     """
 
@@ -44,6 +46,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     flush_ms_p50: float
     flush_ms_p99: float
+    damage: tuple[str, ...] = ()
     backend: Literal["sqlite", "xtdb"] = "sqlite"
     projection: ProjectionStatus | None = None
 

@@ -95,8 +95,20 @@ class SqliteBackend:
         """See ``VersionBackend.as_of``."""
         query = f"""SELECT {rows.COLUMNS} FROM json_each(:ids) AS wanted JOIN entity AS e ON e.id=wanted.value
             JOIN version AS v ON v.rowid=({_VISIBLE}) WHERE v.body IS NOT NULL"""
-        bindings = {"ids": msgspec.json.encode(list(dict.fromkeys(ids))).decode(), "vt": valid_time, "tx": tx}
-        return rows.to_versions(self._connection.execute(query, bindings))
+        wanted = list(dict.fromkeys(ids))
+        bindings = {"ids": msgspec.json.encode(wanted).decode(), "vt": valid_time, "tx": tx}
+        found = rows.to_versions(self._connection.execute(query, bindings))
+        if len(found) < len(wanted):
+            self._require_versions({*wanted}.difference(version.id for version in found))
+        return found
+
+    def _require_versions(self, ids: Iterable[str]) -> None:
+        """Raises: DamagedVersion if one of ``ids`` is known and has no version: a number is given with the first."""
+        query = """SELECT e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value
+            WHERE NOT EXISTS(SELECT 1 FROM version AS v WHERE v.entity=e.n) LIMIT 1"""
+        lost = self._connection.execute(query, (msgspec.json.encode(list(ids)).decode(),)).fetchone()
+        if lost is not None:
+            raise DamagedVersion(f"no version of {lost[0]} is found, though it is known: an index is damaged")
 
     def history(
         self,
@@ -121,7 +133,10 @@ class SqliteBackend:
         bindings = {"id": id, "vt": valid_time, "tx": tx, "limit": -1 if limit is None else limit}
         if after is not None:
             bindings |= {"after_vt": after[0], "after_tx": after[1]}
-        return rows.to_versions(self._connection.execute(query, bindings))
+        found = rows.to_versions(self._connection.execute(query, bindings))
+        if not found and after is None:
+            self._require_versions((id,))
+        return found
 
     def scan(
         self,

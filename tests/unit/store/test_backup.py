@@ -1,5 +1,7 @@
 """A backup taken while the store writes is whole, and a restored one says the same."""
 
+import threading
+
 import anyio
 import msgspec
 import pytest
@@ -7,8 +9,11 @@ from anyio.to_thread import run_sync
 
 from ctxd import failpoints
 from ctxd.errors import StateDirError
+from ctxd.store.asked import Purge
 from ctxd.store.backup import backup, restore
+from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
+from ctxd.store.writes import Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -157,3 +162,25 @@ async def test_a_manifest_that_no_backup_has_is_refused_before_anything_is_writt
     with pytest.raises(StateDirError, match=r"manifest.*(damaged|names no state\.db)"):
         restore(tmp_path / "backup", tmp_path / "again" / "state")
     assert not (tmp_path / "again").exists()
+
+
+async def test_a_backup_begins_again_if_a_purge_removes_an_artifact_meanwhile(tmp_path):
+    root, purged = tmp_path / "state", threading.Event()
+    async with running(root) as store:
+        for n in range(2):
+            await store.submit(write(document(f"t{n}", f"{n}" * (2 * 1024 * 1024), tool="bash"))).wait()
+
+        def step(what, done):
+            if what == "copying artifacts" and not purged.is_set():
+                anyio.from_thread.run(purge)
+                purged.set()
+
+        async def purge():
+            for n in range(2):
+                await store.submit(
+                    Write(kind=KIND, principal="p", purge=Purge((f"t{n}",), lambda hashed: hashed))
+                ).wait()
+            assert await store.purge_residue() == ()
+
+        manifest = await anyio.to_thread.run_sync(backup, root, tmp_path / "copy", step)
+    assert purged.is_set() and [file.path for file in manifest.files] == ["state.db"]

@@ -1,17 +1,24 @@
 """A disk that is full stops writes until it has room; a disk that fails stops the daemon. Nobody is told a lie."""
 
+import ctypes
+import errno
 import shutil
 import subprocess
+from contextlib import contextmanager
 
 import anyio
+import apsw
 import pytest
 
-from ctxd import failpoints, limits
+from ctxd import dbfile, failpoints, limits
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.store.answers import MISSING, StoreFailed
+from ctxd.store.asked import Purge
+from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
 from ctxd.store.versions import VersionStore
+from ctxd.store.writes import Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -256,3 +263,182 @@ async def test_a_disk_that_is_really_full_loses_nothing_and_is_used_again_when_i
         assert list(await store.bulk([*acknowledged, "after"], content=True)) == [*acknowledged, "after"]
     *_, report = verify(root)
     assert report.problems == [] and report.rows == len(acknowledged) + 1
+
+
+async def test_no_descriptor_for_an_artifact_refuses_the_write_and_goes_on(root, monkeypatch):
+    monkeypatch.setattr(limits, "PROBE_S", 0.05)
+    async with running(root) as store:
+        large = "x" * (2 * 1024 * 1024)
+        with failpoints.armed("art.write=error:EMFILE*1"):
+            assert await failure(store.submit(write(document("t1", large)))) == ("disk_full", "not_applied")
+        await until(lambda: store.status().state == "ok")
+        await store.submit(write(document("t1", large))).wait()
+
+
+_PWRITE = ctypes.CFUNCTYPE(
+    ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, use_errno=True
+)
+
+
+@contextmanager
+def failing_writes(number):
+    """Every write of SQLite to a file fails with the error ``number`` of the system."""
+
+    def fail(*_):
+        ctypes.set_errno(number)
+        return -1
+
+    entry = _PWRITE(fail)
+    system = apsw.VFS("test-faults", base="unix")
+    # SQLite calls the one or the other, by how it was built.
+    names = [name for name in ("pwrite", "pwrite64") if system.xGetSystemCall(name)]
+    for name in names:
+        system.xSetSystemCall(name, ctypes.cast(entry, ctypes.c_void_p).value)
+    try:
+        yield
+    finally:
+        for name in names:
+            system.xSetSystemCall(name, 0)
+        system.unregister()
+
+
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENOSPC])
+async def test_a_quota_that_refuses_a_write_of_sqlite_is_a_full_disk(root, monkeypatch, number):
+    monkeypatch.setattr(limits, "PROBE_S", 0.05)
+    async with running(root) as store:
+        await store.submit(write(document("t1", "kept"))).wait()
+        with failing_writes(number):
+            assert await failure(store.submit(write(document("t2", "lost")))) == ("disk_full", "not_applied")
+        await until(lambda: store.status().state == "ok")
+        await store.submit(write(document("t2", "kept as well"))).wait()
+    *_, report = verify(root)
+    assert report.problems == [] and report.rows == 2
+
+
+async def test_a_write_of_sqlite_that_fails_otherwise_ends_the_store(tmp_path):
+    connection = dbfile.open_writer(tmp_path / "db")
+    connection.execute("CREATE TABLE t(x)")
+    with failing_writes(errno.EIO), pytest.raises(dbfile.DiskFailed), dbfile.faults(connection):
+        connection.execute("INSERT INTO t VALUES (1)")
+    connection.close()
+
+
+@pytest.mark.requirement("DUR-9")
+@pytest.mark.parametrize("what", ["everything", "state.db-wal", "replaced"])
+async def test_once_the_state_directory_is_removed_the_next_write_is_refused_and_says_what_is_left(root, what):
+    async with running(root) as store:
+        await store.submit(write(document("t1", "kept"))).wait()
+        if what == "everything":
+            shutil.rmtree(root)
+        elif what == "replaced":
+            root.rename(root.with_name("elsewhere"))
+            root.mkdir()
+        else:
+            (root / what).unlink()
+        assert await failure(store.submit(write(document("t2", "lost")))) == ("data_loss", "not_applied")
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("t3", "lost")))
+        assert caught.value.code == "data_loss" and "/proc/" in caught.value.message
+        assert (await store.get("t1", content=True)).document.content == "kept"
+
+
+@pytest.mark.requirement("DUR-10")
+@pytest.mark.parametrize("change", ["missing", "flipped", "empty"])
+async def test_loss_or_damage_of_the_head_witness_is_reported(root, change):
+    async with running(root) as store:
+        await store.submit(write(document("t1", "kept"))).wait()
+        await store.submit(write(document("t2", "kept"))).wait()
+        assert store.status().damage == ()
+    head = root / "head"
+    if change == "missing":
+        head.unlink()
+    elif change == "flipped":
+        data = bytearray(head.read_bytes())
+        data[12] ^= 1
+        head.write_bytes(data)
+    else:
+        head.write_bytes(b"")
+    *_, report = verify(root)
+    assert any("head" in problem.message for problem in report.problems)
+    async with running(root) as store:
+        status = store.status()
+        assert status.state == "ok" and "head" in status.reason and len(status.damage) == 1
+
+
+def damage_index(root, name, old, new):
+    """Write ``new`` over ``old`` in the pages of the index ``name`` alone, as a flipped bit would."""
+    connection = dbfile.open_writer(root / "state.db")
+    dbfile.checkpoint(connection, truncate=True)
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name=?", (name,)).fetchone()
+    connection.close()
+    with (root / "state.db").open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        data = file.read(4096)
+        assert data.count(old) == 1, "the index fits in one page"
+        file.seek((page - 1) * 4096)
+        file.write(data.replace(old, new))
+
+
+@pytest.mark.requirement("DUR-10")
+@pytest.mark.parametrize(
+    ("index", "old", "new"),
+    [("journal_op", b"op-lost", b"op-last"), ("sqlite_autoindex_entity_1", b"object-lost", b"object-last")],
+)
+async def test_an_index_that_does_not_match_its_table_is_found_after_the_start(root, index, old, new):
+    async with running(root) as store:
+        await store.submit(write(document("object-lost", "kept"), op_id="op-lost", request=b"q")).wait()
+        assert store.status().damage == ()
+    damage_index(root, index, old, new)
+    async with running(root) as store:
+        await until(lambda: store.status().damage)
+        assert store.status().state == "read_only"
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("more", "text")))
+        assert caught.value.code == "data_loss" and "ctxd verify" in caught.value.message
+
+
+@pytest.mark.requirement("DUR-10")
+async def test_an_object_that_is_known_and_has_no_version_is_corrupt_and_not_missing(root):
+    async with running(root) as store:
+        await store.submit(write(document("known", "kept"))).wait()
+    connection = dbfile.open_writer(root / "state.db")
+    connection.execute("DELETE FROM version")
+    connection.close()
+    async with running(root) as store:
+        for read in (store.heads(["known"]), store.history("known"), store.get("known", valid_time=2**60)):
+            with pytest.raises(CtxdError) as caught:
+                await read
+            assert caught.value.code == "corrupt"
+        assert await store.get("unknown") is None
+
+
+@pytest.mark.requirement("DUR-10")
+@pytest.mark.parametrize("change", ["flipped", "missing"])
+async def test_another_key_of_secrets_is_reported(root, change):
+    async with running(root) as store:
+        await store.submit(write(document("t1", "kept"))).wait()
+    key = root / "secrets.key"
+    key.write_bytes(bytes(32))
+    async with running(root) as store:
+        assert store.status().damage == ()
+    *_, report = verify(root)
+    assert report.problems == []
+    key.unlink() if change == "missing" else key.write_bytes(bytes(31) + b"\x01")
+    *_, report = verify(root)
+    assert "secrets.key" in report.problems[0].message and report.worst == "damage"
+    async with running(root) as store:
+        assert "secrets.key" in store.status().reason
+
+
+async def test_a_verification_goes_on_over_a_purge_that_removes_an_artifact_meanwhile(root):
+    async with running(root) as store:
+        for n in range(3):
+            await store.submit(write(document(f"t{n}", f"{n}" * (2 * 1024 * 1024), tool="bash"))).wait()
+        reports = verify(root)
+        assert next(reports).phase == "structure"
+        await store.submit(Write(kind=KIND, principal="p", purge=Purge(("t1",), lambda hashed: hashed))).wait()
+        with anyio.fail_after(5):
+            while len([path for path in (root / "artifacts").rglob("*") if path.is_file()]) == 3:
+                await anyio.sleep(0.01)
+        *_, report = reports
+        assert [problem for problem in report.problems if problem.severity != "warning"] == []
