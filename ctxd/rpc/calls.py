@@ -19,7 +19,7 @@ from ctxd.rpc.dispatch import Entry, Table
 from ctxd.rpc.identity import Caller
 from ctxd.rpc.listener import ListenerContext
 from ctxd.rpc.tasks import Suspended
-from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, not_applied, timeout_error
+from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, timeout_error, with_outcome
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
 from ctxd.store.writes import Pending
 from ctxd_protocol.errors import ErrorObject
@@ -177,8 +177,8 @@ class InFlight:
         except StopIteration as done:
             result = done.value
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
-            unsubmitted = entry.writes and (write is None or not write.submitted)
-            return self._failure(request_id, request.method, exc, unsubmitted=unsubmitted, ended=True)
+            submitted = (write is not None and write.submitted) if entry.writes else None
+            return self._failure(request_id, request.method, exc, submitted=submitted, ended=True)
         else:
             call = self._note(request, entry, batch)
             call.scope = self._lane.tasks.go_on(self._run(call, write, Suspended(coroutine, awaited)))
@@ -273,8 +273,8 @@ class InFlight:
             self._take(call, await rest)
         except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
             self._decided(call)
-            unsubmitted = write is not None and not write.submitted
-            self._finish(call, self._failure(call.id, call.method, exc, unsubmitted=unsubmitted))
+            submitted = None if write is None else write.submitted
+            self._finish(call, self._failure(call.id, call.method, exc, submitted=submitted))
         except asyncio.CancelledError:
             self._give_up(call)
             raise
@@ -306,14 +306,14 @@ class InFlight:
         method: str,
         exc: BaseException,
         *,
-        unsubmitted: bool = False,
+        submitted: bool | None = None,
         ended: bool = False,
     ) -> Failure | None:
         error = error_of(exc, method=method, log=self._lane.log)
         if ended:
             self._note_failed(method, error)
-        if unsubmitted:
-            error = not_applied(error)
+        if submitted is not None:
+            error = with_outcome(error, submitted=submitted)
         if request_id is UNSET:
             return refuse(None, error) if error.data.code == "invalid_request" else None
         return refuse(request_id, error)

@@ -4,7 +4,7 @@ The peer gets a code and a safe sentence, the log gets the rest.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -12,6 +12,8 @@ from structlog.typing import FilteringBoundLogger
 from ctxd.errors import CtxdError
 from ctxd_protocol.errors import ERRORS, ErrorData, ErrorObject, Outcome
 from ctxd_protocol.jsonrpc import error_object
+
+_OF_THE_STORE: Final = frozenset({"corrupt", "data_loss", "internal_error"})
 
 
 class MalformedParams(Exception):
@@ -47,11 +49,16 @@ def catch_strays(log: FilteringBoundLogger) -> None:
     asyncio.get_running_loop().set_exception_handler(told)
 
 
-def not_applied(error: ErrorObject) -> ErrorObject:
-    """``error`` of a write that was never submitted, which says so if it may be sent again."""
-    if error.data.outcome is not None or not error.data.retryable:
+def with_outcome(error: ErrorObject, *, submitted: bool) -> ErrorObject:
+    """Return ``error`` of a write with its outcome: unknown once it was ``submitted``.
+
+    Otherwise it was not applied, as is stated of errors that do not follow from the parameters alone.
+    """
+    data = error.data
+    if data.outcome is not None or not (submitted or data.retryable or data.code in _OF_THE_STORE):
         return error
-    return msgspec.structs.replace(error, data=msgspec.structs.replace(error.data, outcome="not_applied"))
+    outcome: Outcome = "unknown" if submitted else "not_applied"
+    return msgspec.structs.replace(error, data=msgspec.structs.replace(data, outcome=outcome))
 
 
 def params_error(exc: msgspec.DecodeError | UnicodeDecodeError | TypeError) -> CtxdError:

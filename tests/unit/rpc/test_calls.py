@@ -284,7 +284,7 @@ async def test_a_write_that_ends_after_its_client_left_disturbs_nothing(tmp_path
             assert "result" in await wire.call("context.current")
 
 
-@pytest.mark.parametrize("code", ["store_failed", "draining"])
+@pytest.mark.parametrize("code", ["store_failed", "draining", "corrupt"])
 @pytest.mark.parametrize("suspends", [True, False])
 async def test_a_write_that_is_refused_before_it_was_submitted_says_that_it_was_not_applied(tmp_path, code, suspends):
     async def refuse(caller, params, *call):
@@ -302,7 +302,7 @@ async def test_a_write_that_is_refused_before_it_was_submitted_says_that_it_was_
 
 
 @pytest.mark.parametrize("suspends", [True, False])
-async def test_a_write_that_fails_after_it_was_submitted_does_not_say_that_it_was_not_applied(tmp_path, suspends):
+async def test_a_write_that_fails_after_it_was_submitted_says_that_its_outcome_is_unknown(tmp_path, suspends):
     async def fail(caller, params, call):
         call.submitted = True
         if suspends:
@@ -311,7 +311,7 @@ async def test_a_write_that_fails_after_it_was_submitted_does_not_say_that_it_wa
 
     async with serving(tmp_path, {"session.append": fail}) as server, server.connected() as wire:
         await wire.send(APPEND)
-        assert "outcome" not in data(await wire.answer())
+        assert data(await wire.answer())["outcome"] == "unknown"
 
 
 async def test_a_handler_may_enter_scopes_and_locks_before_it_first_suspends(tmp_path):
