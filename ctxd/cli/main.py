@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "current": "ctxd.cli.current:current",
     "sandbox": "ctxd.cli.sandbox:sandbox",
     "install": "ctxd.cli.install:install_group",
+    "transcript": "ctxd.cli.transcript:transcript",
     "rpc": "ctxd.cli.rpc:rpc",
     "scan": "ctxd.cli.scan:scan",
     "purge": "ctxd.cli.scan:purge",

@@ -10,8 +10,8 @@ import click
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.formatting import age, count, moment
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_argument
+from ctxd.cli.markdown import markdown
 from ctxd.cli.resolve import session_id
-from ctxd.cli.transcript import markdown
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
 from ctxd.screen import cell

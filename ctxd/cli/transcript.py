@@ -1,90 +1,96 @@
-"""An exported session as Markdown. Pure: record by record, so that no session is too long.
+"""``ctx transcript``: the events of a transcript file that a harness wrote."""
 
-What was said stands between fences that are longer than any within it: nothing in it can pass for the transcript's own.
-"""
-
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
-from ctxd.cli.formatting import moment
+import click
+import msgspec
+
+from ctxd.cli.exit_codes import FAILURE, USAGE
+from ctxd.cli.formatting import count, moment
+from ctxd.cli.invocation import Invocation, common
+from ctxd.command_line import Command, Stop
 from ctxd.screen import cell
+from ctxd.transcripts.files import UnknownFormat, read
+from ctxd.transcripts.records import Entry, total_usage
+from ctxd_protocol.events import Event
 
-Record = Mapping[str, Any]
-
-_TICKS: Final = re.compile("`+")
-
-
-def markdown(records: Iterable[Record]) -> Iterator[str]:
-    """The transcript of ``records``, in parts that end with a line feed."""
-    turn: object = None
-    knows = False
-    for record in records:
-        kind = record["record"]
-        if kind == "message" and record["turn"] != turn:
-            turn = record["turn"]
-            yield f"\n## Turn {turn}\n"
-        elif kind in ("file", "toolcall") and "turn" not in record and not knows:
-            knows = True
-            yield "\n## What else the session knows\n\n"
-        yield _PARTS.get(kind, _other)(record)
+_TEXT_CHARS: Final = 200
 
 
-def _session(record: Record) -> str:
-    lines = [f"# Session {cell(record['session'])}", ""]
-    lines += [f"- {name}: {cell(str(record[name]))}" for name in ("agent", "state", "workdir", "turn_count")]
-    lines += [f"- {name}: {moment(record[name])}" for name in ("created_at", "updated_at")]
-    lines += [f"- label {_code(key)}: {_code(value)}" for key, value in record["labels"].items()]
-    return "\n".join(lines) + "\n"
+@click.command(
+    cls=Command,
+    examples="ctx transcript ~/.claude/projects/-srv-app/0b1c….jsonl\nctx transcript rollout.jsonl --summary\n"
+    "ctx transcript session.jsonl --json | jq 'select(.event == \"prompt\").text'",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--summary", is_flag=True, help="Only the format, the number of events of each kind, and the tokens.")
+@common
+def transcript(run: Invocation, file: Path, summary: bool) -> None:
+    """Show the events of a session of Claude Code, codex, pi or opencode, from FILE, which is only read.
+
+    FILE may also hold the headless output of a harness. With --json, one event a line. No daemon is needed.
+    """
+    try:
+        format, entries = read(file)
+        if summary:
+            _summary(run, format, entries)
+        else:
+            for entry in entries:
+                _show(run, entry)
+    except UnknownFormat as error:
+        raise Stop(USAGE, str(error), symbol="unknown_format") from None
+    except (OSError, ValueError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Stop(FAILURE, f"cannot read {file}: {reason}", symbol="unreadable") from None
 
 
-def _system_prompt(record: Record) -> str:
-    return f"\n## System prompt\n\n{_fenced(record['content'])}" if record.get("content") else ""
+def _show(run: Invocation, entry: Entry) -> None:
+    event = entry.event
+    if run.screen.as_json:
+        run.screen.record({"line": entry.line, **msgspec.to_builtins(event)})
+        return
+    at = moment(event.at) if event.at is not None else ""
+    text = " ".join(_text(event).split())[:_TEXT_CHARS]
+    side = "  (sub-agent)" if event.sidechain is not None else ""
+    run.screen.line(run.screen.clipped(f"{at:<24}  {_kind(event):<11}  {cell(text)}{side}"))
 
 
-def _message(record: Record) -> str:
-    if record.get("toolcall") and not record.get("content"):
-        return f"\n### result of {_code(record['toolcall'])}\n"
-    return f"\n### {cell(record['role'])}\n\n{_fenced(record.get('content') or '')}"
+def _summary(run: Invocation, format: str, entries: Iterator[Entry]) -> None:
+    kinds: Counter[str] = Counter()
+
+    def counting() -> Iterator[Entry]:
+        for entry in entries:
+            kinds[_kind(entry.event)] += 1
+            yield entry
+
+    usage = total_usage(counting())
+    if run.screen.as_json:
+        run.screen.document({"format": format, "events": kinds, "usage": usage})
+        return
+    run.screen.line(f"format       {format}")
+    for kind, number in kinds.most_common():
+        run.screen.line(f"{kind:<11}  {count(number)}")
+    cached = f"{count(usage.cache_read)} read from and {count(usage.cache_write)} written to the cache"
+    run.screen.line(f"tokens       {count(usage.input)} input, {count(usage.output)} output, {cached}")
 
 
-def _toolcall(record: Record) -> str:
-    head = f"\n### tool call {_code(record.get('tool', ''))}, {record.get('status', record['state'])}\n"
-    args = record.get("args")
-    said = [head, _code(record["object"]), "\n"]
-    if args is not None:
-        said += ["\n", _fenced(json.dumps(args, ensure_ascii=False, indent=1), "json")]
-    said += ["\n", _fenced(record["content"]) if record["content"] is not None else f"({record['state']})\n"]
-    return "".join(said)
+def _kind(event: Event) -> str:
+    return str(event.__struct_config__.tag)
 
 
-def _file(record: Record) -> str:
-    pinned = ", pinned" if record["pinned"] else ""
-    return (
-        f"- {_code(record['path'])}: {record['state']}, {record['level']}{pinned}, {record['char_count']} characters\n"
-    )
-
-
-def _other(record: Record) -> str:
-    return f"- {_code(record.get('object', ''))}: {cell(str(record.get('state', '')))}\n"
-
-
-def _fenced(text: str, kind: str = "text") -> str:
-    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
-    return f"{fence}{kind}\n{text}{'' if text.endswith(chr(10)) else chr(10)}{fence}\n"
-
-
-def _code(text: object) -> str:
-    shown = cell(str(text))
-    ticks = "`" * (1 + max(map(len, _TICKS.findall(shown)), default=0))
-    return f"{ticks} {shown} {ticks}" if "`" in shown else f"`{shown}`"
-
-
-_PARTS: Final = {
-    "session": _session,
-    "system_prompt": _system_prompt,
-    "message": _message,
-    "toolcall": _toolcall,
-    "file": _file,
-}
+def _text(event: Any) -> str:  # noqa: ANN401 - an event of any kind
+    match _kind(event):
+        case "tool_call":
+            return f"{event.tool} {event.args}"
+        case "compaction":
+            return str(event.summary)
+        case "opaque":
+            return f"[{event.kind}]"
+        case "system":
+            return f"[{event.kind}] {event.text}"
+        case _:
+            return str(event.text)

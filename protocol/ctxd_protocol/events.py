@@ -120,10 +120,14 @@ class CompactionEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class OpaqueEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="opaque"):
-    """Entry of a kind that no other event describes, kept as it came in ``data``; ``kind`` is the source's word."""
+    """Entry of a kind that no other event describes, kept as it came in ``data``; ``kind`` is the source's word.
+
+    ``usage``: token counts that the source records in an entry of their own.
+    """
 
     kind: str | None = None
     data: Any = None
+    usage: Usage | None = None
 
 
 Event = (

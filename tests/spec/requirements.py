@@ -198,6 +198,7 @@ CLI-8 | `ctx top` shows calls, writes, queues, followed files and the busiest sa
 CLI-10 | Without a session named, a command takes `$CTXD_SESSION`, the only open session, or the one whose working directory contains the current directory. | ctxd
 CLI-11 | Times are written as people write them: `now`, `yesterday 13:44`, `2 hours ago`, a date, or milliseconds since 1970. | ctxd
 CLI-12 | The shell completes ids and paths from the daemon; a daemon that does not answer within 200 ms delays nothing. | ctxd
+CLI-13 | `ctx transcript` reads files of Claude Code, codex, pi and opencode, and their headless output, as typed events; every record becomes at least one, and the file is not changed. | ctxd
 CLI-9 | `ctx doctor` looks at the running daemon's limits, at what it follows, at the sockets and mounts of its sandboxes, and starts a real sandbox to see that one is answered inside. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends what is safe to resend, with the same `op_id`. | ctxd

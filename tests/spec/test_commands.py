@@ -79,6 +79,7 @@ USES = {
     "sandbox release": "{sandbox}",
     "install git": "--repo {repo}",
     "tracker ls": "",
+    "transcript": "{transcript}",
     "rpc": "daemon.status",
     "scan": "-s {s}",
     "doctor": "",
@@ -90,7 +91,7 @@ USES = {
     "session close": "{s}",
 }
 
-STREAMS = {"session export"}
+STREAMS = {"session export", "transcript"}
 """Commands that answer with one document for each thing that they tell of."""
 
 
@@ -107,7 +108,10 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
     repo = tree / "repo"
     subprocess.run(["git", "init", "-q", repo], check=True)
     sandbox = client.sandbox_register([lived.id], grants=()).sandbox.sandbox
+    transcript = tree / "session.jsonl"
+    transcript.write_text('{"type": "user", "sessionId": "S", "message": {"content": "hi"}}\n')
     names = {
+        "transcript": str(transcript),
         "repo": str(repo),
         "sandbox": sandbox,
         "s": lived.id,

@@ -1,6 +1,7 @@
 """The commands against the daemon as it is: what they print for people, and which JSON for programs."""
 
 import io
+import json
 import re
 
 import msgspec
@@ -388,3 +389,22 @@ def test_completion_offers_nothing_when_no_daemon_answers(daemon, tmp_path):
     assert offered(str(tmp_path / "none.sock"), "ctx session show ") == []
     daemon.script["session.list"] = lambda seen: HOLD
     assert offered(daemon.path, "ctx session show ") == []
+
+
+def test_a_transcript_is_shown_without_a_daemon(ctx, tmp_path):
+    file = tmp_path / "rollout.jsonl"
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi \x1b[2J"}]}
+    file.write_text(json.dumps({"type": "response_item", "payload": item}) + "\n")
+    assert ctx("transcript", str(file)).out.split() == ["prompt", "hi", "\\x1b[2J"]
+    assert json.loads(ctx("transcript", str(file), "--json").out) == {
+        "event": "prompt",
+        "line": 1,
+        "text": "hi \x1b[2J",
+    }
+    summary = ctx("transcript", str(file), "--summary", "--json").json
+    assert (summary["format"], summary["events"]) == ("codex", {"prompt": 1})
+    assert ctx("transcript", str(tmp_path)).err == f"ctx: cannot read {tmp_path}: Is a directory\n"
+    file.write_text("{}\n")
+    ran = ctx("transcript", str(file))
+    assert (ran.code, ran.out) == (2, "")
+    assert "not a transcript of Claude Code, codex, pi or opencode" in ran.err

@@ -1,0 +1,90 @@
+"""An exported session as Markdown. Pure: record by record, so that no session is too long.
+
+What was said stands between fences that are longer than any within it: nothing in it can pass for the transcript's own.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from ctxd.cli.formatting import moment
+from ctxd.screen import cell
+
+Record = Mapping[str, Any]
+
+_TICKS: Final = re.compile("`+")
+
+
+def markdown(records: Iterable[Record]) -> Iterator[str]:
+    """The transcript of ``records``, in parts that end with a line feed."""
+    turn: object = None
+    knows = False
+    for record in records:
+        kind = record["record"]
+        if kind == "message" and record["turn"] != turn:
+            turn = record["turn"]
+            yield f"\n## Turn {turn}\n"
+        elif kind in ("file", "toolcall") and "turn" not in record and not knows:
+            knows = True
+            yield "\n## What else the session knows\n\n"
+        yield _PARTS.get(kind, _other)(record)
+
+
+def _session(record: Record) -> str:
+    lines = [f"# Session {cell(record['session'])}", ""]
+    lines += [f"- {name}: {cell(str(record[name]))}" for name in ("agent", "state", "workdir", "turn_count")]
+    lines += [f"- {name}: {moment(record[name])}" for name in ("created_at", "updated_at")]
+    lines += [f"- label {_code(key)}: {_code(value)}" for key, value in record["labels"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _system_prompt(record: Record) -> str:
+    return f"\n## System prompt\n\n{_fenced(record['content'])}" if record.get("content") else ""
+
+
+def _message(record: Record) -> str:
+    if record.get("toolcall") and not record.get("content"):
+        return f"\n### result of {_code(record['toolcall'])}\n"
+    return f"\n### {cell(record['role'])}\n\n{_fenced(record.get('content') or '')}"
+
+
+def _toolcall(record: Record) -> str:
+    head = f"\n### tool call {_code(record.get('tool', ''))}, {record.get('status', record['state'])}\n"
+    args = record.get("args")
+    said = [head, _code(record["object"]), "\n"]
+    if args is not None:
+        said += ["\n", _fenced(json.dumps(args, ensure_ascii=False, indent=1), "json")]
+    said += ["\n", _fenced(record["content"]) if record["content"] is not None else f"({record['state']})\n"]
+    return "".join(said)
+
+
+def _file(record: Record) -> str:
+    pinned = ", pinned" if record["pinned"] else ""
+    return (
+        f"- {_code(record['path'])}: {record['state']}, {record['level']}{pinned}, {record['char_count']} characters\n"
+    )
+
+
+def _other(record: Record) -> str:
+    return f"- {_code(record.get('object', ''))}: {cell(str(record.get('state', '')))}\n"
+
+
+def _fenced(text: str, kind: str = "text") -> str:
+    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
+    return f"{fence}{kind}\n{text}{'' if text.endswith(chr(10)) else chr(10)}{fence}\n"
+
+
+def _code(text: object) -> str:
+    shown = cell(str(text))
+    ticks = "`" * (1 + max(map(len, _TICKS.findall(shown)), default=0))
+    return f"{ticks} {shown} {ticks}" if "`" in shown else f"`{shown}`"
+
+
+_PARTS: Final = {
+    "session": _session,
+    "system_prompt": _system_prompt,
+    "message": _message,
+    "toolcall": _toolcall,
+    "file": _file,
+}

@@ -1,0 +1,240 @@
+"""Claude Code: session files (JSONL) and the headless output of ``--output-format stream-json``.
+
+Both hold messages of the Anthropic API. One API message is split over several lines with equal ``message.id``, each
+with the usage of the whole message. The format is internal to the harness and changes often.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from ctxd.transcripts.records import (
+    Entry,
+    Line,
+    Record,
+    attachment_of,
+    damaged,
+    milliseconds,
+    opaque,
+    record_of,
+    records_of,
+    rest,
+    text_of,
+    usage_of,
+)
+from ctxd_protocol.events import (
+    Attachment,
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+_WRAPPER: Final = re.compile(
+    r"\s*<(command-name|command-message|command-args|local-command-stdout|local-command-stderr|local-command-caveat|"
+    r"bash-input|bash-stdout|bash-stderr|task-notification|teammate-message|system-reminder|user-prompt-submit-hook|"
+    r"user-memory-input)\b"
+)
+"""Start of a user record that the harness wrote: its first element names the kind."""
+
+_INTERRUPTED: Final = "[Request interrupted by user"
+_ENVELOPE: Final = ("type", "uuid", "parentUuid", "timestamp", "message", "agentId", "isSidechain")
+_MESSAGE: Final = ("id", "role", "type", "model", "content", "usage", "stop_reason")
+
+
+def read_session(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of a session file, in file order. The file holds a tree: ``parent`` is an event's parent."""
+    reader = _Reader()
+    for line in found:
+        if line.record is None:
+            yield damaged(line)
+        else:
+            yield from (Entry(line.number, event) for event in reader.events(line.record))
+
+
+def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of headless output. Partial messages are opaque: the whole message follows them."""
+    return read_session(found)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._tokens_before: int | None = None
+
+    def events(self, record: Record) -> list[Event]:
+        match record.get("type"):
+            case "assistant":
+                return _response(record)
+            case "user":
+                return self._user(record)
+            case "system":
+                return [self._system(record)]
+            case kind if isinstance(kind, str):
+                return [opaque(kind, record, **_place(record))]
+            case _:
+                return [opaque("untyped", record)]
+
+    def _user(self, record: Record) -> list[Event]:
+        message, place = record_of(record.get("message")), _place(record)
+        meta = rest(record, *_ENVELOPE)
+        content = message.get("content")
+        if isinstance(content, str):
+            return [self._text(record, content, (), place, meta)]
+        events: list[Event] = []
+        texts: list[str] = []
+        attachments: list[Attachment] = []
+        for block in content if isinstance(content, list) else ():
+            match block:
+                case {"type": "tool_result"}:
+                    events.append(_result(block, place, meta if not events else None))
+                case {"type": "text"}:
+                    texts.append(text_of(block.get("text")))
+                case {"type": "image" | "document"}:
+                    attachments.append(_attachment(block))
+                case str():
+                    texts.append(block)
+                case _:
+                    events.append(OpaqueEvent(kind=_kind(block), data=block, **place))
+        if texts or attachments:
+            beside = meta if not events else None
+            events.append(self._text(record, "\n".join(texts), tuple(attachments), place, beside))
+        return events or [opaque("user", record, **place)]
+
+    def _text(
+        self,
+        record: Record,
+        text: str,
+        attachments: tuple[Attachment, ...],
+        place: dict[str, Any],
+        meta: dict[str, Any] | None,
+    ) -> Event:
+        if record.get("isCompactSummary"):
+            before, self._tokens_before = self._tokens_before, None
+            return CompactionEvent(summary=text, tokens_before=before, meta=meta, **place)
+        if record.get("isMeta") or record.get("isSynthetic"):
+            return SystemEvent(text=text, kind="meta", meta=meta, **place)
+        if wrapper := _WRAPPER.match(text):
+            return SystemEvent(text=text, kind=wrapper[1], meta=meta, **place)
+        if text.startswith(_INTERRUPTED):
+            return SystemEvent(text=text, kind="interrupted", meta=meta, **place)
+        return PromptEvent(text=text, attachments=attachments, meta=meta, **place)
+
+    def _system(self, record: Record) -> Event:
+        kind, place = text_of(record.get("subtype")) or "system", _place(record)
+        meta = rest(record, *_ENVELOPE, "content", "subtype")
+        if kind != "compact_boundary":
+            return SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
+        found = record_of(record.get("compactMetadata") or record.get("compact_metadata"))
+        tokens = found.get("preTokens", found.get("pre_tokens"))
+        self._tokens_before = tokens if isinstance(tokens, int) else None
+        if "uuid" in record and "sessionId" in record:
+            # In a session file the summary is the next user record.
+            return SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
+        return CompactionEvent(tokens_before=self._tokens_before, meta=meta, **place)
+
+
+def _response(record: Record) -> list[Event]:
+    message, place = record_of(record.get("message")), _place(record)
+    place["message"] = text_of(message.get("id")) or place["message"]
+    beside = rest(record, *_ENVELOPE) or {}
+    if unread := rest(message, *_MESSAGE):
+        beside["message"] = unread
+    billed: dict[str, Any] = {
+        "model": text_of(message.get("model")) or None,
+        "usage": usage_of(
+            message.get("usage"),
+            input="input_tokens",
+            output="output_tokens",
+            cache_read="cache_read_input_tokens",
+            cache_write="cache_creation_input_tokens",
+        ),
+    }
+    stop = text_of(message.get("stop_reason")) or None
+    content = message.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    events: list[Event] = []
+    for block in blocks if isinstance(blocks, list) else ():
+        common = {**place, "meta": beside or None} if not events else place
+        events.append(_block(block, common, billed, stop))
+    return events or [opaque("assistant", record, **place)]
+
+
+def _block(
+    block: Any,  # noqa: ANN401 - any JSON value
+    common: dict[str, Any],
+    billed: dict[str, Any],
+    stop: str | None,
+) -> Event:
+    match block:
+        case {"type": "text"}:
+            return ResponseEvent(text=text_of(block.get("text")), stop_reason=stop, **billed, **common)
+        case {"type": "thinking"}:
+            signature = text_of(block.get("signature")) or None
+            return ThinkingEvent(text=text_of(block.get("thinking")), signature=signature, **billed, **common)
+        case {"type": "redacted_thinking"}:
+            return ThinkingEvent(encrypted=text_of(block.get("data")), **billed, **common)
+        case {"type": "tool_use" | "server_tool_use" | "mcp_tool_use", "id": str(call), "name": str(tool)}:
+            return ToolCallEvent(call=call, tool=tool, args=block.get("input"), **billed, **common)
+        case {"type": str(kind), "tool_use_id": str()} if kind.endswith("tool_result"):
+            # The result of a tool that the provider ran.
+            return _result(block, {name: value for name, value in common.items() if name != "meta"}, common.get("meta"))
+        case {"type": "image" | "document"}:
+            return ResponseEvent(attachments=(_attachment(block),), stop_reason=stop, **billed, **common)
+        case _:
+            return OpaqueEvent(kind=_kind(block), data=block, **common)
+
+
+def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -> ToolResultEvent:
+    content = block.get("content")
+    texts, attachments, unread = [], [], []
+    if isinstance(content, str):
+        texts.append(content)
+    for item in records_of(content):
+        match item.get("type"):
+            case "text":
+                texts.append(text_of(item.get("text")))
+            case "image" | "document":
+                attachments.append(_attachment(item))
+            case _:
+                unread.append(item)
+    beside = dict(meta or {})
+    if isinstance(content, dict):
+        unread.append(content)
+    if unread:
+        beside["content"] = unread
+    return ToolResultEvent(
+        call=text_of(block.get("tool_use_id")) or None,
+        text="\n".join(texts),
+        attachments=tuple(attachments),
+        is_error=bool(block.get("is_error")),
+        meta=beside or None,
+        **place,
+    )
+
+
+def _attachment(block: Record) -> Attachment:
+    source = record_of(block.get("source"))
+    media_type = text_of(source.get("media_type")) or "application/octet-stream"
+    name = text_of(block.get("title")) or None
+    return attachment_of(media_type, source.get("data") or source.get("url") or source.get("file_id"), name)
+
+
+def _place(record: Record) -> dict[str, Any]:
+    """Return the fields that every event has. In headless output a sub-agent is named by the call that started it."""
+    sidechain = text_of(record.get("agentId")) or text_of(record.get("parent_tool_use_id"))
+    return {
+        "id": text_of(record.get("uuid")) or None,
+        "parent": text_of(record.get("parentUuid")) or None,
+        "message": None,
+        "at": milliseconds(record.get("timestamp")),
+        "sidechain": sidechain or ("sidechain" if record.get("isSidechain") else None),
+    }
+
+
+def _kind(block: object) -> str:
+    return text_of(record_of(block).get("type")) or "untyped"

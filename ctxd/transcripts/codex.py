@@ -1,0 +1,259 @@
+"""codex: rollout files (JSONL), and the headless output of ``codex exec --json``.
+
+A rollout records each text twice: as a ``response_item``, which the model sees, and as an ``event_msg`` for the user
+interface. The items are the conversation; of the messages only the token counts are more than a copy.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from ctxd.transcripts.records import (
+    Entry,
+    Line,
+    Record,
+    attachment_of,
+    damaged,
+    milliseconds,
+    opaque,
+    record_of,
+    records_of,
+    rest,
+    text_of,
+    usage_of,
+)
+from ctxd_protocol.events import (
+    Attachment,
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    Usage,
+)
+
+_WRAPPER: Final = re.compile(
+    r"\s*(?:<(environment_context|permissions instructions|user_instructions|recommended_plugins|turn_aborted|"
+    r"send_user_message_question_reply|user_action|skill|user_shell_command|subagent_notification|INSTRUCTIONS)\b"
+    r"|# (AGENTS\.md instructions))"
+)
+"""Start of a user message that the harness wrote. Texts about mentioned files end with the user's own request."""
+
+_ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
+_BARE_ITEMS: Final = frozenset(
+    {"message", "reasoning", "function_call", "function_call_output", "local_shell_call", "custom_tool_call"}
+)
+
+
+def read_rollout(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of a rollout file, in file order. Tokens are on the opaque ``token_count`` events."""
+    reader = _Rollout()
+    for line in found:
+        if line.record is None:
+            yield damaged(line)
+        else:
+            yield from (Entry(line.number, event) for event in reader.events(line.record))
+
+
+def read_exec(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of headless output. Items that are not completed are opaque: the completed one follows."""
+    for line in found:
+        if line.record is None:
+            yield damaged(line)
+        else:
+            yield from (Entry(line.number, event) for event in _exec_events(line.record))
+
+
+class _Rollout:
+    def __init__(self) -> None:
+        self._model: str | None = None
+        self._total = Usage()
+
+    def events(self, record: Record) -> list[Event]:
+        at, payload = milliseconds(record.get("timestamp")), record_of(record.get("payload"))
+        match record.get("type"):
+            case "response_item":
+                return [self._item(payload, at)]
+            case "session_meta":
+                instructions = record_of(payload.get("base_instructions")).get("text", payload.get("instructions"))
+                meta = rest(payload, "base_instructions", "instructions")
+                return [SystemEvent(text=text_of(instructions), kind="session_meta", at=at, meta=meta)]
+            case "turn_context":
+                self._model = text_of(payload.get("model")) or self._model
+                return [OpaqueEvent(kind="turn_context", data=payload, at=at)]
+            case "compacted":
+                return [CompactionEvent(summary=text_of(payload.get("message")), at=at, meta=rest(payload, "message"))]
+            case "event_msg":
+                return [self._message(payload, at)]
+            case kind if kind in _BARE_ITEMS:
+                return [self._item(record, at)]  # rollouts before September 2025
+            case kind:
+                return [opaque(text_of(kind) or "untyped", record, at=at)]
+
+    def _message(self, payload: Record, at: int | None) -> OpaqueEvent:
+        kind = text_of(payload.get("type"))
+        usage = self._billed(payload) if kind == "token_count" else None
+        return OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
+
+    def _billed(self, payload: Record) -> Usage | None:
+        """Return the tokens since the last count. Counts are totals; one that decreases starts anew."""
+        total = _usage(record_of(payload.get("info")).get("total_token_usage"))
+        if total is None:
+            return None
+        before, self._total = self._total, total
+        if total.input + total.cache_read < before.input + before.cache_read or total.output < before.output:
+            before = Usage()
+        return Usage(
+            input=max(0, total.input - before.input),
+            output=total.output - before.output,
+            cache_read=max(0, total.cache_read - before.cache_read),
+        )
+
+    def _item(self, item: Record, at: int | None) -> Event:
+        common: dict[str, Any] = {"id": text_of(item.get("id")) or None, "at": at, "meta": rest(item, *_ITEM_FIELDS)}
+        call = text_of(item.get("call_id")) or text_of(item.get("id"))
+        match item.get("type"):
+            case "message":
+                return self._said(item, common)
+            case "reasoning":
+                return self._thinking(item, common)
+            case "function_call":
+                args = _arguments(item.get("arguments"))
+                tool = text_of(item.get("name"))
+                return ToolCallEvent(call=call, tool=tool, args=args, model=self._model, **common)
+            case "custom_tool_call":
+                tool = text_of(item.get("name"))
+                return ToolCallEvent(call=call, tool=tool, args=item.get("input"), model=self._model, **common)
+            case "local_shell_call" | "web_search_call" | "tool_search_call" | "image_generation_call" as kind:
+                common["meta"] = rest(item, "type", "id", "call_id", "action", "arguments")
+                args = item.get("action", item.get("arguments"))
+                tool = kind.removesuffix("_call")
+                return ToolCallEvent(call=call, tool=tool, args=args, model=self._model, **common)
+            case str(kind) if kind.endswith("_output"):
+                return _output(item, call, common)
+            case kind:
+                return OpaqueEvent(kind=text_of(kind) or "untyped", data=dict(item), id=common["id"], at=at)
+
+    def _said(self, item: Record, common: dict[str, Any]) -> Event:
+        text, attachments = _content(item.get("content"))
+        match item.get("role"):
+            case "user":
+                if wrapper := _WRAPPER.match(text):
+                    return SystemEvent(text=text, kind=wrapper[1] or wrapper[2], **common)
+                return PromptEvent(text=text, attachments=attachments, **common)
+            case "assistant":
+                return ResponseEvent(text=text, attachments=attachments, model=self._model, **common)
+            case role:
+                return SystemEvent(text=text, kind=text_of(role) or None, **common)
+
+    def _thinking(self, item: Record, common: dict[str, Any]) -> ThinkingEvent:
+        common["meta"] = rest(item, "type", "id", "summary", "content", "encrypted_content")
+        parts = [*records_of(item.get("summary")), *records_of(item.get("content"))]
+        text = "\n\n".join(text_of(part.get("text")) for part in parts)
+        encrypted = text_of(item.get("encrypted_content")) or None
+        return ThinkingEvent(text=text, encrypted=encrypted, model=self._model, **common)
+
+
+def _output(item: Record, call: str, common: dict[str, Any]) -> ToolResultEvent:
+    output, failed = item.get("output"), False
+    if isinstance(output, dict):
+        failed = output.get("success") is False
+        output = output.get("content")
+    text, attachments = (output, ()) if isinstance(output, str) else _content(output)
+    if output is None and (more := rest(item, "type", "id", "call_id")):
+        text = json.dumps(more, ensure_ascii=False)
+    return ToolResultEvent(call=call or None, text=text, attachments=attachments, is_error=failed, **common)
+
+
+def _content(content: object) -> tuple[str, tuple[Attachment, ...]]:
+    if isinstance(content, str):
+        return content, ()
+    texts, attachments = [], []
+    for part in records_of(content):
+        if "image_url" in part or "file_data" in part:
+            source = part.get("image_url") or part.get("file_data")
+            attachments.append(attachment_of("image/*", source, text_of(part.get("filename")) or None))
+        else:
+            texts.append(text_of(part.get("text")))
+    return "\n".join(texts), tuple(attachments)
+
+
+def _arguments(text: object) -> Any:  # noqa: ANN401 - any JSON value
+    if not isinstance(text, str):
+        return text
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return found if isinstance(found, dict) else text
+
+
+def _usage(found: object) -> Usage | None:
+    usage = usage_of(found, input="input_tokens", output="output_tokens", cache_read="cached_input_tokens")
+    if usage is None:
+        return None
+    # codex counts cached tokens as input too.
+    return Usage(input=max(0, usage.input - usage.cache_read), output=usage.output, cache_read=usage.cache_read)
+
+
+# --- codex exec --json ---
+
+
+def _exec_events(record: Record) -> list[Event]:
+    kind = text_of(record.get("type")) or "untyped"
+    match kind:
+        case "item.completed":
+            return _completed(record_of(record.get("item")))
+        case "turn.completed":
+            return [opaque(kind, record, usage=_usage(record.get("usage")))]
+        case "turn.failed" | "error":
+            message = record_of(record.get("error")).get("message", record.get("message"))
+            return [SystemEvent(text=text_of(message), kind=kind, meta=rest(record, "type", "message"))]
+        case _:
+            return [opaque(kind, record)]
+
+
+def _completed(item: Record) -> list[Event]:
+    id = text_of(item.get("id")) or None
+    failed = item.get("status") == "failed" or item.get("exit_code") not in (0, None)
+    match item.get("type"):
+        case "agent_message":
+            return [ResponseEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
+        case "reasoning":
+            return [ThinkingEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
+        case "error":
+            return [SystemEvent(id=id, text=text_of(item.get("message")), kind="error", meta=rest(item, "id", "type"))]
+        case "command_execution":
+            args = {"command": item.get("command")}
+            return _ran(item, id, "command_execution", args, text_of(item.get("aggregated_output")), failed)
+        case "file_change":
+            return _ran(item, id, "file_change", {"changes": item.get("changes")}, "", failed)
+        case "mcp_tool_call":
+            text, attachments = _content(record_of(item.get("result")).get("content"))
+            text = text or text_of(record_of(item.get("error")).get("message"))
+            tool = f"{text_of(item.get('server'))}.{text_of(item.get('tool'))}"
+            return _ran(item, id, tool, item.get("arguments"), text, failed or bool(item.get("error")), attachments)
+        case "web_search":
+            return _ran(item, id, "web_search", {"query": item.get("query")}, "", failed)
+        case kind:
+            return [OpaqueEvent(id=id, kind=text_of(kind) or "untyped", data=dict(item))]
+
+
+def _ran(
+    item: Record,
+    id: str | None,
+    tool: str,
+    args: object,
+    output: str,
+    failed: bool,
+    attachments: tuple[Attachment, ...] = (),
+) -> list[Event]:
+    call = id or tool
+    meta = rest(item, "id", "type", "command", "changes", "arguments", "query", "aggregated_output")
+    result = ToolResultEvent(id=id, call=call, text=output, attachments=attachments, is_error=failed, meta=meta)
+    return [ToolCallEvent(id=id, call=call, tool=tool, args=args), result]

@@ -1,0 +1,171 @@
+"""pi: session files (JSONL, versions 1 to 3), and the headless output of ``--mode json``.
+
+A session file is a tree of entries; the current leaf is the last entry of the file, whatever its type.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from ctxd.transcripts.records import (
+    Entry,
+    Line,
+    Record,
+    attachment_of,
+    damaged,
+    milliseconds,
+    opaque,
+    record_of,
+    rest,
+    text_of,
+    usage_of,
+)
+from ctxd_protocol.events import (
+    Attachment,
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+_ENTRY: Final = ("type", "id", "parentId", "timestamp", "message")
+
+
+def read_session(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of a session file, in file order; ``parent`` is an event's parent in the tree."""
+    for line in found:
+        if line.record is None:
+            yield damaged(line)
+        else:
+            yield from (Entry(line.number, event) for event in _entry_events(line.record))
+
+
+def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of headless output. Only ``message_end`` holds whole messages; the rest repeats them."""
+    for line in found:
+        if line.record is None:
+            yield damaged(line)
+            continue
+        match line.record.get("type"):
+            case "message_end":
+                events = _message_events(record_of(line.record.get("message")), {"message": f"line {line.number}"})
+            case "auto_compaction_end" if isinstance(line.record.get("result"), dict):
+                events = [_compaction(record_of(line.record["result"]), {})]
+            case kind:
+                events = [opaque(text_of(kind) or "untyped", line.record)]
+        yield from (Entry(line.number, event) for event in events)
+
+
+def _entry_events(record: Record) -> list[Event]:
+    id = text_of(record.get("id")) or None
+    place: dict[str, Any] = {
+        "id": id,
+        "parent": text_of(record.get("parentId")) or None,
+        "at": milliseconds(record.get("timestamp")),
+    }
+    match record.get("type"):
+        case "message":
+            common = {**place, "message": id} if id else place
+            return _message_events(record_of(record.get("message")), common, rest(record, *_ENTRY))
+        case "compaction":
+            return [_compaction(record, place)]
+        case "branch_summary" | "custom_message" as kind:
+            text, _ = _content(record.get("summary", record.get("content")))
+            return [SystemEvent(text=text, kind=kind, meta=rest(record, *_ENTRY, "summary", "content"), **place)]
+        case kind:
+            return [opaque(text_of(kind) or "untyped", record, **place)]
+
+
+def _compaction(record: Record, place: dict[str, Any]) -> CompactionEvent:
+    tokens = record.get("tokensBefore")
+    return CompactionEvent(
+        summary=text_of(record.get("summary")),
+        kept_from=text_of(record.get("firstKeptEntryId")) or None,
+        tokens_before=tokens if isinstance(tokens, int) else None,
+        meta=rest(record, *_ENTRY, "summary", "tokensBefore"),
+        **place,
+    )
+
+
+def _message_events(message: Record, place: dict[str, Any], beside: dict[str, Any] | None = None) -> list[Event]:
+    place = {**place, "at": place.get("at") or milliseconds(message.get("timestamp"))}
+    text, attachments = _content(message.get("content"))
+    meta = {**(beside or {}), **(rest(message, "role", "content", "timestamp") or {})} or None
+    match message.get("role"):
+        case "user":
+            return [PromptEvent(text=text, attachments=attachments, meta=meta, **place)]
+        case "assistant":
+            return _response(message, place, beside)
+        case "toolResult":
+            return [
+                ToolResultEvent(
+                    call=text_of(message.get("toolCallId")) or None,
+                    text=text,
+                    attachments=attachments,
+                    is_error=bool(message.get("isError")),
+                    meta=meta,
+                    **place,
+                )
+            ]
+        case "system":
+            sections = record_of(message.get("sections"))
+            whole = "\n\n".join(filter(None, [text, *(text_of(section) for section in sections.values())]))
+            return [SystemEvent(text=whole, kind="system", meta=meta, **place)]
+        case "bashExecution":
+            return [SystemEvent(text=text_of(message.get("output")), kind="bashExecution", meta=meta, **place)]
+        case kind:
+            whole = text or text_of(message.get("summary"))
+            return [SystemEvent(text=whole, kind=text_of(kind) or None, meta=meta, **place)]
+
+
+def _response(message: Record, place: dict[str, Any], beside: dict[str, Any] | None) -> list[Event]:
+    billed: dict[str, Any] = {
+        "model": text_of(message.get("model")) or None,
+        "usage": usage_of(
+            message.get("usage"), input="input", output="output", cache_read="cacheRead", cache_write="cacheWrite"
+        ),
+    }
+    stop = text_of(message.get("stopReason")) or None
+    meta = {**(beside or {}), **(rest(message, "role", "content", "timestamp", "model", "stopReason") or {})} or None
+    content = message.get("content")
+    blocks: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": text_of(content)}]
+    if not blocks:
+        # A response without content: usually an error, which its metadata describes.
+        return [ResponseEvent(stop_reason=stop, meta=meta, **billed, **place)]
+    events: list[Event] = []
+    for block in blocks:
+        common = {**place, "meta": meta} if not events else place
+        match block:
+            case {"type": "text"}:
+                events.append(ResponseEvent(text=text_of(block.get("text")), stop_reason=stop, **billed, **common))
+            case {"type": "thinking"}:
+                signature = text_of(block.get("thinkingSignature")) or None
+                thought = text_of(block.get("thinking"))
+                events.append(ThinkingEvent(text=thought, signature=signature, **billed, **common))
+            case {"type": "toolCall", "id": str(call), "name": str(tool)}:
+                args = block.get("arguments")
+                events.append(ToolCallEvent(call=call, tool=tool, args=args, **billed, **common))
+            case _:
+                kind = text_of(record_of(block).get("type")) or "untyped"
+                events.append(OpaqueEvent(kind=kind, data=block, **common))
+    return events
+
+
+def _content(content: object) -> tuple[str, tuple[Attachment, ...]]:
+    if isinstance(content, str):
+        return content, ()
+    texts, attachments = [], []
+    for block in content if isinstance(content, list) else ():
+        match block:
+            case {"type": "text"}:
+                texts.append(text_of(block.get("text")))
+            case {"type": "image"}:
+                media_type = text_of(block.get("mimeType")) or "image/*"
+                attachments.append(attachment_of(media_type, block.get("data")))
+            case _:
+                pass
+    return "\n".join(texts), tuple(attachments)
