@@ -24,12 +24,12 @@ if TYPE_CHECKING:
         TooLarge,
         Unavailable,
     )
-    from ctxd_client.follow import Notices
+    from ctxd_client.notices import Notices
     from ctxd_client.sync import SyncClient, SyncSession, connect_sync
 
 _HOMES = {
     "ctxd_client.client": ("Client", "Session", "connect"),
-    "ctxd_client.follow": ("Notices",),
+    "ctxd_client.notices": ("Notices",),
     "ctxd_client.sync": ("SyncClient", "SyncSession", "connect_sync"),
     "ctxd_client.errors": (
         "CallFailed",

@@ -1,140 +1,190 @@
-"""The way to the daemon that outlives connections, as ``link`` is, but blocking.
+"""One blocking connection to the daemon: the synchronous counterpart of ``connection``.
 
-Owns which channel is in use, and whose turn it is: calls of other threads wait under their own deadline.
+A line goes out, lines come in until the answer is among them, one call at a time: calls of other threads wait under
+their own deadlines. Notifications that arrive in between are kept, up to a bound. Any failure but an answered error
+ends the connection.
 """
 
+import math
+import socket
 import threading
 import time
-from typing import TypeVar
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Final, TypeAlias, TypeVar
 
-from ctxd_client import retry as retries
-from ctxd_client.channel import Channel
-from ctxd_client.errors import CallFailed, Closed, ConnectionLost, InvalidCall, Unavailable
-from ctxd_client.failures import late, unreachable
-from ctxd_client.paths import SocketPlace
-from ctxd_client.retry import Retry
-from ctxd_client.wire import Call
-from ctxd_protocol.methods.daemon import HelloParams, HelloResult
-from ctxd_protocol.objects import Receipt
+from ctxd_client import wire
+from ctxd_client.errors import CallFailed, ConnectionLost
+from ctxd_client.wire import Call, Events
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods.events import NoticeEvent
+
+RECEIVE_BYTES: Final = 256 * 1024
+"""Bytes taken from the socket at once."""
+
+CANCEL_S_MAX: Final = 0.2
+"""Seconds for asking the daemon to give up a call; it is a courtesy."""
 
 R = TypeVar("R")
 
+Runner: TypeAlias = None
+"""Nothing: a blocking connection is driven by its callers."""
 
-class BlockingLink:
-    """Calls to the daemon at ``place``; ``client`` is the name and version that hello tells it."""
+now = time.monotonic
+sleep = time.sleep
 
-    def __init__(self, place: SocketPlace, client: tuple[str, str]) -> None:
-        self.place = place
-        self.client = client
-        self.hello: HelloResult | None = None
-        self.last_receipt: Receipt | None = None
-        self._turn = threading.Lock()  # held over a whole call: the channel carries one at a time
-        self._channel: Channel | None = None
-        self._closed = False
 
-    def call(self, call: Call[R], retry: Retry) -> R:
-        """The result of ``call``, made again as often as is safe and ``retry`` allows."""
-        call = call.with_op_id()
-        deadline = None if retry.deadline_s is None else time.monotonic() + retry.deadline_s
-        unknown = False
-        attempt = 0
-        while True:
-            attempt += 1
+@contextmanager
+def running() -> Iterator[Runner]:
+    """Context without background tasks: the counterpart of the task group of ``connection``."""
+    yield None
+
+
+class Lock:
+    """A lock that is taken under a deadline."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def held(self, deadline: float) -> Iterator[None]:
+        """Hold the lock. Raises: ``TimeoutError`` when it is not free by ``deadline``."""
+        left = max(0.0, deadline - now())
+        if not self._lock.acquire(timeout=-1 if math.isinf(left) else min(left, threading.TIMEOUT_MAX)):
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+def open_connection(path: str, _: Runner, deadline: float) -> "BlockingConnection":
+    """Connect to the socket at ``path``. Raises: ``OSError``, ``TimeoutError``."""
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = BlockingConnection(stream)
+    try:
+        connection.arm(deadline)
+        stream.connect(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class BlockingConnection:
+    """A connected socket, and the bytes and notifications read from it that wait."""
+
+    SHARED: ClassVar = False
+    """A wait for a notification occupies the connection."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self.limits = Limits()
+        self.usable = True
+        self._events = Events()
+        self._lines = wire.Lines()
+        self._ready: deque[bytes] = deque()
+        self._next_id = 0
+        self._turn = Lock()  # held over a whole call: the connection carries one at a time
+        self._socket = stream
+
+    def __del__(self) -> None:
+        """Close the socket of an iterator that was abandoned."""
+        self._socket.close()
+
+    def call(self, call: Call[R], deadline: float) -> R:
+        """Make ``call`` and return its result; ``deadline`` is on the clock of ``now``.
+
+        Raises: the answered error, ``InvalidCall`` or ``TooLarge`` before sending, ``ConnectionLost``;
+        ``TimeoutError`` after asking the daemon to give up.
+        """
+        with self._turn.held(deadline):
+            if not self.usable:
+                raise ConnectionLost("the connection to the daemon ended", outcome="not_applied")
+            self._next_id += 1
+            line = wire.request_line(self._next_id, call, self.limits)
             try:
-                return self._attempt(call, deadline)
-            except TimeoutError:
-                raise late(self.place, call, retry) from None
-            except CallFailed as error:
-                failure = error
-            unknown = unknown or (call.method.writes and failure.outcome == "unknown")
-            pause = retries.pause_s(failure, attempt, retry)
-            left = pause if deadline is None else deadline - time.monotonic()
-            if not retries.may_repeat(failure, call.method) or pause > left:
-                raise retries.settled(failure, unknown=unknown)
-            time.sleep(pause)
+                answer = self._exchange(line, deadline)
+            except BaseException:
+                self.close()  # half a line may have gone out, or half an answer been read
+                raise
+            if answer.error is not None:
+                raise wire.failure(answer.error, call)
+            return call.decode(answer.result)
 
-    def greet(self, retry: Retry, wait_s: float) -> None:
-        """Connect, waiting up to ``wait_s`` seconds for a daemon that does not answer yet."""
-        limit = retries.greeting(retry, wait_s)
-        assert limit.deadline_s is not None, "a greeting never waits for ever"
-        last_try = time.monotonic() + wait_s
-        deadline = time.monotonic() + limit.deadline_s
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                with self._turn:
-                    self.open(deadline)
-                return
-            except TimeoutError:
-                raise late(self.place, Call("hello", HelloParams(), HelloResult), limit) from None
-            except Unavailable as error:
-                pause = retries.pause_s(error, attempt, limit)
-                if time.monotonic() + pause > last_try:
-                    raise
-            time.sleep(pause)
+    def adopt(self, limits: Limits) -> None:
+        """Keep within ``limits``, which the daemon announced."""
+        self.limits = limits
 
-    def open(self, deadline: float | None) -> Channel:
-        """The channel in use, or a new one after hello. Only for whoever has the turn."""
-        if self._closed:
-            raise Closed
-        if self._channel is None:
+    def listen(self, subscription: int) -> None:
+        """Keep the notifications of ``subscription`` for ``event``."""
+        self._events.listen(subscription)
+
+    def unlisten(self, subscription: int) -> None:
+        """End the subscription, and with it this connection, which carries nothing else."""
+        self.close()
+
+    def event(self, subscription: int) -> NoticeEvent:
+        """The next notification of ``subscription``. Raises: ``ConnectionLost``."""
+        while (event := self._events.next(subscription)) is None:
+            if not self.usable:
+                raise ConnectionLost("the connection to the daemon ended")
             try:
-                channel = Channel(
-                    self.place.path, None if deadline is None else max(0.001, deadline - time.monotonic())
-                )
+                self._events.keep(wire.parse(self._line(math.inf)))
+            except CallFailed:
+                self.close()
+                raise
+        return event
+
+    def retire(self) -> None:
+        """Take no new calls."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.usable = False
+        self._socket.close()
+
+    def arm(self, deadline: float) -> None:
+        """Bound the next operation on the socket. Raises: ``TimeoutError`` if ``deadline`` has passed."""
+        left = deadline - now()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(None if math.isinf(left) else left)
+
+    def _exchange(self, line: bytes, deadline: float) -> wire.Answer:
+        self._send(line, deadline)
+        try:
+            while True:
+                answer = wire.parse(self._line(deadline))
+                # An error without id is about the only line that is unanswered.
+                if answer.method is None and (answer.id == self._next_id or (answer.id is None and answer.error)):
+                    return answer
+                self._events.keep(answer)
+        except TimeoutError:
+            with suppress(OSError, CallFailed):
+                self._send(wire.cancel_line(self._next_id), now() + CANCEL_S_MAX)
+            raise
+
+    def _line(self, deadline: float) -> bytes:
+        while not self._ready:
+            try:
+                self.arm(deadline)
+                data = self._socket.recv(RECEIVE_BYTES)
             except TimeoutError:
                 raise
             except OSError as error:
-                raise unreachable(self.place, error) from error
-            try:
-                self._greet(channel, deadline)
-            except BaseException:
-                channel.close()
-                raise
-            self._channel = channel
-        return self._channel
+                raise ConnectionLost(f"the connection to the daemon broke: {error}") from error
+            if not data:
+                raise ConnectionLost("the connection to the daemon ended")
+            self._ready.extend(self._lines.feed(data))
+        return self._ready.popleft()
 
-    def close(self) -> None:
-        """End the connection; no call can be made any more."""
-        self._closed = True
-        self._drop()
-
-    def _attempt(self, call: Call[R], deadline: float | None) -> R:
-        if not self._turn.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-            raise TimeoutError
+    def _send(self, line: bytes, deadline: float) -> None:
         try:
-            result = self.open(deadline).call(call, deadline)
-        except CallFailed as error:
-            if isinstance(error, ConnectionLost) or error.code in ("draining", "protocol_mismatch"):
-                self._drop()
+            self.arm(deadline)
+            self._socket.sendall(line)
+        except TimeoutError:
             raise
-        except BaseException:
-            self._drop()  # half a line may have gone out, or half an answer been read
-            raise
-        finally:
-            self._turn.release()
-        receipt = getattr(result, "receipt", None)
-        if receipt is not None and (self.last_receipt is None or receipt.seq > self.last_receipt.seq):
-            self.last_receipt = receipt
-        return result
-
-    def _greet(self, channel: Channel, deadline: float | None) -> None:
-        name, version = self.client
-        known = None if self.hello is None else self.hello.journal
-        params = HelloParams(client=name, version=version, last_receipt=self.last_receipt, journal=known)
-        call = Call("hello", params, HelloResult)
-        try:
-            self.hello = channel.call(call, deadline)
-        except InvalidCall as error:
-            if error.code != "method_not_found":
-                raise
-            return  # hello is optional on both sides
-        if self.hello.journal != known:
-            self.last_receipt = None  # it says nothing about another journal
-        channel.limits = self.hello.limits
-
-    def _drop(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        except OSError as error:
+            raise ConnectionLost(f"the connection to the daemon broke: {error}") from error

@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import anyio
-
+from ctxd_client.connection import running
 from ctxd_client.errors import CallFailed, Conflict
-from ctxd_client.follow import Notices
-from ctxd_client.link import Link
 from ctxd_client.methods import ClientMethods, SessionMethods
+from ctxd_client.notices import Notices
 from ctxd_client.paths import find_socket
 from ctxd_client.retry import Retry
+from ctxd_client.transport import Transport
 from ctxd_client.values import ToolRecorded, as_mounts, require_same, split_content, toolcall_id
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult
@@ -37,8 +36,8 @@ async def connect(
 ) -> AsyncIterator["Client"]:
     """A client of the daemon at ``socket``, or at the first place where one is found.
 
-    ``deadline_s`` bounds each call, repeats included; null means for ever. ``wait_s`` is how long to wait for a
-    daemon that does not answer yet. ``client`` and ``version`` tell the daemon who calls.
+    ``deadline_s`` bounds each call, repeats included; None for no bound. ``wait_s``: seconds to wait for a daemon that
+    does not answer yet. ``client`` and ``version`` identify the caller to the daemon.
 
     Raises: ``ConnectFailed``, which names the path and the remedy. Cancel: safe.
 
@@ -49,63 +48,55 @@ async def connect(
             await s.user("fix the bug")
             print((await s.assemble()).text)
     """
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as group:
-        retry = Retry(deadline_s)
-        link = Link(find_socket(socket), group, retry, (client, version))
+    async with running() as runner:
+        transport = Transport(find_socket(socket), runner, (client, version))
         try:
-            await link.greet(wait_s)
-            yield Client(link, retry)
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:  # noqa: BLE001 - kept out of the task group, which would wrap it
-            failure = error
+            retry = Retry(deadline_s)
+            await transport.greet(retry, wait_s)
+            yield Client(transport, retry)
         finally:
-            link.close()
-            group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+            transport.close()
 
 
 class Client(ClientMethods):
-    """Calls to one daemon. Comes from ``connect``; may be used by any number of tasks at once.
+    """Calls to one daemon. Comes from ``connect``; any number of tasks may share it.
 
     Every method raises ``CallFailed`` as one of its kinds. A write is applied once, however often it had to be sent.
     Cancel: safe in every method; the daemon is asked to give up, and a write may have been applied.
     """
 
-    def __init__(self, link: Link, retry: Retry) -> None:
-        self._link = link
+    def __init__(self, transport: Transport, retry: Retry) -> None:
+        self._transport = transport
         self._retry = retry
 
     @property
     def socket(self) -> str:
         """The path of the daemon's socket."""
-        return self._link.place.path
+        return self._transport.place.path
 
     @property
     def server(self) -> HelloResult | None:
-        """What the daemon said of itself when it was last connected to; null if it knows no ``hello``."""
-        return self._link.hello
+        """The daemon's answer to the last ``hello``; None if it does not know that method."""
+        return self._transport.hello
 
     @property
     def last_receipt(self) -> Receipt | None:
         """The newest receipt seen: a later daemon must know it."""
-        return self._link.last_receipt
+        return self._transport.last_receipt
 
     def within(self, deadline_s: float | None) -> "Client":
         """The same client with another deadline for each call, in seconds.
 
         Example: ``await client.within(2).daemon_status()``
         """
-        return Client(self._link, replace(self._retry, deadline_s=deadline_s))
+        return Client(self._transport, replace(self._retry, deadline_s=deadline_s))
 
     async def call(self, call: Call[R]) -> R:
         """Make ``call`` and return its result; every other method ends here."""
-        return await self._link.call(call, self._retry)
+        return await self._transport.call(call, self._retry)
 
     def follow(self, session: str, *, after: int | None = None) -> Notices:
-        """The notices to ``session`` above journal sequence ``after`` (null: from now on), across reconnects.
+        """The notices to ``session`` above journal sequence ``after``, by default from now on, across reconnects.
 
         Example::
 
@@ -113,7 +104,7 @@ class Client(ClientMethods):
                 async for notice in notices:
                     print(notice.path, notice.change)
         """
-        return Notices(self._link, session, after)
+        return Notices(self._transport, self._retry, session, after)
 
     async def session(
         self,
@@ -130,13 +121,13 @@ class Client(ClientMethods):
         labels: Mapping[str, str] = EMPTY,
         secrets: SecretPolicy | None = None,
     ) -> "Session":
-        """A handle on one session: the one named, or with ``agent`` a new one. With both, it is made unless it is
-        there.
+        """A handle on one session: an existing one by its id, or with ``agent`` a new one.
 
-        ``mounts`` may be a mapping from the agent's folders to this host's. What none covers lies on ``filesystem_id``,
-        null meaning the host's; ``detect_filesystems`` has an agent on the host tell them apart by device.
-        Raises: ``NotFound`` if a session is named, is not there, and no ``agent`` says how to make it; ``Conflict`` if
-        it exists but is closed, or was made with other arguments. The system prompt is not compared.
+        With both, the session is created unless it exists. ``mounts`` may be a mapping from the agent's folders to
+        folders of this host. The other parameters are those of ``session_create``.
+
+        Raises: ``NotFound`` if the session does not exist and no ``agent`` is given; ``Conflict`` if it exists but is
+        closed, or was created with other arguments. The system prompt is not compared.
 
         Example: ``s = await client.session(agent="demo", mounts={"/workspace": "."})``
         """
@@ -161,7 +152,7 @@ class Client(ClientMethods):
             else:
                 return Session(self, made.session.session)
         if session is None:
-            raise TypeError("name a session, or an agent to make one for")
+            raise TypeError("session() needs the id of a session, or an agent to create one for")
         found = (await self.session_get(session)).session
         if agent is not None:
             require_same(
@@ -170,7 +161,7 @@ class Client(ClientMethods):
                 workdir=workdir,
                 filesystem_id=filesystem_id,
                 detect_filesystems=detect_filesystems,
-                mounts=tuple(as_mounts(mounts)),
+                mounts=as_mounts(mounts),
                 collapse=collapse,
                 budget_tokens=budget_tokens,
                 labels=dict(labels),
@@ -239,9 +230,9 @@ class Session(SessionMethods):
         command: str | None = None,
         cwd: str | None = None,
     ) -> ToolRecorded:
-        """Keep a tool call and its output; with ``command``, a shell command line, also find the files it speaks of.
+        """Record a tool call and its output; with ``command``, a shell command line, also find the files it names.
 
-        ``id`` null: the harness has no id for the call, and gets one. The chat refers to the call once a message of
+        Without ``id`` the call gets a fresh one. The chat refers to the call once a message of
         role ``toolcall`` is appended. A failed search for files is ``failure`` of the result: the record is kept by
         then. Cancel: the record may be kept without its files.
 

@@ -1,22 +1,26 @@
 """One connection to the daemon: calls go out, answers come back in any order.
 
-Owns the stream, the table of unanswered calls, and the two tasks that read and write. Nobody else writes to the
-stream, so a cancelled call never leaves half a line behind: it asks the daemon to give up, and its late answer is
-thrown away. When the stream ends, every waiting call learns it. Knows nothing of reconnecting.
+It has the stream, the table of unanswered calls, and two tasks that read and write. Only the writer touches the stream,
+so a cancelled call never leaves half a line behind: it asks the daemon to give up, and its late answer is discarded.
+When the stream ends, every waiting call fails. ``transport`` reconnects.
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import ClassVar, Final, TypeAlias, TypeVar
 
 import anyio
-from anyio.abc import ByteStream
+import msgspec
+from anyio.abc import ByteStream, TaskGroup
 
 from ctxd_client import wire
-from ctxd_client.errors import CallFailed, ConnectionLost
-from ctxd_client.wire import Call
+from ctxd_client.errors import CallFailed, ConnectionLost, from_wire
+from ctxd_client.wire import Call, Events
+from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods.events import NoticeEvent
+from ctxd_protocol.methods.events import NoticeEvent, UnsubscribeParams
+from ctxd_protocol.methods.row import WriteResult
 
 RECEIVE_BYTES: Final = 256 * 1024
 """Bytes taken from the socket at once. Larger saves wake-ups on large answers; it is also what the kernel buffers at
@@ -29,15 +33,67 @@ sent."""
 CLOSE_S_MAX: Final = 1.0
 """Seconds that closing the socket may take before it is abandoned."""
 
+UNSUBSCRIBE_S_MAX: Final = 1.0
+"""Seconds for ending a subscription; the daemon ends it anyway when the connection ends."""
+
 R = TypeVar("R")
+
+Runner: TypeAlias = TaskGroup
+"""The task group that runs connections."""
+
+now = anyio.current_time
+sleep = anyio.sleep
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Runner]:
+    """A task group for connections, cancelled at the end. An exception from the body passes through unwrapped."""
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as group:
+        try:
+            yield group
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # noqa: BLE001 - kept out of the task group, which would wrap it
+            failure = error
+        finally:
+            group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class Lock:
+    """A lock that is taken under a deadline."""
+
+    def __init__(self) -> None:
+        self._lock = anyio.Lock()
+
+    @asynccontextmanager
+    async def held(self, deadline: float) -> AsyncIterator[None]:
+        """Hold the lock. Raises: ``TimeoutError`` when it is not free by ``deadline``. Cancel: safe."""
+        with anyio.fail_after(deadline - now()):
+            await self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+async def open_connection(path: str, runner: Runner, deadline: float) -> "Connection":
+    """Connect to the socket at ``path``. Raises: ``OSError``, ``TimeoutError``. Cancel: safe."""
+    with anyio.fail_after(deadline - now()):
+        connection = Connection(await anyio.connect_unix(path))
+    runner.start_soon(connection.run)
+    return connection
 
 
 class _Waiting:
     """One call without an answer yet."""
 
-    __slots__ = ("answer", "answered", "error", "sent")
+    __slots__ = ("answer", "answered", "error", "method", "sent")
 
-    def __init__(self) -> None:
+    def __init__(self, method: str) -> None:
+        self.method = method
         self.answered = anyio.Event()
         self.answer: wire.Answer | None = None
         self.error: CallFailed | None = None
@@ -45,13 +101,16 @@ class _Waiting:
 
 
 class Connection:
-    """A connection over ``stream``; its owner starts ``run`` in a task group and keeps that alive as long as this is
-    used."""
+    """A connection over ``stream``. Its owner starts ``run`` in a task group, which lives as long as the connection."""
 
-    def __init__(self, stream: ByteStream, *, on_event: Callable[[NoticeEvent], None]) -> None:
+    SHARED: ClassVar = True
+    """Calls are made while others wait, for answers or for notifications."""
+
+    def __init__(self, stream: ByteStream) -> None:
         self.limits = Limits()
         self._stream = stream
-        self._on_event = on_event
+        self._events = Events()
+        self._arrived = anyio.Event()
         self._waiting: dict[int, _Waiting] = {}
         self._abandoned: set[int] = set()
         self._outbox: deque[tuple[int | None, bytes]] = deque()
@@ -65,22 +124,22 @@ class Connection:
         self._scope = anyio.CancelScope()
 
     def __repr__(self) -> str:
-        """The state, for people."""
+        """State and counts of calls."""
         state = "lost" if self._lost else "retired" if self._retired else "open"
         return f"<Connection {state}, {len(self._waiting)} waiting, {len(self._abandoned)} abandoned>"
 
     @property
     def usable(self) -> bool:
-        """Whether a new call may be made."""
+        """True if a new call may be made."""
         return self._lost is None and not self._retired
 
     @property
     def unanswered(self) -> int:
-        """How many calls the daemon has yet to answer, abandoned ones included."""
+        """Number of calls without an answer, abandoned ones included."""
         return len(self._waiting) + len(self._abandoned)
 
     async def run(self) -> None:
-        """Read and write until the stream ends, then tell every waiting call. Never raises but for cancellation."""
+        """Read and write until the stream ends, then fail every waiting call. Raises nothing but cancellation."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as group:
@@ -92,18 +151,22 @@ class Connection:
             with anyio.move_on_after(CLOSE_S_MAX, shield=True):
                 await self._stream.aclose()
 
-    async def call(self, call: Call[R]) -> R:
-        """The result of ``call``.
+    async def call(self, call: Call[R], deadline: float) -> R:
+        """Make ``call`` and return its result; ``deadline`` is on the clock of ``now``.
 
         Waits while as many calls are unanswered as the daemon allows.
-        Raises: what the daemon answered, ``TooLarge`` before sending, ``ConnectionLost`` when the stream ends first.
+        Raises: the answered error, ``InvalidCall`` or ``TooLarge`` before sending, ``ConnectionLost`` when the stream
+        ends first; ``TimeoutError``.
         Cancel: the daemon is asked to give the call up; whether a write was applied is then unknown.
         """
         self._next_id += 1
-        id = self._next_id
-        line = wire.request_line(id, call, bytes_max=self.limits.frame_bytes)
+        line = wire.request_line(self._next_id, call, self.limits)
+        with anyio.fail_after(deadline - now()):
+            return call.decode(await self._exchange(self._next_id, line, call))
+
+    async def _exchange(self, id: int, line: bytes, call: Call[R]) -> msgspec.Raw:
         await self._room()
-        waiting = self._waiting[id] = _Waiting()
+        waiting = self._waiting[id] = _Waiting(call.method.name)
         self._post(id, line)
         try:
             await waiting.answered.wait()
@@ -116,7 +179,29 @@ class Connection:
         assert answer is not None, "an answered call has an answer or an error"
         if answer.error is not None:
             raise wire.failure(answer.error, call)
-        return call.decode(answer.result)
+        return answer.result
+
+    def listen(self, subscription: int) -> None:
+        """Keep the notifications of ``subscription`` for ``event``."""
+        self._events.listen(subscription)
+
+    async def unlisten(self, subscription: int) -> None:
+        """End a subscription, here and at the daemon. Cancel: waited for ``UNSUBSCRIBE_S_MAX`` seconds at most."""
+        self._events.unlisten(subscription)
+        if not self.usable:
+            return
+        call = Call("events.unsubscribe", UnsubscribeParams(subscription=subscription), WriteResult)
+        with anyio.CancelScope(shield=True), suppress(CallFailed, TimeoutError):
+            await self.call(call, now() + UNSUBSCRIBE_S_MAX)
+
+    async def event(self, subscription: int) -> NoticeEvent:
+        """The next notification of ``subscription``. Raises: ``ConnectionLost``. Cancel: safe, none is lost."""
+        while (event := self._events.next(subscription)) is None:
+            if self._lost is not None:
+                raise ConnectionLost(self._lost.message)
+            self._arrived = anyio.Event() if self._arrived.is_set() else self._arrived
+            await self._arrived.wait()
+        return event
 
     def adopt(self, limits: Limits) -> None:
         """Keep within ``limits``, which the daemon announced. Only while no call waits."""
@@ -135,8 +220,7 @@ class Connection:
         self._scope.cancel()
 
     async def _room(self) -> None:
-        """Take a slot: the daemon reads no more than so many calls ahead. Given back when the answer comes, or the
-        end."""
+        """Take a slot: the daemon reads a limited number of calls ahead. The answer or the end gives it back."""
         await self._slots.acquire()
         try:
             while self.usable and self._outbox_bytes >= OUTBOX_BYTES_MAX:
@@ -197,10 +281,11 @@ class Connection:
 
     def _take(self, answer: wire.Answer) -> None:
         if answer.method is not None:
-            event = wire.event(answer)
-            if event is not None:
-                self._on_event(event)
+            if self._events.keep(answer):
+                self._arrived.set()
             return
+        if answer.id is None and answer.error is not None:
+            self._fail_unidentified(answer.error)
         if isinstance(answer.id, int):
             waiting = self._waiting.pop(answer.id, None)
             if waiting is not None:
@@ -211,6 +296,27 @@ class Connection:
                 self._abandoned.remove(answer.id)
                 self._slots.release()
         self._end_if_idle()
+
+    def _fail_unidentified(self, error: ErrorObject) -> None:
+        """Fail the call that ``error`` is about: the daemon could not read its id.
+
+        If several calls are unanswered it may be any of them: all fail, and the connection ends, for the answers to
+        come no longer tell which slot is free.
+        """
+        sent = [id for id, waiting in self._waiting.items() if waiting.sent]
+        if len(sent) == 1 and not self._abandoned:
+            waiting = self._waiting.pop(sent[0])
+            waiting.error = from_wire(error, waiting.method)
+            waiting.answered.set()
+            self._slots.release()
+            return
+        for id in sent:
+            waiting = self._waiting.pop(id)
+            waiting.error = from_wire(error, waiting.method)
+            waiting.error.outcome = "unknown"
+            waiting.answered.set()
+            self._slots.release()
+        self.close()
 
     def _wake(self) -> None:
         self._drained.set()
@@ -235,3 +341,4 @@ class Connection:
         self._waiting.clear()
         self._abandoned.clear()
         self._wake()
+        self._arrived.set()

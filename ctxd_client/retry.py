@@ -1,15 +1,18 @@
-"""When a call is made again, and after how long. Pure: values in, values out; both clients wait by it.
+"""Retry policy: which failures to repeat, after how long, and the failures that the client itself finds. Pure.
 
-The rule: a call is repeated while its deadline allows, if the failure can pass by itself and repeating is safe. Safe
-is every call that the table calls idempotent, as each write carries an ``op_id``; a call that surely was not applied
-is safe too.
+A call is repeated while its deadline allows, if the failure can pass by itself and repeating is safe. Safe is every
+call that the method table declares so, as each write carries an ``op_id``; a call that was certainly not applied is
+safe too.
 """
 
+import math
 import random
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from ctxd_client.errors import CallFailed, ConnectFailed, ConnectionLost, Unavailable
+from ctxd_client.errors import CallFailed, ConnectFailed, ConnectionLost, TimedOut, Unavailable
+from ctxd_client.paths import SocketPlace, remedy
+from ctxd_client.wire import Call
 from ctxd_protocol.methods.row import Method
 
 PASSING: Final = frozenset({"draining", "rate_limited", "store_backlog_full", "store_failed"})
@@ -21,15 +24,19 @@ GREET_S_MAX: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How long calls go on: a deadline a call in seconds, null for none, and the bounds of the waits in between.
+    """Bounds of one call: a deadline in seconds, None for none, and the waits between attempts.
 
-    Waits double from ``first_s`` to ``most_s``, each shortened at random by up to half, so that clients do not come
-    in step.
+    Waits double from ``first_s`` to ``most_s``, each shortened at random by up to half, so that clients do not fall
+    into step.
     """
 
     deadline_s: float | None = 30.0
     first_s: float = 0.05
     most_s: float = 2.0
+
+    def deadline(self, now: float) -> float:
+        """The deadline of a call that begins ``now``, on the same clock; infinite for none."""
+        return math.inf if self.deadline_s is None else now + self.deadline_s
 
     def wait_s(self, attempt: int) -> float:
         """Seconds to wait before attempt ``attempt`` (the first repeat is 1)."""
@@ -37,31 +44,46 @@ class Retry:
         return longest * random.uniform(0.5, 1.0)
 
 
-def greeting(retry: Retry, wait_s: float) -> Retry:
-    """How long connecting may take: as long as a call, but ``GREET_S_MAX`` at most, unless the caller waits for
-    longer."""
-    answer_s = GREET_S_MAX if retry.deadline_s is None else min(GREET_S_MAX, retry.deadline_s)
-    return Retry(max(wait_s, answer_s), retry.first_s, retry.most_s)
+def greet_s(retry: Retry, wait_s: float) -> float:
+    """Seconds that connecting may take: those of a call, ``GREET_S_MAX`` at most, unless the caller waits longer."""
+    return max(wait_s, GREET_S_MAX if retry.deadline_s is None else min(GREET_S_MAX, retry.deadline_s))
 
 
 def may_repeat(error: CallFailed, method: Method) -> bool:
-    """Whether ``method`` should be called again after ``error``, time allowing."""
+    """True if ``method`` should be called again after ``error``, time allowing."""
     if isinstance(error, ConnectFailed | ConnectionLost):
-        return True  # what the table calls not idempotent, a subscription, died with its connection
+        return True  # what the table declares unsafe to resend, a subscription, died with its connection
     if not (error.retryable and method.resend_safe):
         return False
     return error.code in PASSING or error.retry_after_ms is not None or error.outcome == "unknown"
 
 
 def pause_s(error: CallFailed, attempt: int, retry: Retry) -> float:
-    """Seconds to wait before attempt ``attempt``: what the daemon asked for, or what ``retry`` says, whichever is
-    longer."""
+    """Seconds to wait before attempt ``attempt``: the daemon's request or ``retry``'s, whichever is longer."""
     return max((error.retry_after_ms or 0) / 1000, retry.wait_s(attempt))
 
 
 def settled(error: CallFailed, *, unknown: bool) -> CallFailed:
-    """``error`` with the outcome of all attempts: after one whose fate is ``unknown``, a later refusal settles
-    nothing."""
+    """``error`` with the outcome of all attempts: a refusal after one whose fate is ``unknown`` settles nothing."""
     if unknown and isinstance(error, Unavailable):
         error.outcome = "unknown"
     return error
+
+
+def late(place: SocketPlace, call: Call[Any], deadline_s: float | None) -> TimedOut:
+    """The exception for a call whose deadline passed."""
+    return TimedOut(
+        f"no answer from {place.path} within {deadline_s:g} s",
+        code="timeout",
+        hint="ctx status shows what the daemon is doing",
+        retryable=True,
+        outcome="unknown" if call.method.writes else None,
+        method=call.method.name,
+    )
+
+
+def unreachable(place: SocketPlace, reason: OSError) -> ConnectFailed:
+    """The exception for a socket that could not be connected to."""
+    causes = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "connection refused (stale socket?)"}
+    cause = causes.get(type(reason), reason.strerror or str(reason))
+    return ConnectFailed(f"no daemon at {place.path}: {cause}", path=place.path, hint=remedy(place, reason))

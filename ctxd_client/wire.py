@@ -1,6 +1,8 @@
-"""Calls to lines and lines to answers, without I/O: what both clients share of JSON-RPC."""
+"""JSON-RPC without I/O, for both clients: calls to lines, lines to answers, and notifications that wait."""
 
+import math
 import secrets
+from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
@@ -10,7 +12,7 @@ import msgspec
 from ctxd_client.errors import CallFailed, DaemonFault, InvalidCall, TooLarge, from_wire
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.framing import FrameDecoder, FrameFault
-from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
+from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX, Limits
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.methods.row import Params
@@ -18,6 +20,9 @@ from ctxd_protocol.methods.row import Params
 ANSWER_BYTES_MAX: Final = 8 * FRAME_BYTES_HOST_MAX
 """Bytes of one line from the daemon. Only guards this process's memory: a whole context with blocks may far exceed a
 request."""
+
+EVENTS_MAX: Final = 1000
+"""Notifications of a subscription that wait for its reader. Those beyond are read from the journal later."""
 
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 """The default of a parameter that is a mapping."""
@@ -28,7 +33,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Call(Generic[R]):
-    """One call that is yet to be made: its method, its parameters, and what comes back."""
+    """A call to make: its method, its parameters, and the type of its result."""
 
     __slots__ = ("method", "params", "result")
 
@@ -62,7 +67,7 @@ class Call(Generic[R]):
 
 
 class Answer(msgspec.Struct):
-    """One line from the daemon: an answer when ``method`` is null, else a notification."""
+    """One line from the daemon: an answer if ``method`` is None, else a notification."""
 
     id: int | str | None = None
     result: msgspec.Raw = msgspec.Raw()
@@ -81,30 +86,61 @@ _ANSWER = msgspec.json.Decoder(Answer)
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
-def request_line(id: int, call: Call[Any], *, bytes_max: int) -> bytes:
+def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
     """The line for ``call``, line feed included.
 
-    Raises: ``TooLarge`` above ``bytes_max``, ``InvalidCall`` for text that has no UTF-8; before anything is sent.
+    Raises: ``TooLarge`` above the limit of a line; ``InvalidCall`` for values that JSON or the daemon does not take:
+    text that is not Unicode, numbers that are not finite, nesting beyond the limit, other types.
     """
     try:
         body = _ENCODER.encode(_Request(method=call.method.name, params=call.params, id=id))
     except UnicodeEncodeError as error:
-        raise InvalidCall(
-            f"the call holds text that is not Unicode: {error.object[error.start : error.end]!a}",
-            code="invalid_params",
-            hint="decode bytes that are not UTF-8 with errors='replace'",
-            outcome="not_applied",
-            method=call.method.name,
-        ) from error
-    if len(body) > bytes_max:
+        text = ascii(error.object[error.start : error.end])
+        hint = "decode bytes that are not UTF-8 with errors='replace'"
+        raise _invalid(call, f"the call holds text that is not Unicode: {text}", hint) from error
+    except RecursionError as error:
+        raise _invalid(call, f"the call nests deeper than {limits.depth} levels", _FLATTEN) from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _invalid(call, f"the call holds a value that is not JSON: {error}", "send plain values") from error
+    # A float that is not finite is encoded as null, and each level opens a bracket: most calls need no closer look.
+    if b"null" in body or body.count(b"{") + body.count(b"[") > limits.depth:
+        _check(call, call.params, limits.depth - 1, limits)
+    if len(body) > limits.frame_bytes:
         raise TooLarge(
-            f"the call has {len(body)} bytes, more than the {bytes_max} of one line",
+            f"the call has {len(body)} bytes, more than the {limits.frame_bytes} of one line",
             code="frame_too_large",
             hint="send less at once: split the messages, or let the daemon read the file",
             outcome="not_applied",
             method=call.method.name,
         )
     return body + b"\n"
+
+
+_FLATTEN: Final = "send deep structures as a string of JSON"
+
+
+def _check(call: Call[Any], value: Any, levels: int, limits: Limits) -> None:  # noqa: ANN401 - any value of a call
+    """Raise ``InvalidCall`` if ``value`` nests deeper than ``levels`` or holds a number that is not finite."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _invalid(call, f"{value} is not a JSON number", "send it as a string, or leave it out")
+        return
+    if isinstance(value, msgspec.Struct):
+        items: Any = [getattr(value, name) for name in value.__struct_fields__]
+    elif isinstance(value, Mapping):
+        items = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        items = value
+    else:
+        return
+    if levels == 0:
+        raise _invalid(call, f"the call nests deeper than {limits.depth} levels", _FLATTEN)
+    for item in items:
+        _check(call, item, levels - 1, limits)
+
+
+def _invalid(call: Call[Any], message: str, hint: str) -> InvalidCall:
+    return InvalidCall(message, code="invalid_params", hint=hint, outcome="not_applied", method=call.method.name)
 
 
 def cancel_line(id: int) -> bytes:
@@ -117,17 +153,42 @@ def parse(line: bytes | bytearray) -> Answer:
     try:
         return _ANSWER.decode(line)
     except msgspec.DecodeError as error:
-        raise DaemonFault(f"the daemon sent what is not JSON-RPC: {error}", code="protocol_mismatch") from error
+        raise DaemonFault(f"the daemon sent a line that is not JSON-RPC: {error}", code="protocol_mismatch") from error
 
 
-def event(answer: Answer) -> NoticeEvent | None:
-    """The value of a notification; null for one that this version does not know."""
-    if answer.method != "events.notice":
-        return None
-    try:
-        return _decoder(NoticeEvent).decode(answer.params)
-    except msgspec.DecodeError:
-        return None
+class Events:
+    """Notifications that wait for their readers, ``EVENTS_MAX`` a subscription; one beyond is marked ``missed``."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[NoticeEvent]] = {}
+
+    def listen(self, subscription: int) -> None:
+        """Keep the notifications of ``subscription``."""
+        self._queues[subscription] = deque()
+
+    def unlisten(self, subscription: int) -> None:
+        """Discard the notifications of ``subscription``."""
+        self._queues.pop(subscription, None)
+
+    def keep(self, answer: Answer) -> bool:
+        """True if ``answer`` is a notification that was kept. One that this version does not know is ignored."""
+        if answer.method != "events.notice":
+            return False
+        try:
+            event = _decoder(NoticeEvent).decode(answer.params)
+        except msgspec.DecodeError:
+            return False
+        queue = self._queues.get(event.subscription)
+        if queue is None or len(queue) > EVENTS_MAX:
+            return False
+        full = len(queue) == EVENTS_MAX
+        queue.append(msgspec.structs.replace(event, missed=True) if full else event)
+        return True
+
+    def next(self, subscription: int) -> NoticeEvent | None:
+        """The oldest notification kept, or None."""
+        queue = self._queues.get(subscription)
+        return queue.popleft() if queue else None
 
 
 def failure(error: ErrorObject, call: Call[Any]) -> CallFailed:
@@ -146,7 +207,7 @@ class Lines:
         try:
             return self._decoder.feed(data)
         except FrameFault as fault:
-            raise DaemonFault(f"the daemon sent what is no line: {fault}", code="protocol_mismatch") from fault
+            raise DaemonFault(f"the daemon sent a malformed line: {fault}", code="protocol_mismatch") from fault
 
 
 def _known_members(value: Any, kind: msgspec.inspect.Type) -> Any:  # noqa: ANN401 - any JSON value

@@ -1,5 +1,7 @@
 """A call cancelled at each of its awaits leaves the connection whole and forgets nothing."""
 
+import math
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -10,13 +12,13 @@ from ctxd_client.wire import Call
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.row import Nothing
 from ctxd_protocol.status import DaemonStatus
-from tests.fakes.daemon import HELLO, HOLD
+from tests.fakes.daemon import HELLO, HOLD, WAIT_S
 
 pytestmark = pytest.mark.anyio
 
 
-def link(client):
-    return client._link
+def transport(client):
+    return client._transport
 
 
 async def begin(group, call, *args):
@@ -41,7 +43,7 @@ async def test_a_call_cancelled_while_it_waits_for_its_answer_tells_the_daemon_a
         scope.cancel()
         (cancel,) = await anyio.to_thread.run_sync(daemon.wait, "$/cancelRequest")
         assert cancel.params == {"id": held[0].id}
-        connection = link(client)._connection
+        connection = transport(client)._connection
         assert connection.unanswered == 1, "the daemon still owes an answer, which counts against its limit"
         held[0].peer.answer(held[0].id, {"late": True})
         assert (await client.context_current()).turn == 1
@@ -80,7 +82,8 @@ async def test_a_call_cancelled_during_hello_leaves_no_connection_behind_and_the
         await anyio.wait_all_tasks_blocked()
         daemon.script["hello"] = lambda seen: HELLO
         await client.daemon_status()
-        assert len(link(client)._listeners) == 1
+        assert await anyio.to_thread.run_sync(daemon.peers[1].ended.wait, WAIT_S)
+        assert not daemon.peers[2].ended.is_set()
 
 
 async def test_callers_that_wait_for_one_who_reconnects_take_over_when_it_is_cancelled(daemon):
@@ -136,12 +139,12 @@ class StuckStream:
 
 async def test_a_call_cancelled_while_its_line_goes_out_never_leaves_half_a_line():
     stream = StuckStream()
-    connection = Connection(stream, on_event=lambda event: None)
+    connection = Connection(stream)
     async with anyio.create_task_group() as group:
         group.start_soon(connection.run)
-        first = await begin(group, connection.call, Call("daemon.status", Nothing(), DaemonStatus))
+        first = await begin(group, connection.call, Call("daemon.status", Nothing(), DaemonStatus), math.inf)
         await stream.sending.wait()
-        second = await begin(group, connection.call, Call("rpc.discover", Nothing(), dict))
+        second = await begin(group, connection.call, Call("rpc.discover", Nothing(), dict), math.inf)
         second.cancel()
         first.cancel()
         await anyio.wait_all_tasks_blocked()
@@ -184,7 +187,7 @@ async def test_a_write_cancelled_after_any_number_of_steps_leaves_the_connection
                     await checkpoint()
                 group.cancel_scope.cancel()
             assert (await client.session_get("s2")).session.session == "s2"
-        connection = link(client)._connection
+        connection = transport(client)._connection
         with anyio.fail_after(5):
             while connection.unanswered:  # the answers to cancelled calls are still on their way
                 await client.daemon_status()

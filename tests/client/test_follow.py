@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd_client import connect, connect_sync
-from ctxd_client.cursor import Cursor
+from ctxd_client.values import Cursor
 from ctxd_protocol.methods.sessions import NoticesResult
 from ctxd_protocol.sessions import Notice
 from tests.fakes.daemon import Refusal, drop, once

@@ -69,6 +69,7 @@ class Peer:
 
     def __init__(self, sock: socket.socket, number: int) -> None:
         self.number = number
+        self.ended = threading.Event()
         self._socket = sock
 
     def answer(self, id: int | None, result: Any) -> None:
@@ -179,6 +180,8 @@ class ScriptedDaemon:
                     self._take(peer, json.loads(line))
             except OSError:
                 return
+            finally:
+                peer.ended.set()
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         seen = Seen(peer, message.get("id"), message["method"], message.get("params", {}))

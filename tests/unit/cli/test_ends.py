@@ -81,10 +81,10 @@ def test_without_a_daemon_the_exit_code_is_5_and_the_line_names_path_and_remedy(
 
 
 def test_a_socket_that_one_may_not_connect_to_is_a_matter_of_permission(ctx, monkeypatch):
-    def deny(self, path, timeout_s):
+    def deny(path, runner, deadline):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("ctxd_client.channel.Channel.__init__", deny)
+    monkeypatch.setattr("ctxd_client._sync.transport.open_connection", deny)
     ran = ctx("status", "--socket", "/x.sock")
     assert ran.code == 6
     assert "another user or group" in ran.err

@@ -1,0 +1,103 @@
+"""A session's notices as they happen, across reconnects, without loss or repeat.
+
+The daemon's notifications announce what is new; the place in the journal decides what was seen. After a gap (a
+reconnect, a full queue here or there) the notices in between are read from the journal, so a gap costs one call.
+"""
+
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from ctxd_client.connection import Connection
+from ctxd_client.errors import ConnectionLost
+from ctxd_client.retry import Retry
+from ctxd_client.transport import Transport
+from ctxd_client.values import Cursor
+from ctxd_client.wire import Call
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult
+from ctxd_protocol.methods.sessions import NoticesParams, NoticesResult
+from ctxd_protocol.sessions import Notice
+
+
+class Notices:
+    """An endless iterator over the notices to one session; subscribed by ``with``, or by the first step.
+
+    Raises, from the iteration: the failure of a call when no daemon is back within the deadline; iterating again goes
+    on. Cancel: safe; a notice is either handed over or comes again.
+    """
+
+    def __init__(self, transport: Transport, retry: Retry, session: str, after: int | None) -> None:
+        self._transport = transport.for_events()
+        self._retry = retry
+        self._session = session
+        self._cursor = None if after is None else Cursor(after)
+        self._backlog: deque[Notice] = deque()
+        self._gap = True
+        self._connection: Connection | None = None
+        self._subscription = 0
+
+    @property
+    def after(self) -> int:
+        """The newest journal sequence handed over: another reader continues after it."""
+        return 0 if self._cursor is None else self._cursor.after
+
+    async def __aenter__(self) -> Self:
+        """Subscribe. From here on nothing is missed."""
+        await self._subscribe()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Unsubscribe."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Unsubscribe, if the connection still stands."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.unlisten(self._subscription)
+
+    def __aiter__(self) -> Self:
+        """The iterator itself."""
+        return self
+
+    async def __anext__(self) -> Notice:
+        """The next notice, once there is one."""
+        while True:
+            if self._connection is None:
+                await self._subscribe()
+            assert self._cursor is not None and self._connection is not None, "a subscription has a place"
+            while self._backlog:
+                notice = self._backlog.popleft()
+                if self._cursor.fresh(notice):
+                    return notice
+            if self._gap:
+                await self._catch_up(self._cursor)
+                continue
+            try:
+                event = await self._connection.event(self._subscription)
+            except ConnectionLost:
+                self._connection = None
+                continue
+            if event.missed:
+                self._gap = True
+            elif self._cursor.fresh(event.notice):
+                return event.notice
+
+    async def _subscribe(self) -> None:
+        call = Call("events.subscribe", SubscribeParams(session=self._session), SubscribeResult)
+        started, connection = await self._transport.call_on(call, self._retry)
+        connection.listen(started.subscription)
+        self._connection, self._subscription, self._gap = connection, started.subscription, True
+        if self._cursor is None or started.after < self._cursor.after:
+            # Behind the newest notice seen: it is another journal, and everything in it is new.
+            self._cursor = Cursor(started.after)
+
+    async def _catch_up(self, cursor: Cursor) -> None:
+        params = NoticesParams(session=self._session, after=cursor.reread_from, limit=PAGE_ITEMS_MAX)
+        page = await self._transport.call(Call("session.notices", params, NoticesResult), self._retry)
+        self._backlog.extend(page.notices)
+        # What came meanwhile waits on the connection: it is in the page, or comes after it.
+        self._gap = cursor.more_behind(page, PAGE_ITEMS_MAX)
