@@ -33,7 +33,7 @@ from ctxd.process import has_terminal, have_descriptors, spare_the_collector
 from ctxd.projection.ownership_guard import Ownership
 from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler, complete
-from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, toolcalls, trackers
+from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.listener import SharedState
@@ -49,6 +49,7 @@ from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.scan import Scanner
 from ctxd.service.supervisor import Supervisor, alone
 from ctxd.sessions.notices import Notices
+from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
 from ctxd.sources.filesystem import HostFiles
@@ -231,6 +232,7 @@ class Daemon:
         self._hosts = await self._make_hosts(live, host)
         self._tracking = self._make_tracking(live, indexer, on_host)
         notices = Notices(live)
+        operations = Operations(live, indexer, self._options.collapse, self._options.secrets)
         archive = Archive(store, live)
         assembler = Assembler(store, live, indexer, archive, clock)
         boxes = self._make_sandboxes(live, on_host)
@@ -244,12 +246,11 @@ class Daemon:
             ),
             sandboxes.keeping_mounts(
                 host_methods.handlers(
-                    sessions.handlers(live, indexer, notices, self._options.collapse, self._options.secrets),
+                    sessions.handlers(operations, notices),
                     self._hosts,
                 ),
                 boxes,
             ),
-            toolcalls.handlers(live),
             files.handlers(live, indexer),
             objects.handlers(live),
             secrets.handlers(live),

@@ -25,8 +25,8 @@ from ctxd.indexing.index import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
+from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.resume import freshen
 from ctxd.sessions.session import LiveSession, WriteRequest, kept_result
 from ctxd.store.answers import MISSING, Missing, Replay
 from ctxd.store.versions import VersionStore
@@ -174,7 +174,7 @@ class Assembler:
         if not files:
             return
         # Without the operation id: that goes with the record.
-        bare = WriteRequest(call.kind, call.principal)
+        bare = call.without_id()
         fresh = await freshen(live, self._indexer, files, bare)
         if fresh.documents:
             live.commit(bare, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)

@@ -3,7 +3,7 @@
 Notices are not stored: they are derived from the journal, so they can be read from any sequence on, also after a
 restart and for sessions that are not live. A subscription gets the same ones as they become durable. The promise: from
 the sequence it asks for, a subscriber gets each notice once and in order. A change that nobody had reported is told
-again once its author has (``ctxd.sessions.attribution``); of what is read afterwards only the latter is part.
+again once its author has (``ctxd.sessions.reconciliation``); of what is read afterwards only the latter is part.
 
 Cost: what a session has read and what became of that; nothing depends on how many other sessions there are.
 """

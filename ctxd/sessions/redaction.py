@@ -13,8 +13,7 @@ import msgspec
 
 from ctxd.objects.document import Document
 from ctxd.secrets.guard import Capture, Guard
-from ctxd_protocol.methods.files import ToolcallRecordParams
-from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
+from ctxd_protocol.secrets import SecretFound, SecretPolicy
 from ctxd_protocol.sessions import Message
 
 INLINE_CHARS_MAX: Final = 64 * 1024
@@ -23,25 +22,6 @@ INLINE_CHARS_MAX: Final = 64 * 1024
 _THREADS: Final = 2
 
 T = TypeVar("T")
-
-
-class Cleared(msgspec.Struct, frozen=True):
-    """A tool call as it is to be kept, and what was found in it."""
-
-    params: ToolcallRecordParams
-    secrets: Secrets | None
-
-
-def cleared(capture: Capture, params: ToolcallRecordParams) -> Cleared:
-    """``params`` with arguments and output captured by ``capture``."""
-    shown_apart = () if params.args_display is None else (params.args_display,)
-    if capture.finds_nothing(params.args, params.content, *shown_apart):
-        return Cleared(params, capture.secrets)
-    content, args = capture.text(params.content), capture.value(params.args)
-    shown = None if params.args_display is None else capture.text(params.args_display)
-    if content is not params.content or args is not params.args or shown is not params.args_display:
-        params = msgspec.structs.replace(params, content=content, args=args, args_display=shown)
-    return Cleared(params, capture.secrets)
 
 
 async def captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -124,6 +124,10 @@ class WriteRequest(msgspec.Struct):
     request: bytes = b""
     submitted: bool = False
 
+    def without_id(self) -> "WriteRequest":
+        """A request of the same kind and principal for a write that goes ahead of the one with the operation id."""
+        return WriteRequest(self.kind, self.principal)
+
 
 class Accepted(msgspec.Struct, frozen=True):
     """A result that may be sent once ``pending`` is durable; ``result(receipt)`` builds it then.
@@ -133,6 +137,10 @@ class Accepted(msgspec.Struct, frozen=True):
 
     pending: Pending | None
     result: Callable[[Receipt | None], Any]
+
+    async def durable(self) -> Any:  # noqa: ANN401 - the operation's result
+        """Wait until the write is durable, and build the result. Raises: CtxdError of the store. Cancel: safe."""
+        return self.result(None if self.pending is None else await self.pending.wait())
 
 
 def write_request(kind: str, principal: str, params: Any) -> WriteRequest:  # noqa: ANN401 - any write's params
@@ -434,3 +442,37 @@ class LiveSession:
             observations=observations(self.session),
             resolved=self.settings.prefixes,
         )
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """Author of an operation. ``confined``: a sandbox, whose content is believed about its own files only, and which
+    must not learn which objects other sessions have."""
+
+    principal: str
+    confined: bool = False
+
+
+class Transaction:
+    """One admitted operation: the session under its lock, the request, and what the body reports to ``admitted``.
+
+    ``basis``: journal sequence that must be durable before a result that wrote nothing may be sent; 0 for none.
+    """
+
+    __slots__ = ("actor", "basis", "live", "request")
+
+    def __init__(self, live: LiveSession, request: WriteRequest, actor: Actor) -> None:
+        self.live = live
+        self.request = request
+        self.actor = actor
+        self.basis = 0
+
+    def commit(self, result: Any, delta: SessionDelta = NOTHING, **writes: Any) -> Accepted:  # noqa: ANN401
+        """Write ``delta`` and ``writes`` (see ``LiveSession.commit``). ``result`` is kept for a resend, and returned
+        with its receipt. Raises: as ``LiveSession.commit``."""
+        pending = self.live.commit(self.request, delta, result=kept_result(self.request, result), **writes)
+        return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    def unchanged(self, result: msgspec.Struct) -> Accepted:
+        """Write nothing; ``result`` may be sent once all that the session shows is durable."""
+        self.live.require_current()
+        return Accepted(self.live.barrier, lambda _: result)

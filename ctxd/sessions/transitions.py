@@ -5,14 +5,19 @@ a request names. ``overdue`` is the sliding window over tool calls (spec 1 §4.3
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.objects.document import Document
 from ctxd.objects.identity import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES, is_file_id
+from ctxd.objects.next_version import toolcall
 from ctxd.sessions.segments import NOTHING, SessionDelta
 from ctxd.sessions.state import SessionState
-from ctxd_protocol.ids import PREFIX_CHARS_MIN, toolcall_alias
+from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, toolcall_alias
+from ctxd_protocol.methods.files import ToolcallRecordParams
+from ctxd_protocol.secrets import Secrets
 from ctxd_protocol.sessions import Collapse, ContextLevel, Message
 
 
@@ -77,6 +82,17 @@ def discover(state: SessionState, ids: Iterable[str]) -> SessionDelta:
     """A tool's output named ``ids``: they enter index and pool (spec 1 §5.6)."""
     fresh = tuple(dict.fromkeys(id for id in ids if id not in state.pool))
     return SessionDelta(discovered=fresh) if fresh else NOTHING
+
+
+def met(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -> SessionDelta:
+    """The change of the sets for a file that was met by ``cause``."""
+    match cause:
+        case "read":
+            return read(state, id)
+        case "edit":
+            return discover(state, (id,)) if id in state.read else read(state, id)
+        case "check":
+            return NOTHING
 
 
 def call(state: SessionState, id: str, window: Collapse) -> SessionDelta:
@@ -169,3 +185,47 @@ def outcome(state: SessionState, id: str, delta: SessionDelta) -> tuple[ContextL
 
 def _not_in_pool(id: str) -> CtxdError:
     return CtxdError("not_in_pool", f"{id} is not in the metadata pool", hint="Add it with session.pool_add first.")
+
+
+def toolcall_document(
+    state: SessionState,
+    session: str,
+    id: str,
+    params: ToolcallRecordParams,
+    secrets: Secrets | None,
+    *,
+    unresolved: tuple[str, ...] = (),
+) -> Document:
+    """Build the document of the tool call ``id``. References in ``unresolved`` are not looked up in the index.
+
+    Raises: CtxdError invalid_params for arguments without a canonical encoding.
+    """
+    refs = params.file_refs
+    unknown: tuple[str, ...] = ()
+    if refs:
+        found = {ref: None if ref in unresolved else _reference(state, session, ref) for ref in refs}
+        refs = tuple(object for object in found.values() if object is not None)
+        unknown = tuple(ref for ref, object in found.items() if object is None)
+    try:
+        return toolcall(
+            id,
+            tool=params.tool,
+            args=params.args,
+            content=params.content,
+            chat_ref=chat_id(session),
+            status=params.status,
+            args_display=params.args_display,
+            file_refs=refs,
+            unresolved_refs=unknown,
+            secrets=secrets,
+        )
+    except ValueError as error:
+        raise CtxdError("invalid_params", f"args: {error}", outcome="not_applied") from error
+
+
+def _reference(state: SessionState, session: str, text: str) -> str | None:
+    """The id of the indexed object that ``text`` names; None if it names none or several."""
+    try:
+        return resolve(state, session, text)
+    except CtxdError:
+        return None

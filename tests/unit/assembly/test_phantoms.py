@@ -10,10 +10,13 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
-from ctxd.rpc.handlers import context, files, objects
+from ctxd.rpc.handlers import context, files, objects, sessions
 from ctxd.rpc.identity import Caller
+from ctxd.sessions.notices import Notices
+from ctxd.sessions.operations import Operations
 from ctxd.sessions.session import LiveSession, write_request
 from ctxd_protocol.methods import METHODS
+from ctxd_protocol.sessions import Collapse
 from tests.unit.assembly.household import Household, household
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +36,7 @@ async def call(home: Household, method: str, **params: Any) -> Any:
     handlers = (
         objects.handlers(home.sessions)
         | files.handlers(home.sessions, home.indexer)
+        | sessions.handlers(Operations(home.sessions, home.indexer, Collapse()), Notices(home.sessions))
         | context.handlers(home.sessions, home.assembler, home.archive)
     )
     given = msgspec.convert(params, METHODS[method].params)

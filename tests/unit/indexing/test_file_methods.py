@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.handlers import files
-from ctxd.rpc.handlers.files import OUTPUT_INLINE_CHARS_MAX
+from ctxd.sessions.operations import OUTPUT_INLINE_CHARS_MAX
 from tests.unit.sessions.world import HOST, World, world
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +23,6 @@ class Desk:
     """Two sessions over one directory: ``host`` calls it by its path, ``box`` has it mounted at /w."""
 
     def __init__(self, world: World, root: Path) -> None:
-        world.handlers |= files.handlers(world.sessions, world.indexer)
         self.world = world
         self.root = root
         self.begin = world.begin

@@ -10,7 +10,6 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.devices import Devices, host_devices
-from ctxd.rpc.handlers import files
 from tests.unit.sessions.world import HOST, World, world
 
 SHM = Path("/dev/shm")
@@ -31,7 +30,6 @@ def elsewhere() -> Iterator[Path]:
 async def daemon(tmp_path: Path) -> AsyncIterator[World]:
     """One run of a daemon on the same state."""
     async with world(tmp_path / "state") as made:
-        made.handlers |= files.handlers(made.sessions, made.indexer)
         yield made
 
 

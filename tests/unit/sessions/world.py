@@ -13,10 +13,11 @@ from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.index import Indexer
 from ctxd.mounts.devices import host_devices
-from ctxd.rpc.handlers import files, objects, sessions, toolcalls
+from ctxd.rpc.handlers import files, objects, sessions
 from ctxd.rpc.identity import Caller
 from ctxd.sessions import transitions
 from ctxd.sessions.notices import Notices
+from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
 from ctxd.sources.filesystem import HostFiles
@@ -37,9 +38,9 @@ class World:
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST, live_max=live_max)
         self.indexer = Indexer(store, HostFiles(clock), HOST, host_devices=host_devices())
         self.notices = Notices(self.sessions)
+        self.operations = Operations(self.sessions, self.indexer, Collapse())
         self.handlers = (
-            sessions.handlers(self.sessions, self.indexer, self.notices, Collapse())
-            | toolcalls.handlers(self.sessions)
+            sessions.handlers(self.operations, self.notices)
             | objects.handlers(self.sessions)
             | files.handlers(self.sessions, self.indexer)
         )

@@ -11,6 +11,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.sessions.segments import RUN
+from ctxd.sessions.session import WriteRequest
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.store.verify import verify
 from tests.unit.sessions.world import World, code_of, filled, record, say, world
@@ -30,7 +31,7 @@ class Host:
 
     async def assemble(self, session: str = "s1") -> str:
         live = await self.w.sessions.live(session)
-        return (await self.assembler.assemble(live, "host")).context.text
+        return (await self.assembler.assemble(live, WriteRequest("context.assemble", "host"))).context.text
 
     async def shown(self, session: str = "s1") -> list[str]:
         """Every recorded assembly, rendered again."""

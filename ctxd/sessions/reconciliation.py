@@ -1,0 +1,110 @@
+"""Reconciliation of a session's files with their sources, and attribution of changes that were found first.
+
+``freshen`` finds which files changed, before an assembly and at resume (spec 1 §3.6); no file leaves the sets it is in,
+and no more than a slice of new versions is held in memory that is not durable. ``attribute`` gives a version that a
+tracker stored to the session that reports it as its edit: it is stored again under that session's name, so its readers
+get a notice with the author, and the author gets none. The first session to report a change has it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.indexing.freshen import Freshened
+from ctxd.indexing.index import Indexed, Indexer
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.identity import is_file_id
+from ctxd.objects.kinds import is_deleted, is_purged
+from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.state import SessionState
+from ctxd.sessions.tracking import KIND
+from ctxd.store.versions import VersionStore
+from ctxd_protocol.methods.sessions import Reconciled
+
+PUTS_MAX: Final = 500
+"""Versions of one write. More go in several writes, so that no single one holds up its neighbours' commit."""
+
+
+def to_check(state: SessionState) -> list[str]:
+    """Ids of the objects whose sources a resume checks: every file; tool calls have none."""
+    return [id for id in state.index if is_file_id(id)]
+
+
+def reconciled(found: Freshened) -> Reconciled:
+    """Convert ``found`` to the report of a resume."""
+    return Reconciled(
+        unchanged=found.unchanged,
+        unread=found.unread,
+        updated=found.updated,
+        deleted=found.deleted,
+        orphaned=found.orphaned,
+    )
+
+
+async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call: WriteRequest) -> Freshened:
+    """Bring the files among ``ids`` up to date, under the lock of ``live``: write all slices that changed but the last.
+
+    That one is left to the caller, who puts ``documents`` before it awaits anything. The figures are those of all.
+    One slice waits for nothing but its reading; of several, each is durable before the next one is read, so that no
+    more than one is in memory. Raises: CtxdError of the store and of ``live.commit``. Cancel: safe; some of the files
+    may have new versions then.
+    """
+    compared = await indexer.compare(live.mounts, ids, live.settings.secrets)
+    found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
+    bare = call.without_id()
+    for slice_ids in compared.slices:
+        if found.documents:
+            pending = live.commit(bare, puts=found.documents, signatures=found.signatures, floor_vt=found.floor_vt)
+            found = msgspec.structs.replace(found, documents=(), signatures={})
+            await pending.wait()
+        found = (await indexer.freshen(slice_ids, live.settings.secrets)).after(found)
+    return found
+
+
+def portions(documents: Sequence[Document]) -> Iterator[Sequence[Document]]:
+    """``documents`` in runs that each fit a write, at least one run."""
+    for start in range(0, max(1, len(documents)), PUTS_MAX):
+        yield documents[start : start + PUTS_MAX]
+
+
+async def attribute(store: VersionStore, indexed: Indexed) -> Indexed:
+    """Turn ``indexed``, an edit whose version is stored already, into a version of the session that reports it.
+
+    Unchanged if that version has an author. As with ``Indexer.index``, submit it before awaiting anything else.
+    Raises: CtxdError store_failed, corrupt. Cancel: safe; nothing is written here.
+    """
+    await until_durable(store, indexed.basis)
+    (change,) = await store.changes(after=indexed.basis - 1, limit=1)
+    if change.kind != KIND:
+        return indexed
+    found = await store.get(indexed.object, content=True)
+    newest = store.peek(indexed.object)
+    # From here to the return nothing awaits: a version that came in since was written by someone else.
+    if found is None or not isinstance(newest, Stored) or not indexed.basis == found.tx == newest.tx:
+        return indexed
+    if is_purged(found.document) or is_deleted(found.document) != (indexed.kind == "missing"):
+        return indexed
+    return msgspec.structs.replace(
+        indexed,
+        outcome="deleted" if indexed.kind == "missing" else "updated",
+        document=found.document,
+        floor_vt=max(indexed.floor_vt, found.valid_time + 1),
+    )
+
+
+async def until_durable(store: VersionStore, basis: int) -> None:
+    """Return once the version of sequence ``basis``, which may be another session's, can no longer be lost.
+
+    Raises: CtxdError store_failed if it was. Cancel: safe.
+    """
+    durable = store.head()
+    if durable is not None and durable.seq >= basis:
+        return
+    await store.settled()
+    durable = store.head()
+    if durable is None or durable.seq < basis:
+        raise CtxdError(
+            "store_failed", "the version this rests on was lost", hint="Send it again.", outcome="not_applied"
+        )
