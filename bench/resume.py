@@ -29,7 +29,7 @@ from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Message
 

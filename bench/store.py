@@ -25,7 +25,7 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends import documents
 from ctxd.backends.port import Version
-from ctxd.backends.sqlite.backend import SqliteBackend
+from ctxd.backends.sqlite import SqliteBackend
 from ctxd.clock import SystemClock
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash

@@ -38,7 +38,7 @@ from ctxd.backends.xtdb import form
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.operations import Op, Put
 from ctxd.store import journal
-from ctxd.store.digest import fold
+from ctxd.store.journal import fold
 
 CONTENT_BYTES = 500
 CALLS_PER_BATCH = 50

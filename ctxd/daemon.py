@@ -53,8 +53,8 @@ from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
 from ctxd.sources.filesystem import HostFiles
-from ctxd.store.answers import StoreFailed
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import StoreFailed
 from ctxd.trackers.opening import file_trackers
 from ctxd_protocol.places import SANDBOXES_NAME
 from ctxd_protocol.status import DaemonStatus

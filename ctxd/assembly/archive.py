@@ -15,7 +15,7 @@ from ctxd.objects.kinds import is_purged
 from ctxd.sessions.purging_chat import PURGED_TEXT
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
 

@@ -28,9 +28,8 @@ from ctxd.objects.identity import is_file_id
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession, WriteRequest, kept_result
-from ctxd.store.answers import MISSING, Missing, Replay
-from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Pending, Write
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import NOT_CACHED, NotCached, Pending, Replay, Write
 from ctxd_protocol.context import BudgetPlan
 from ctxd_protocol.ids import system_prompt_id
 
@@ -64,15 +63,15 @@ class _Loaded:
     def head(self, id: str) -> Stored | None:
         """The newest accepted version. Raises: _NotInMemory."""
         stored = self._store.peek(id)
-        if isinstance(stored, Missing):
-            stored = self.heads.get(id, MISSING)
-            if isinstance(stored, Missing):
+        if isinstance(stored, NotCached):
+            stored = self.heads.get(id, NOT_CACHED)
+            if isinstance(stored, NotCached):
                 raise _NotInMemory
         return stored
 
     def knows(self, id: str) -> bool:
         """Whether ``head`` answers for ``id``."""
-        return id in self.heads or not isinstance(self._store.peek(id), Missing)
+        return id in self.heads or not isinstance(self._store.peek(id), NotCached)
 
     def content(self, ref: str) -> str:
         """The text named ``ref``. Raises: _NotInMemory."""

@@ -55,7 +55,7 @@ def _to_xtdb(at: Place, as_json: bool) -> NoReturn:
 
 
 def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
-    from ctxd.store.refold import checked
+    from ctxd.store.rebuild import checked
 
     try:
         report, folded = checked(at.root, stepped)

@@ -25,7 +25,7 @@ from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.objects.next_version import file_stub
 from ctxd.sources.port import LEADS_OUT, Look, Missing, Regular, Source, Special, Unreadable
-from ctxd.store.answers import Missing as Unknown
+from ctxd.store.writes import NotCached as Unknown
 from ctxd_protocol.objects import FilesystemSource
 
 BASES_MAX: Final = 16

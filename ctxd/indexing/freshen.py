@@ -21,7 +21,7 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.secrets.policy import captured_under, stricter
 from ctxd.sources.port import Source, size_of
-from ctxd.store.answers import Missing as Unknown
+from ctxd.store.writes import NotCached as Unknown
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.secrets import SecretPolicy

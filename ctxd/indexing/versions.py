@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from ctxd.objects.document import Stored
-from ctxd.store.answers import Missing
+from ctxd.store.writes import NotCached
 
 
 class Versions(Protocol):
     """See ``ctxd.store.versions.VersionStore``, whose methods these are."""
 
-    def peek(self, id: str) -> Stored | None | Missing:
+    def peek(self, id: str) -> Stored | None | NotCached:
         """The newest accepted version without awaiting; ``MISSING`` if the cache does not know."""
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
@@ -23,6 +23,6 @@ class Versions(Protocol):
 async def newest(versions: Versions, id: str) -> Stored | None:
     """The newest accepted version of ``id``. Does not suspend if the cache knows it."""
     head = versions.peek(id)
-    if isinstance(head, Missing):
+    if isinstance(head, NotCached):
         head = (await versions.heads([id])).get(id)
     return head

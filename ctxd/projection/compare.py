@@ -29,8 +29,7 @@ from ctxd.projection.cursor import from_doc as to_cursor
 from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
 from ctxd.projection.rows import Rows
-from ctxd.store.digest import LogicalDigest
-from ctxd.store.verify import Problem, Severity
+from ctxd.store.verify import LogicalDigest, Problem, Severity
 
 AT_ONCE: Final = 8
 """Requests to the node under way."""

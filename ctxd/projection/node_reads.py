@@ -22,7 +22,7 @@ from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
 from ctxd.projection.progress import Progress
 from ctxd.projection.stream import Tide
-from ctxd.store.past import ReadModel
+from ctxd.store.reads import EmbeddedReads
 
 READ_S: Final = 2.0
 """Seconds that the node has to answer; then the embedded tables do."""
@@ -55,7 +55,7 @@ class NodeReads:
     """See ``Past``. ``answered`` counts reads that the node answered, ``fallen_back`` those that it should have."""
 
     def __init__(
-        self, embedded: ReadModel, progress: Progress, tide: Tide, clock: Clock, writer: str, fences: Fences
+        self, embedded: EmbeddedReads, progress: Progress, tide: Tide, clock: Clock, writer: str, fences: Fences
     ) -> None:
         """``fences`` names rows that are not projected although they are below the cursor."""
         self._embedded = embedded

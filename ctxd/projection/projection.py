@@ -24,9 +24,8 @@ from ctxd.projection.record import Record, load, save
 from ctxd.projection.rows import Rows
 from ctxd.projection.spill import THROTTLE_AT, Room, Throttle, fullness, level, refusal
 from ctxd.projection.stream import Tide
-from ctxd.store.observers import Landed
-from ctxd.store.past import Past, ReadModel
-from ctxd.store.versions import VersionStore
+from ctxd.store.reads import AsOfReads, EmbeddedReads
+from ctxd.store.store import Landed, VersionStore
 from ctxd_protocol.status import ProjectionStatus, StoreStatus
 
 RECORD_S: Final = 1.0
@@ -148,7 +147,7 @@ class Projection:
 
     # --- what the store asks ---
 
-    def past(self, model: ReadModel) -> Past:
+    def past(self, model: EmbeddedReads) -> AsOfReads:
         """Who answers reads that name a time, with ``model`` for what the node lacks."""
         assert self._ownership is not None, "opened before it is asked"
         fences = self._ownership.fences

@@ -16,7 +16,7 @@ from ctxd.errors import CtxdError
 from ctxd.projection.batches import Piece, documents, wanted
 from ctxd.projection.fences import PREFIX, Fences
 from ctxd.store import journal
-from ctxd.store.digest import fold
+from ctxd.store.journal import fold
 from ctxd.store.purge import KIND as PURGE
 from ctxd.store.reads import Reader, answering, to_stored
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX

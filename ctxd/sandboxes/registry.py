@@ -22,7 +22,7 @@ from ctxd.sandboxes import registration
 from ctxd.sandboxes.lease import RETRY_S, Lease
 from ctxd.sandboxes.places import Places
 from ctxd.sandboxes.registration import Registration
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.sandboxes import SandboxView

@@ -19,7 +19,7 @@ from ctxd.secrets.guard import Guard
 from ctxd.sessions.redaction import off_loop
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import system_prompt_id
 
 PROMPT: Final = 0

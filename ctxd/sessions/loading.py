@@ -16,7 +16,7 @@ from ctxd.objects.identity import number_of, segment_id, segments_prefix
 from ctxd.sessions.segments import RUN, SessionDelta, carriers, from_payload, from_text, read_head
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState, fold
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import session_object_id
 
 SEGMENTS_INLINE_MAX: Final = 500

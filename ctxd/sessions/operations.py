@@ -43,7 +43,7 @@ from ctxd.sessions.session import (
     write_request,
 )
 from ctxd.sessions.state import SessionState
-from ctxd.store.answers import Missing, Replay
+from ctxd.store.writes import NotCached, Replay
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 from ctxd_protocol.methods import files as file_methods
 from ctxd_protocol.methods import sessions as session_methods
@@ -371,7 +371,7 @@ class Operations:
             params = _redacted(capture, params)
         else:
             params = await off_loop(len(params.content), partial(_redacted, capture, params))
-        while isinstance((place := self._place(live, params.id, tx.actor))[1], Missing):
+        while isinstance((place := self._place(live, params.id, tx.actor))[1], NotCached):
             await self.store.heads(place[:1])
         id, head = place
         if id not in live.state.index:
@@ -394,7 +394,7 @@ class Operations:
             )
         )
 
-    def _place(self, live: LiveSession, own_id: str, actor: Actor) -> tuple[str, Stored | None | Missing]:
+    def _place(self, live: LiveSession, own_id: str, actor: Actor) -> tuple[str, Stored | None | NotCached]:
         """The id under which the session keeps the tool call, and its newest version; ``MISSING`` if not in memory.
 
         The id is the harness's own, or an alias if that is taken or reserved. A confined actor gets an alias unless the
@@ -403,7 +403,7 @@ class Operations:
         index = live.state.index
         if not is_reserved(own_id) and (not actor.confined or own_id in index):
             head = self.store.peek(own_id)
-            if isinstance(head, Missing) or own_id in index:
+            if isinstance(head, NotCached) or own_id in index:
                 return own_id, head
             if head is None and toolcall_alias(live.session, own_id) not in index:
                 return own_id, None

@@ -16,11 +16,9 @@ from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.purging_chat import Gone, restating, said_in, within, without_bundle
 from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.store.answers import Replay
-from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND, counted
-from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Pending, Write
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.ids import chat_id
 from ctxd_protocol.objects import Receipt
 
@@ -48,7 +46,7 @@ async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) 
         raise CtxdError("unsupported", f"{id} cannot be purged", hint=hint, outcome="not_applied")
     if not await _says_something(store, id):
         return await _nothing_left(store, id)
-    asked = Purge((id,), guard.keyed_hash, sharing=without_bundle)
+    asked = PurgeRequest((id,), guard.keyed_hash, sharing=without_bundle)
     pending = store.submit(_write(call, asked))
     call.submitted = True
     return await _proof(store, asked, pending)
@@ -72,14 +70,14 @@ async def purge_chat(
         if not gone.messages:
             return await _nothing_left(store, id)
         restate = restating(gone)
-        asked = Purge((), guard.keyed_hash, within=within(live.session), restate=restate, said=gone.messages)
+        asked = PurgeRequest((), guard.keyed_hash, within=within(live.session), restate=restate, said=gone.messages)
         write = _write(call, asked, live.session)
         call.submitted = True
         pending = live.restate(write, gone.message, gone.delta, gone.preview(live.preview))
     return await _proof(store, asked, pending)
 
 
-def _write(call: WriteRequest, asked: Purge, session: str | None = None) -> Write:
+def _write(call: WriteRequest, asked: PurgeRequest, session: str | None = None) -> Write:
     return Write(
         kind=KIND, principal=call.principal, session=session, op_id=call.op_id, request=call.request, purge=asked
     )
@@ -89,7 +87,7 @@ async def _nothing_left(store: VersionStore, id: str) -> Proof:
     return Proof((id,), 0, 0, await store.purge_residue(), None)
 
 
-async def _proof(store: VersionStore, asked: Purge, pending: Pending) -> Proof:
+async def _proof(store: VersionStore, asked: PurgeRequest, pending: Pending) -> Proof:
     receipt = await pending.wait()
     done = asked.done
     assert done is not None, "a purge that is durable was done"

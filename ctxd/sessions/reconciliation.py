@@ -20,7 +20,7 @@ from ctxd.objects.kinds import is_deleted, is_purged
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.state import SessionState
 from ctxd.sessions.tracking import KIND
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.methods.sessions import Reconciled
 
 PUTS_MAX: Final = 500

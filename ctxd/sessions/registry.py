@@ -24,10 +24,8 @@ from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.segments import SessionHead, SessionSettings, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.state import SessionState
-from ctxd.store.answers import Replay
-from ctxd.store.asked import Purge
-from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Pending, Write
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.ids import ID_PATTERN, session_object_id
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
@@ -458,7 +456,7 @@ class Sessions:
                     else:
                         self.catalog.put(write.session, head, _vt(pending.receipt))
 
-    def _hide(self, session: str, purge: Purge) -> None:
+    def _hide(self, session: str, purge: PurgeRequest) -> None:
         """Show no more in listings what was purged."""
         row = self.catalog.newest(session)
         if row is None or purge.restate is None:

@@ -32,9 +32,8 @@ from ctxd.sessions.segments import (
     to_text,
 )
 from ctxd.sessions.state import SessionState, apply, snapshot
-from ctxd.store.answers import Missing, Replay
-from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Pending, Write
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import NotCached, Pending, Replay, Write
 from ctxd_protocol.ids import chat_id, system_prompt_id
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import Message, SessionView
@@ -161,7 +160,7 @@ async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequenc
     if call.op_id is None:
         return None
     # A failure to read the journal leaves it open whether the write was submitted before.
-    call.submitted = not store.unheard(call.principal, call.op_id)
+    call.submitted = not store.is_new_operation(call.principal, call.op_id)
     if not call.submitted:
         return None
     replay = await store.replay(call.principal, call.op_id, call.request, heads=heads)
@@ -275,10 +274,10 @@ class LiveSession:
         was lost. Cancel: safe.
         """
         replay = await find_replay(self._store, call, heads=heads)
-        if replay is None and any(isinstance(self._store.peek(id), Missing) for id in heads):
+        if replay is None and any(isinstance(self._store.peek(id), NotCached) for id in heads):
             await self._store.heads(heads)
         await ticket.reached()
-        if replay is None and call.op_id is not None and not self._store.unheard(call.principal, call.op_id):
+        if replay is None and call.op_id is not None and not self._store.is_new_operation(call.principal, call.op_id):
             # The same call may have been ahead of this one in the queue.
             replay = await find_replay(self._store, call)
         if replay is None:

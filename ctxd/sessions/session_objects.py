@@ -13,7 +13,7 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import segments_prefix
 from ctxd.sessions.loading import fold_stored
 from ctxd.sessions.state import SessionState
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.objects import VersionRow
 

@@ -30,7 +30,7 @@ from ctxd.sessions.segments import (
     to_text,
 )
 from ctxd.store.purge import purged_document
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
 from ctxd_protocol.sessions import Message, Mount

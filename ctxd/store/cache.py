@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from ctxd.objects.document import Stored
-from ctxd.store.answers import MISSING, Missing
+from ctxd.store.writes import NOT_CACHED, NotCached
 
 
 class Heads:
@@ -20,10 +20,10 @@ class Heads:
     def __len__(self) -> int:
         return len(self._heads)
 
-    def get(self, id: str) -> Stored | None | Missing:
-        """The head of ``id``, or ``MISSING`` if it is not kept here."""
-        head = self._heads.get(id, MISSING)
-        if not isinstance(head, Missing):
+    def get(self, id: str) -> Stored | None | NotCached:
+        """The head of ``id``, or ``NOT_CACHED`` if it is not kept here."""
+        head = self._heads.get(id, NOT_CACHED)
+        if not isinstance(head, NotCached):
             self._heads.move_to_end(id)
         return head
 

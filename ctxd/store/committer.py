@@ -15,18 +15,17 @@ from typing import Final
 
 from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends.sqlite import SqliteBackend
 from ctxd.clock import Clock
 from ctxd.errors import StateDirError
 from ctxd.failpoints import hit
 from ctxd.observe.tally import Durations
 from ctxd.store import journal
 from ctxd.store import purge as purging
-from ctxd.store.asked import Purge
-from ctxd.store.backend import backend_of
-from ctxd.store.queue import Entry
 from ctxd.store.statedir import StateDir
 from ctxd.store.wal import WriteAheadLog
 from ctxd.store.witness import Head, WitnessFile
+from ctxd.store.writes import PurgeRequest, QueuedWrite
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 _EXIT_NEWER: Final = 78
@@ -83,7 +82,7 @@ class Committer:
             dbfile.forget_cached_pages(self._path)
             self._close_to_others()
             self._connection = dbfile.open_writer(self._path)
-            self._versions = backend_of(self._connection)
+            self._versions = SqliteBackend(self._connection)
             version = int(self._connection.pragma("user_version"))
             self._check_version(version)
             if version == 0:
@@ -207,7 +206,7 @@ class Committer:
 
     # --- write ---
 
-    def commit(self, entries: Sequence[Entry]) -> list[bytes]:
+    def commit(self, entries: Sequence[QueuedWrite]) -> list[bytes]:
         """Make ``entries`` durable, all or none. Returns the chain hash of each.
 
         Raises: ``dbfile.DiskFull``: none was applied. ``dbfile.DiskFailed``: unknown; write nothing more.
@@ -247,7 +246,7 @@ class Committer:
                 found = os.stat(path)
                 self._files[path] = (found.st_dev, found.st_ino)
 
-    def _purge(self, entry: Entry, purge: Purge, chain: bytes) -> list[bytes]:
+    def _purge(self, entry: QueuedWrite, purge: PurgeRequest, chain: bytes) -> list[bytes]:
         """Purge, and append the row that records it, whose body is only known then."""
         write, seq = entry.write, entry.pending.seq
         purge.done = purging.apply(self._connection, self._versions, purge, seq, write.request)
@@ -301,21 +300,21 @@ class Committer:
                     self._log.wait()
                 self.finish_purges()
 
-    def _spill(self, entries: Sequence[Entry]) -> None:
+    def _spill(self, entries: Sequence[QueuedWrite]) -> None:
         for entry in entries:
             for data in entry.prepared.texts.values():
                 if len(data) > CONTENT_INLINE_BYTES_MAX:
                     self._artifacts.write(data)
 
     def _row(
-        self, entry: Entry, body: bytes, chain: bytes
+        self, entry: QueuedWrite, body: bytes, chain: bytes
     ) -> tuple[int, int, str, str | None, str, str | None, int, int, bytes, bytes, bytes]:
         write, pending = entry.write, entry.pending
         columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, pending.vt, entry.tx_time)
         b3 = journal.row_hash(*columns, body)
         return (pending.seq, *columns, body, b3, journal.link(chain, pending.seq, b3))
 
-    def _insert(self, entries: Sequence[Entry], chain: bytes) -> list[bytes]:
+    def _insert(self, entries: Sequence[QueuedWrite], chain: bytes) -> list[bytes]:
         """Insert all that ``entries`` say. Returns: the chain hash of each, from the one before them on."""
         rows = []
         for entry in entries:
@@ -437,7 +436,7 @@ class Committer:
         return True
 
 
-def _runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+def _runs(entries: Sequence[QueuedWrite]) -> Iterator[Sequence[QueuedWrite]]:
     """``entries`` in order, each that purges alone: it has to see what those before it have written."""
     first = 0
     for number, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""The loop that makes accepted writes durable, a group at a time.
+"""Group commit: the queue of accepted writes, the thread that commits them, and the loop between both.
 
 While one transaction runs, the next one gathers. A full disk fails the transaction and everything behind it, and is
 probed until it has room. A failed disk ends the loop: nothing is acknowledged after it.
@@ -6,22 +6,105 @@ probed until it has room. A failed disk ends the loop: nothing is acknowledged a
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
+from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
-from ctxd.store.commit_thread import CommitThread
 from ctxd.store.committer import Committer, StateRemoved
-from ctxd.store.queue import Entry, Queue
-from ctxd.store.state import Health
-from ctxd.store.writes import Pending
+from ctxd.store.health import Health
+from ctxd.store.writes import Pending, QueuedWrite
+from ctxd.workers import Loop
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.objects import Receipt
+
+
+class Queue:
+    """A bounded queue of entries. Full means refuse."""
+
+    def __init__(self) -> None:
+        self._entries: deque[QueuedWrite] = deque()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further entry may be put."""
+        return len(self._entries) >= limits.QUEUE_WRITES_MAX or self._size >= limits.QUEUE_BYTES_MAX
+
+    def put(self, entry: QueuedWrite) -> None:
+        """Append an entry."""
+        self._entries.append(entry)
+        self._size += entry.prepared.size
+
+    def take(self) -> list[QueuedWrite]:
+        """The entries of the next transaction: all, up to the bounds of one; one at least, if there is one."""
+        batch: list[QueuedWrite] = []
+        size = 0
+        while self._entries and len(batch) < limits.COMMIT_WRITES_MAX:
+            size += self._entries[0].prepared.size
+            if batch and size > limits.COMMIT_BYTES_MAX:
+                break
+            batch.append(self._entries.popleft())
+        self._size -= sum(entry.prepared.size for entry in batch)
+        return batch
+
+    def clear(self) -> list[QueuedWrite]:
+        """Remove and return every entry."""
+        entries = list(self._entries)
+        self._entries.clear()
+        self._size = 0
+        return entries
+
+
+Work = Callable[[], Any]
+Told = Callable[[Any, BaseException | None], None]
+
+
+class CommitThread:
+    """``told`` hears on the loop what each call returned or raised, before the next one is made. It does not raise."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._given: SimpleQueue[Work | None] = SimpleQueue()
+
+    def give(self, work: Work) -> None:
+        """Have ``work`` called. Only while nothing is called, and nothing else was given."""
+        self._given.put(work)
+
+    def take_back(self) -> bool:
+        """Have what was given not be called. Returns: whether that was possible: it was not begun."""
+        with suppress(Empty):
+            return self._given.get_nowait() is not None
+        return False
+
+    def stop(self) -> None:
+        """Have ``run`` return once nothing is called."""
+        self._given.put(None)
+
+    async def run(self) -> None:
+        """Make calls until ``stop``. Cancel: has no effect; call ``stop``."""
+        with anyio.CancelScope(shield=True):
+            await run_sync(self._work, Loop(), limiter=anyio.CapacityLimiter(1))
+
+    def _work(self, loop: Loop) -> None:
+        while (work := self._given.get()) is not None:
+            try:
+                result, raised = work(), None
+            except BaseException as error:  # noqa: BLE001 - whoever is told raises it
+                result, raised = None, error
+            loop.soon(self._told, result, raised)
+            del work, result, raised
+
 
 Outcome = Literal["not_applied", "unknown"]
 T = TypeVar("T")
@@ -46,8 +129,8 @@ class GroupCommit:
     def __init__(
         self,
         health: Health,
-        landed: Callable[[Sequence[Entry]], None],
-        lost: Callable[[Sequence[Entry]], None],
+        landed: Callable[[Sequence[QueuedWrite]], None],
+        lost: Callable[[Sequence[QueuedWrite]], None],
         fault: Callable[[Exception], None],
     ) -> None:
         """``landed`` is told of entries whose ``Pending`` was just resolved; ``lost`` of entries before theirs fail;
@@ -57,14 +140,14 @@ class GroupCommit:
         self._lost = lost
         self._fault = fault
         self._queue = Queue()
-        self._flushing: Sequence[Entry] = ()
+        self._flushing: Sequence[QueuedWrite] = ()
         self._purged: anyio.Event | None = None
-        self._telling: Sequence[Entry] = ()
+        self._telling: Sequence[QueuedWrite] = ()
         self._last: Pending | None = None
         self._wake = anyio.Event()
         self._thread = CommitThread(self._told)
         # What the thread has done and nobody was told of: entries, what was returned, what was raised.
-        self._ended: deque[tuple[Sequence[Entry], Any, BaseException | None]] = deque()
+        self._ended: deque[tuple[Sequence[QueuedWrite], Any, BaseException | None]] = deque()
         self._busy = False
         self._stopping = False
 
@@ -78,7 +161,7 @@ class GroupCommit:
         """Writes that are not durable yet."""
         return len(self._queue) + len(self._begun())
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: QueuedWrite) -> None:
         """Append an entry, which is next in the journal's order."""
         self._queue.put(entry)
         self._last = entry.pending
@@ -195,7 +278,7 @@ class GroupCommit:
         self._telling = ()
         return None
 
-    async def _land(self, batch: Sequence[Entry], chains: Sequence[bytes]) -> None:
+    async def _land(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
         """Tell those who wait for ``batch``, a few at a time: others have their turn between."""
         hit("journal.ack")
         for first in range(0, len(batch), _TOLD_AT_ONCE):
@@ -256,12 +339,12 @@ class GroupCommit:
             raise raised
         return cast(T, result)
 
-    def _begun(self) -> list[Entry]:
+    def _begun(self) -> list[QueuedWrite]:
         """The writes whose transaction was begun and who were not told how it ended."""
         batches = (self._telling, *(ended[0] for ended in self._ended), self._flushing)
         return [entry for batch in batches for entry in batch if not entry.pending.done]
 
-    def _fail(self, entries: Sequence[Entry], code: ErrorCode, message: str, outcome: Outcome) -> None:
+    def _fail(self, entries: Sequence[QueuedWrite], code: ErrorCode, message: str, outcome: Outcome) -> None:
         if not entries:
             return
         self._lost(entries)

@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.backends import documents
-from ctxd.store.writes import Write
+from ctxd.backends.port import Version
 
 SCHEMA_VERSION: Final = 1
 """``PRAGMA user_version`` of the file. A greater one is a newer program's: nothing is touched."""
@@ -99,14 +99,14 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     chain: bytes
 
 
-def encode_body(write: Write, puts: Sequence[Put]) -> bytes:
-    """The body of ``write``, whose documents were encoded to ``puts``."""
+def encode_body(request: bytes, result: bytes, knows: Sequence[str], puts: Sequence[Put]) -> bytes:
+    """Encode the body of a write: the digest of its parameters, its result, and its versions."""
     return _encoder.encode(
         (
             _BODY_FORMAT,
-            write.request,
-            write.result,
-            [documents.pack_text(id) for id in write.knows],
+            request,
+            result,
+            [documents.pack_text(id) for id in knows],
             [(documents.pack_text(put.id), put.document, put.content) for put in puts],
         )
     )
@@ -277,3 +277,14 @@ def first_fault(
         if chain != row.chain:
             return f"journal row {seq} breaks the chain"
     return None
+
+
+def fold(row: Row) -> list[Version]:
+    """The versions that a journal row says there are.
+
+    Raises: ValueError if its body is damaged.
+    """
+    return [
+        Version(put.id, row.vt, row.seq, row.tx_time, put.document or None, put.content)
+        for put in decode_body(row.body).puts
+    ]

@@ -25,13 +25,14 @@ from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.backends import documents
-from ctxd.backends.port import EmbeddedBackend, Version
+from ctxd.backends.port import Version
+from ctxd.backends.sqlite import SqliteBackend
 from ctxd.failpoints import hit
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
-from ctxd.store.asked import Purge, Purged, Restate
+from ctxd.store.writes import Purged, PurgeRequest, Restate
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 KIND: Final = "object.purge"
@@ -73,7 +74,9 @@ def counted(result: bytes) -> Counted:
     return msgspec.msgpack.decode(result, type=Counted)
 
 
-def apply(connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge, seq: int, request: bytes) -> Purged:
+def apply(
+    connection: dbfile.Connection, versions: SqliteBackend, purge: PurgeRequest, seq: int, request: bytes
+) -> Purged:
     """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back."""
     found = _targets(versions, purge.ids)
     written = {_key(version): _instead(connection, version, purge) for version in found}
@@ -103,7 +106,7 @@ def apply(connection: dbfile.Connection, versions: EmbeddedBackend, purge: Purge
     return Purged(ids, count, texts, said, body)
 
 
-def _targets(versions: EmbeddedBackend, ids: Iterable[str]) -> list[Version]:
+def _targets(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
     """Every version of ``ids`` that is not purged yet, and every other one with a text of theirs."""
     wanted = frozenset(ids)
     own = [version for id in wanted for version in versions.history(id, corrections=True) if _says_something(version)]
@@ -118,7 +121,7 @@ def _key(version: Version) -> tuple[str, int, int]:
 
 
 def _restated(
-    connection: dbfile.Connection, versions: EmbeddedBackend, within: Iterable[str], restate: Restate
+    connection: dbfile.Connection, versions: SqliteBackend, within: Iterable[str], restate: Restate
 ) -> Iterator[tuple[Version, Document]]:
     """Every version of an entity ``within`` that changes, and what it becomes."""
     for name in within:
@@ -158,7 +161,7 @@ def _keep_text(connection: dbfile.Connection, text: str | None) -> bytes | None:
 
 
 def _still_said(
-    versions: EmbeddedBackend, texts: Set[bytes], written: Mapping[tuple[str, int, int], Version]
+    versions: SqliteBackend, texts: Set[bytes], written: Mapping[tuple[str, int, int], Version]
 ) -> set[bytes]:
     """Those of ``texts`` that a version has which is not ``written`` anew, or is written with it."""
     now = {version.content for version in written.values()}
@@ -171,7 +174,7 @@ def _says_something(version: Version) -> bool:
     return version.body is not None and not is_purged(documents.decode(version.id, version.body))
 
 
-def _instead(connection: dbfile.Connection, version: Version, purge: Purge) -> Version:
+def _instead(connection: dbfile.Connection, version: Version, purge: PurgeRequest) -> Version:
     """What stands for ``version``, one of the targets: with a text only where it goes on saying something."""
     assert version.body is not None, "a deletion says nothing that could be purged"
     document = documents.decode(version.id, version.body)

@@ -1,22 +1,24 @@
-"""Reads of what is durable: plain blocking functions on a read-only connection, run on a thread by the store."""
+"""Reads of durable versions: the connection that they use, and the port for reads as of a time."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+import anyio
+from anyio.to_thread import run_sync
 from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends import documents
 from ctxd.backends.port import LATEST, DamagedVersion, Version
+from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.store import journal
-from ctxd.store.answers import Change
-from ctxd.store.backend import backend_of
+from ctxd.store.writes import Change
 from ctxd_protocol.objects import Receipt
 
 T = TypeVar("T")
@@ -102,7 +104,7 @@ class Reader:
 
     def __init__(self, path: Path, artifacts: ArtifactStore) -> None:
         self.connection = dbfile.open_reader(path)
-        self.versions = backend_of(self.connection)
+        self.versions = SqliteBackend(self.connection)
         self._artifacts = artifacts
 
     def close(self) -> None:
@@ -212,3 +214,106 @@ class Reader:
             )
             for row in self._rows(after, limit)
         ]
+
+
+class AsOfReads(Protocol):
+    """The versions of one journal, as of both times: see ``SqliteBackend``, whose reads these are.
+
+    All raise CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
+    """
+
+    async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
+        """See ``SqliteBackend.as_of``."""
+        ...
+
+    async def history(
+        self,
+        id: str,
+        *,
+        ascending: bool = True,
+        corrections: bool = False,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[Version]:
+        """See ``SqliteBackend.history``."""
+        ...
+
+    async def scan(
+        self,
+        prefix: str,
+        *,
+        ascending: bool = True,
+        after: str | None = None,
+        limit: int | None = None,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+    ) -> list[Version]:
+        """See ``SqliteBackend.scan``."""
+        ...
+
+
+class EmbeddedReads:
+    """See ``AsOfReads``. Reads what is durable, one call at a time on a thread."""
+
+    def __init__(self, reader: Reader, limiter: anyio.CapacityLimiter) -> None:
+        """``limiter`` is that of all who use ``reader``."""
+        self.reader = reader
+        self.limiter = limiter
+
+    async def valid_time(self, tx: int) -> int:
+        """The valid time of the newest journal row at or below ``tx``; 0 before the first. Raises: as the reads."""
+        return await run_sync(answered, lambda: self.reader.valid_time(tx), limiter=self.limiter)
+
+    async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
+        """See ``AsOfReads.as_of``."""
+        versions = self.reader.versions
+        return await run_sync(
+            answered, lambda: versions.as_of(list(ids), valid_time=valid_time, tx=tx), limiter=self.limiter
+        )
+
+    async def history(
+        self,
+        id: str,
+        *,
+        ascending: bool = True,
+        corrections: bool = False,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[Version]:
+        """See ``AsOfReads.history``."""
+        read = self.reader.versions.history
+        return await run_sync(
+            answered,
+            lambda: read(
+                id,
+                ascending=ascending,
+                corrections=corrections,
+                valid_time=valid_time,
+                tx=tx,
+                after=after,
+                limit=limit,
+            ),
+            limiter=self.limiter,
+        )
+
+    async def scan(
+        self,
+        prefix: str,
+        *,
+        ascending: bool = True,
+        after: str | None = None,
+        limit: int | None = None,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+    ) -> list[Version]:
+        """See ``AsOfReads.scan``."""
+        read = self.reader.versions.scan
+        return await run_sync(
+            answered,
+            lambda: read(prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx),
+            limiter=self.limiter,
+        )

@@ -16,13 +16,42 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends import documents
 from ctxd.backends.port import DamagedVersion, Version
+from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal
-from ctxd.store.backend import backend_of
-from ctxd.store.digest import LogicalDigest, fold
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
+
+_MODULUS: Final = 2**256
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+class LogicalDigest:
+    """A digest that versions are added to one by one."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+        self.count = 0
+
+    def add(self, version: Version) -> None:
+        """Count ``version`` in."""
+        row = (version.id, version.valid_time, version.tx, version.tx_time, version.body, version.content)
+        self._sum = (self._sum + int.from_bytes(blake3(_encoder.encode(row)).digest(), "big")) % _MODULUS
+        self.count += 1
+
+    def hex(self) -> str:
+        """The digest so far: 64 hex digits."""
+        return f"{self._sum:064x}"
+
+
+def digest(versions: Iterable[Version]) -> str:
+    """The digest of ``versions``, in whatever order."""
+    total = LogicalDigest()
+    for version in versions:
+        total.add(version)
+    return total.hex()
+
 
 _EXIT_NO_STATE: Final = 10
 _PROBLEMS_MAX: Final = 1_000
@@ -152,7 +181,7 @@ class _Verification:
         self._report = report
         self._artifacts = ArtifactStore(root / "artifacts")
         self._witness = WitnessFile(root / "head")
-        self._versions = backend_of(connection)
+        self._versions = SqliteBackend(connection)
         self._folded = LogicalDigest()
         self._knows: set[tuple[str, str]] = set()
         self._newest_incarnation = 0
@@ -250,7 +279,7 @@ class _Verification:
     def _fold(self, row: journal.Row) -> None:
         try:
             body = journal.decode_body(row.body)
-            for version in fold(row):
+            for version in journal.fold(row):
                 self._folded.add(version)
         except (ValueError, TypeError) as error:
             self._report.note("damage", f"journal row {row.seq} cannot be read: {error}")

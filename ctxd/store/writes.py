@@ -1,13 +1,62 @@
-"""What goes through the door: a write, what waits for its flush, and the receipt for it."""
+"""Writes: what a call submits, what waits for its flush, and what the store returns for either."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import anyio
 import msgspec
+from blake3 import blake3
 
-from ctxd.objects.document import Document
-from ctxd.store.asked import Purge
+from ctxd.backends import documents
+from ctxd.backends.port import Version
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.identity import LOGGED_PREFIX
+from ctxd.store import journal
 from ctxd_protocol.objects import Receipt
+
+Restate = Callable[[Document], Document | None]
+"""What stands for a version, given with its content, once a part of what it says is purged; null if it has none."""
+
+
+class PurgeRequest:
+    """What a write asks to be purged: every version of ``ids``, and what ``restate`` takes out of every version of the
+    entities ``within``: ids, or how all begin that have a number after ``#``. ``keyed`` makes the hash that stands for
+    a source hash, by which the same bytes are known again without being told. ``sharing`` gives what stands for a
+    version of another entity that has a text of theirs and cannot do without one; null: it is purged as they are.
+    ``done`` is set once it is durable."""
+
+    __slots__ = ("done", "ids", "keyed", "restate", "said", "sharing", "within")
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        keyed: Callable[[str], str],
+        *,
+        within: Sequence[str] = (),
+        restate: Restate | None = None,
+        sharing: Restate | None = None,
+        said: int = 0,
+    ) -> None:
+        """``restate`` and ``sharing`` are called on the committing thread, and are quick and pure; ``restate`` takes
+        away ``said`` texts."""
+        self.ids = tuple(ids)
+        self.keyed = keyed
+        self.within = tuple(within)
+        self.restate = restate
+        self.sharing = sharing
+        self.said = said
+        self.done: Purged | None = None
+
+
+class Purged(msgspec.Struct, frozen=True):
+    """What was purged: the entities, how many versions of them, the BLAKE3 of each text that is kept no more, how many
+    texts it was that they said; ``body`` is the record's."""
+
+    ids: tuple[str, ...]
+    versions: int
+    texts: tuple[bytes, ...]
+    said: int
+    body: bytes
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +81,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     knows: tuple[str, ...] = ()
     signatures: dict[str, bytes] = {}
     floor_vt: int = 0
-    purge: Purge | None = None
+    purge: PurgeRequest | None = None
 
 
 class Pending:
@@ -93,3 +142,120 @@ class Pending:
             raise self.error
         assert self.receipt is not None
         return self.receipt
+
+
+class StoreFailed(Exception):
+    """The disk failed under the journal. The process must end with exit code 74; what is durable shows at the next
+    start."""
+
+
+class NotCached:
+    """The type of ``NOT_CACHED``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+NOT_CACHED: Final = NotCached()
+"""The cache does not know; null would say that there is no such object."""
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """What a write answered that came before under the same operation id.
+
+    ``result`` is the encoded result without receipt. ``receipt`` is the original one, null while ``pending`` waits
+    for its flush; ``pending`` is null once the write is durable.
+    """
+
+    result: bytes
+    pending: Pending | None
+    receipt: Receipt | None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One journal row: who wrote, when (``vt``, ms since 1970), and the versions it put as ``(entity id, valid
+    time)``."""
+
+    seq: int
+    kind: str
+    session: str | None
+    principal: str
+    vt: int
+    puts: tuple[tuple[str, int], ...]
+
+
+_ENTRY_BYTES: Final = 512
+"""Bytes that a write is counted as beside its body and its text."""
+
+
+class EncodedWrite:
+    """A write encoded: its body, its puts and their ids, and the bytes of its text by hash. Made before a sequence is
+    given."""
+
+    __slots__ = ("body", "ids", "puts", "size", "texts", "write")
+
+    def __init__(self, write: Write) -> None:
+        """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded."""
+        by_id = {document.id: document for document in write.puts}
+        # Put twice in one write, an entity is what was said last.
+        if len(by_id) < len(write.puts):
+            write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
+        self.write = write
+        self.texts: dict[bytes, bytes] = {}
+        self.puts = [self._put(document) for document in write.puts]
+        if write.deletes:
+            self.puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
+        self.ids = tuple([put.id for put in self.puts])
+        self.body = journal.encode_body(write.request, write.result, write.knows, self.puts)
+        self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(map(len, self.texts.values()))
+
+    def _put(self, document: Document) -> journal.Put:
+        ref = None
+        if document.content is not None:
+            data = document.content.encode()
+            ref = blake3(data).digest()
+            self.texts[ref] = data
+        return journal.Put(document.id, documents.encode(document), ref)
+
+
+class QueuedWrite:
+    """A write with its place: ``pending`` has sequence and valid time, ``tx_time`` is when it was accepted, in ms."""
+
+    __slots__ = ("pending", "prepared", "tx_time")
+
+    def __init__(self, prepared: EncodedWrite, pending: Pending, tx_time: int) -> None:
+        self.prepared = prepared
+        self.pending = pending
+        self.tx_time = tx_time
+
+    @property
+    def write(self) -> Write:
+        """The write itself."""
+        return self.prepared.write
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The entities that it puts or deletes."""
+        return self.prepared.ids
+
+    def versions(self) -> list[Version]:
+        """What it puts, as rows of a backend."""
+        seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
+        return [Version(put.id, vt, seq, tx_time, put.document or None, put.content) for put in self.prepared.puts]
+
+    def heads(self) -> list[tuple[Stored, str | None]]:
+        """What it puts and may be asked for by id, as the newest versions without content, each with its text."""
+        seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
+        heads: list[tuple[Stored, str | None]] = []
+        # What is deleted comes last, and has no head.
+        for document, put in zip(self.write.puts, self.prepared.puts, strict=False):
+            if document.id.startswith(LOGGED_PREFIX):
+                continue
+            text, ref = document.content, None
+            if text is not None and put.content is not None:
+                document, ref = msgspec.structs.replace(document, content=None), put.content.hex()
+            head = Stored(document=document, content_ref=ref, valid_time=vt, tx=seq, tx_time=tx_time)
+            heads.append((head, text))
+        return heads

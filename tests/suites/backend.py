@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.port import LATEST, Change, EmbeddedBackend, Version, VersionBackend
+from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
+from ctxd.backends.sqlite import SqliteBackend
 from tests.fakes.backend import MemoryBackend
 
 ENTITIES = ("a", "ab", "b\u00e9", "session:\U0001f600")
@@ -43,7 +44,7 @@ def bodies(versions: list[Version]) -> list[bytes | None]:
 class Awaited:
     """A backend that blocks, as one that is awaited."""
 
-    def __init__(self, backend: VersionBackend) -> None:
+    def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
 
     async def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
@@ -67,7 +68,7 @@ async def everything(backend: Awaited) -> list[Version]:
     return [version async for version in backend.everything(pytest.fail)]
 
 
-async def differences(backend: Awaited, reference: VersionBackend, *, txs: range, times: range) -> list[str]:
+async def differences(backend: Awaited, reference: SqliteBackend, *, txs: range, times: range) -> list[str]:
     """Where the two answer differently: every history and every state at the given times."""
     found = []
 
@@ -244,7 +245,7 @@ class BackendSuite:
 
 class EmbeddedSuite(BackendSuite):
     @pytest.fixture
-    def fresh_embedded(self) -> Callable[[], AbstractContextManager[EmbeddedBackend]]:
+    def fresh_embedded(self) -> Callable[[], AbstractContextManager[SqliteBackend]]:
         raise NotImplementedError
 
     @pytest.fixture
@@ -261,13 +262,16 @@ class EmbeddedSuite(BackendSuite):
         with fresh_embedded() as backend:
             yield backend
 
-    async def test_a_number_makes_no_version(self, embedded: EmbeddedBackend) -> None:
+    async def test_an_entity_with_a_number_and_no_version_is_damaged(self, embedded: SqliteBackend) -> None:
         embedded.number(["a", "a"])
-        assert (embedded.as_of(["a"]), embedded.history("a"), embedded.scan("")) == ([], [], [])
+        assert embedded.scan("") == [] and embedded.as_of(["unknown"]) == [] and embedded.history("unknown") == []
+        for read in (lambda: embedded.as_of(["a"]), lambda: embedded.history("a")):
+            with pytest.raises(DamagedVersion):
+                read()
         embedded.apply(1, 0, [put("a", 10, b"x")])
         assert bodies(embedded.scan("")) == [b"x"]
 
-    async def test_a_number_is_kept_and_nobody_else_has_it(self, embedded: EmbeddedBackend) -> None:
+    async def test_a_number_is_kept_and_nobody_else_has_it(self, embedded: SqliteBackend) -> None:
         first = embedded.number(["a", "b", "a"])
         assert first.keys() == {"a", "b"} and len(set(first.values())) == 2
         embedded.apply(1, 0, [put("c", 10, b"x")])
@@ -277,14 +281,14 @@ class EmbeddedSuite(BackendSuite):
         assert embedded.number(["a", "c", "d"]) == {id: second[id] for id in ("a", "c", "d")}
         assert embedded.number([]) == {}
 
-    async def test_a_cleared_one_is_as_a_fresh_one(self, embedded: EmbeddedBackend) -> None:
+    async def test_a_cleared_one_is_as_a_fresh_one(self, embedded: SqliteBackend) -> None:
         embedded.apply(1, 0, [put("a", 10, b"x"), put("b", 10, b"y")])
         embedded.clear()
         assert (embedded.history("a", corrections=True), embedded.scan("")) == ([], [])
         embedded.apply(1, 0, [put("b", 10, b"z")])
         assert bodies(embedded.scan("")) == [b"z"]
 
-    async def test_an_appended_version_is_as_one_put_after_all_others(self, embedded: EmbeddedBackend) -> None:
+    async def test_an_appended_version_is_as_one_put_after_all_others(self, embedded: SqliteBackend) -> None:
         embedded.append([Version("a", 10, 1, 7, b"x", b"c" * 32), Version("b", 10, 1, 7, b"y")])
         embedded.append([Version("a", 11, 2, 8, b"z")])
         reference = MemoryBackend()

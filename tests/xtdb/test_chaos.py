@@ -17,8 +17,9 @@ from ctxd.projection import projector, stream
 from ctxd.projection.node import connect
 from ctxd.projection.spill import Room
 from ctxd.store import journal
-from ctxd.store.digest import digest, fold
-from ctxd.store.versions import VersionStore
+from ctxd.store.journal import fold
+from ctxd.store.store import VersionStore
+from ctxd.store.verify import digest
 from tests.unit.projection.projecting import Projecting
 from tests.unit.store.documents import document, write
 from tests.xtdb.proxy import HARMFUL, ChaosProxy, Fault, Schedule

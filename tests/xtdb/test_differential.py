@@ -16,7 +16,7 @@ from ctxd.projection.node import connect
 from ctxd.projection.node_reads import NodeReads
 from ctxd.projection.spill import Room
 from ctxd.store import journal
-from ctxd.store.digest import fold
+from ctxd.store.journal import fold
 from ctxd.store.writes import Write
 from ctxd_client import connect_sync
 from tests.crash.daemon import daemon_process

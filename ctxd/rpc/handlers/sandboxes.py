@@ -18,8 +18,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, find_replay, kept_result
 from ctxd.sources.port import Limited
 from ctxd.sources.rights import User
-from ctxd.store.answers import Replay
-from ctxd.store.writes import Pending, Write
+from ctxd.store.writes import Pending, Replay, Write
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods import sandboxes as wire
 from ctxd_protocol.methods.row import Nothing, WriteResult

@@ -16,7 +16,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sources.filesystem import HostFiles
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.ids import chat_id
 from ctxd_protocol.sessions import Message, Mount

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 import pytest
 
 from ctxd import dbfile
+from ctxd.backends import sqlite as numbers
 from ctxd.backends.port import DamagedVersion, Version
-from ctxd.backends.sqlite import numbers
-from ctxd.backends.sqlite.backend import SqliteBackend
+from ctxd.backends.sqlite import SqliteBackend
 from tests.suites.backend import EmbeddedSuite
 
 

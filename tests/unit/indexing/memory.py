@@ -8,7 +8,7 @@ from ctxd.indexing.freshen import Freshened
 from ctxd.indexing.index import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
-from ctxd.store.answers import MISSING, Missing
+from ctxd.store.writes import NOT_CACHED, NotCached
 from ctxd_protocol.sessions import Mount
 from tests.fakes.source import DEVICE, FakeFiles
 
@@ -51,8 +51,8 @@ class MemoryVersions:
     def head(self, id: str) -> Document:
         return self._heads[id].document
 
-    def peek(self, id: str) -> Stored | None | Missing:
-        return self._heads.get(id) if id in self._cached else MISSING
+    def peek(self, id: str) -> Stored | None | NotCached:
+        return self._heads.get(id) if id in self._cached else NOT_CACHED
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         self.lookups += 1

@@ -15,7 +15,7 @@ from ctxd.projection.node import Connect
 from ctxd.projection.projection import Projection, Target
 from ctxd.projection.rows import Rows
 from ctxd.projection.spill import Room
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.status import StoreStatus
 from tests.unit.store.documents import document, write
 

@@ -13,7 +13,7 @@ from ctxd.errors import StateDirError
 from ctxd.projection import offline, projector, rebuild
 from ctxd.projection.offline import GivenUp, put_back
 from ctxd.projection.rebuild import rebuild as make
-from ctxd.store.refold import checked
+from ctxd.store.rebuild import checked
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import compared, level, projecting
 from tests.unit.store.documents import document, sourced, write

@@ -8,9 +8,8 @@ from blake3 import blake3
 
 from ctxd.backends.xtdb.errors import Unknown
 from ctxd.objects.kinds import is_purged
-from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND
-from ctxd.store.writes import Write
+from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import compared, level, projecting, until
 from tests.unit.store.documents import document, write
@@ -30,7 +29,7 @@ def node():
 
 
 def purge(*ids):
-    return Write(kind=KIND, principal="p", purge=Purge(ids, lambda text: blake3(text.encode()).hexdigest()))
+    return Write(kind=KIND, principal="p", purge=PurgeRequest(ids, lambda text: blake3(text.encode()).hexdigest()))
 
 
 def fill(store):
@@ -170,7 +169,7 @@ async def test_texts_that_are_kept_stay_at_the_node_wherever_a_purge_is_cut_off(
         store.submit(write(document("larger", large + "harmless", tool="x")))
         await level(store)
         node.at = at
-        asked = Purge((), lambda text: text, within=("part#",), restate=without_secret)
+        asked = PurgeRequest((), lambda text: text, within=("part#",), restate=without_secret)
         await store.submit(Write(kind=KIND, principal="p", purge=asked)).wait()
         await level(store)
         await store.submit(purge("big")).wait()

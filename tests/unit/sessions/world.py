@@ -21,7 +21,7 @@ from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
 from ctxd.sources.filesystem import HostFiles
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sessions import Collapse
 

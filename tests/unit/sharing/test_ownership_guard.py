@@ -14,9 +14,8 @@ from ctxd.projection import fences, owners, projector
 from ctxd.projection.fences import Fence
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership_guard import Lost, Ownership
-from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND
-from ctxd.store.writes import Write
+from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import ROOM, Projecting, compared, level, until
 from tests.unit.store.documents import document, write
@@ -162,7 +161,7 @@ def quiet(stored: Document) -> Document | None:
 
 
 def purge_of_chat() -> Write:
-    asked = Purge((), lambda text: text, within=("segment:s1#",), restate=quiet)
+    asked = PurgeRequest((), lambda text: text, within=("segment:s1#",), restate=quiet)
     return Write(kind=KIND, principal="p", session="s1", purge=asked)
 
 
@@ -227,7 +226,7 @@ async def test_a_text_that_another_host_evicted_is_put_again_by_whoever_says_it_
         a.submit(write(document("told-a", "said by both", tool="x"), session=None))
         await level(a)
         await level(b)
-        await a.submit(Write(kind=KIND, principal="p", purge=Purge(("told-a",), lambda text: text))).wait()
+        await a.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("told-a",), lambda text: text))).wait()
         await level(a)
         b.submit(write(document("again", "said by both", tool="x"), session=None))
         await level(b)

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 
 from ctxd.clock import Clock, SystemClock
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 
 WAIT_S = 10
 

@@ -9,11 +9,10 @@ from anyio.to_thread import run_sync
 
 from ctxd import failpoints
 from ctxd.errors import StateDirError
-from ctxd.store.asked import Purge
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
-from ctxd.store.writes import Write
+from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -178,7 +177,7 @@ async def test_a_backup_begins_again_if_a_purge_removes_an_artifact_meanwhile(tm
         async def purge():
             for n in range(2):
                 await store.submit(
-                    Write(kind=KIND, principal="p", purge=Purge((f"t{n}",), lambda hashed: hashed))
+                    Write(kind=KIND, principal="p", purge=PurgeRequest((f"t{n}",), lambda hashed: hashed))
                 ).wait()
             assert await store.purge_residue() == ()
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from ctxd.store.commit_thread import CommitThread
+from ctxd.store.group_commit import CommitThread
 
 pytestmark = pytest.mark.anyio
 

@@ -13,12 +13,10 @@ import pytest
 from ctxd import dbfile, failpoints, limits
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
-from ctxd.store.answers import MISSING, StoreFailed
-from ctxd.store.asked import Purge
 from ctxd.store.purge import KIND
+from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
-from ctxd.store.versions import VersionStore
-from ctxd.store.writes import Write
+from ctxd.store.writes import NOT_CACHED, PurgeRequest, StoreFailed, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -60,7 +58,7 @@ async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_bac
             assert await failure(first) == ("disk_full", "not_applied")
             assert await failure(second) == ("disk_full", "not_applied")
             assert lost == [{"s1", "s2"}]
-            assert store.peek("t1") is MISSING
+            assert store.peek("t1") is NOT_CACHED
             assert store.status().state == "read_only"
             with pytest.raises(CtxdError) as caught:
                 store.submit(write(document("t3")))
@@ -436,7 +434,7 @@ async def test_a_verification_goes_on_over_a_purge_that_removes_an_artifact_mean
             await store.submit(write(document(f"t{n}", f"{n}" * (2 * 1024 * 1024), tool="bash"))).wait()
         reports = verify(root)
         assert next(reports).phase == "structure"
-        await store.submit(Write(kind=KIND, principal="p", purge=Purge(("t1",), lambda hashed: hashed))).wait()
+        await store.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("t1",), lambda hashed: hashed))).wait()
         with anyio.fail_after(5):
             while len([path for path in (root / "artifacts").rglob("*") if path.is_file()]) == 3:
                 await anyio.sleep(0.01)

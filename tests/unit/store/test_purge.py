@@ -13,11 +13,10 @@ from ctxd import dbfile, limits
 from ctxd.failpoints import armed
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
-from ctxd.store.asked import Purge
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
-from ctxd.store.writes import Write
+from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -57,7 +56,7 @@ async def fill(store):
 
 
 def asked(*ids: str) -> Write:
-    return Write(kind=KIND, principal="p", purge=Purge(ids, keyed))
+    return Write(kind=KIND, principal="p", purge=PurgeRequest(ids, keyed))
 
 
 def report_of(root: Path):
@@ -344,7 +343,9 @@ async def test_what_is_restated_is_so_wholly_or_not_at_all_wherever_it_is_cut(tm
 
 
 def restating() -> Write:
-    return Write(kind=KIND, principal="p", purge=Purge((), keyed, within=("part#", "whole"), restate=without_part))
+    return Write(
+        kind=KIND, principal="p", purge=PurgeRequest((), keyed, within=("part#", "whole"), restate=without_part)
+    )
 
 
 async def fill_parts(store):

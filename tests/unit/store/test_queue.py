@@ -8,7 +8,7 @@ import pytest
 
 from ctxd import limits
 from ctxd.errors import CtxdError
-from ctxd.store.answers import MISSING
+from ctxd.store.writes import NOT_CACHED
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -32,7 +32,7 @@ async def test_a_full_queue_refuses_and_takes_again(root, monkeypatch):
         with pytest.raises(CtxdError) as caught:
             store.submit(write(document("more")))
         assert (caught.value.code, caught.value.outcome) == ("store_backlog_full", "not_applied")
-        assert store.peek("more") in (MISSING, None)
+        assert store.peek("more") in (NOT_CACHED, None)
         await accepted[-1].wait()
         await store.submit(write(document("more"))).wait()
 

@@ -11,7 +11,7 @@ from ctxd import dbfile
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
 from ctxd.store import statedir
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -28,7 +28,7 @@ def test_a_second_holder_is_refused_and_told_the_first(tmp_path):
 from pathlib import Path
 from ctxd.errors import StateDirError
 from ctxd.store import statedir
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 try:
     statedir.hold(Path({str(tmp_path / "state")!r}))
 except StateDirError as error:

@@ -9,9 +9,9 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.store import journal
-from ctxd.store.digest import digest, fold
+from ctxd.store.journal import fold
 from ctxd.store.reads import Reader
-from ctxd.store.verify import verify
+from ctxd.store.verify import digest, verify
 from ctxd_protocol.objects import Receipt
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running

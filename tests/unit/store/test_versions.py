@@ -6,9 +6,8 @@ import pytest
 
 from ctxd import dbfile, failpoints, limits
 from ctxd.errors import CtxdError
-from ctxd.store.answers import MISSING
-from ctxd.store.asked import Purge
 from ctxd.store.verify import verify
+from ctxd.store.writes import NOT_CACHED, PurgeRequest
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import SteppingClock, running
 
@@ -43,7 +42,7 @@ async def test_the_cache_says_when_it_does_not_know(root):
     async with running(root) as store:
         await store.submit(write(document("t1"))).wait()
     async with running(root) as store:
-        assert store.peek("t1") is MISSING
+        assert store.peek("t1") is NOT_CACHED
         heads = await store.heads(["t1", "t2"])
         assert heads["t1"].tx == 1 and heads["t2"] is None
         assert store.peek("t1") == heads["t1"] and store.peek("t2") is None
@@ -55,9 +54,9 @@ async def test_what_was_never_written_is_soon_known_without_a_read(root):
             store.submit(write(document(f"t{n}"), op_id=f"op{n}", request=b"q"))
         await store.drain()
     async with running(root) as store:
-        while store.peek("unheard of") is MISSING:
+        while store.peek("unheard of") is NOT_CACHED:
             await anyio.sleep(0.01)
-        assert all(store.peek(f"t{n}") is MISSING for n in range(100))
+        assert all(store.peek(f"t{n}") is NOT_CACHED for n in range(100))
         with anyio.CancelScope() as scope:
             scope.cancel()
             # Cancelled at the first wait: so there is none.
@@ -73,8 +72,8 @@ async def test_a_logged_entity_is_kept_in_the_database_alone_and_found_all_the_s
         accepted = await store.get(segment.id, content=True)
         assert accepted is not None and accepted.document == segment
         assert (await store.heads(("t1", segment.id))).keys() == {"t1", segment.id}
-        assert store.cached == 1 and store.peek(segment.id) is MISSING
-        while store.peek("unheard of") is MISSING:
+        assert store.cached == 1 and store.peek(segment.id) is NOT_CACHED
+        while store.peek("unheard of") is NOT_CACHED:
             await anyio.sleep(0.001)
         assert (await store.heads(("segment:s1#0000000001",)))["segment:s1#0000000001"] is None
         store.submit(write(document("segment:s1#0000000001", type="segment")))
@@ -88,7 +87,7 @@ async def test_whoever_names_types_is_told_of_commits_that_put_one_of_them(root)
         store.on_durable(lambda landed: told.append(("all", len(landed))))
         await store.submit(write(document("t1"))).wait()
         await store.submit(write(document("t2"), document("session:s1", type="session"))).wait()
-        await store.submit(write(purge=Purge(("t1",), lambda hashed: hashed))).wait()
+        await store.submit(write(purge=PurgeRequest(("t1",), lambda hashed: hashed))).wait()
         assert told == [("all", 1), ("chats", 1), ("all", 1), ("chats", 1), ("all", 1)]
 
 
@@ -230,9 +229,9 @@ async def test_heads_stay_bounded_but_never_drop_what_is_not_durable(root, monke
     monkeypatch.setattr(limits, "HEADS_CACHED_MAX", 10)
     async with running(root) as store:
         pendings = [store.submit(write(document(f"t{n}", str(n)))) for n in range(300)]
-        assert all(store.peek(f"t{n}") is not MISSING for n in range(100))
+        assert all(store.peek(f"t{n}") is not NOT_CACHED for n in range(100))
         await pendings[-1].wait()
-        assert sum(store.peek(f"t{n}") is not MISSING for n in range(100)) <= 10
+        assert sum(store.peek(f"t{n}") is not NOT_CACHED for n in range(100)) <= 10
         heads = await store.heads([f"t{n}" for n in range(100)])
         assert [head.tx for head in heads.values()] == list(range(1, 101))
 

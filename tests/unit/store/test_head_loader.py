@@ -12,7 +12,7 @@ from ctxd import failpoints, limits
 from ctxd.clock import SystemClock
 from ctxd.objects import next_version
 from ctxd.objects.document import Stored
-from ctxd.store.versions import VersionStore
+from ctxd.store.store import VersionStore
 from ctxd.store.writes import Write
 
 pytestmark = pytest.mark.anyio

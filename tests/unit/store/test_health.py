@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.store.state import Health
+from ctxd.store.health import Health
 
 
 @pytest.mark.parametrize(

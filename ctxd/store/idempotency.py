@@ -4,10 +4,8 @@ journal."""
 from collections import OrderedDict
 
 from ctxd.errors import CtxdError
-from ctxd.store.answers import Replay
 from ctxd.store.journal import Body
-from ctxd.store.queue import Entry
-from ctxd.store.writes import Write
+from ctxd.store.writes import QueuedWrite, Replay, Write
 from ctxd_protocol.objects import Receipt
 
 Operation = tuple[str, str]
@@ -24,12 +22,12 @@ def op_text(key: Operation) -> str:
     return f"{key[0]}\0{key[1]}"
 
 
-def replay_of(key: Operation, request: bytes, found: Entry | tuple[Body, Receipt]) -> Replay:
+def replay_of(key: Operation, request: bytes, found: QueuedWrite | tuple[Body, Receipt]) -> Replay:
     """The answer to a resend of the write that was ``found`` under ``key``.
 
     Raises: CtxdError ``idempotency_mismatch`` if that had another ``request``.
     """
-    if isinstance(found, Entry):
+    if isinstance(found, QueuedWrite):
         was, replay = found.write.request, Replay(found.write.result, found.pending, None)
     else:
         body, receipt = found
@@ -45,15 +43,15 @@ def replay_of(key: Operation, request: bytes, found: Entry | tuple[Body, Receipt
     return replay
 
 
-class Operations:
+class RecentOperations:
     """The operations that memory knows. At most ``limit`` finished ones are remembered."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._under_way: dict[Operation, Entry] = {}
+        self._under_way: dict[Operation, QueuedWrite] = {}
         self._finished: OrderedDict[Operation, None] = OrderedDict()
 
-    def under_way(self, key: Operation) -> Entry | None:
+    def under_way(self, key: Operation) -> QueuedWrite | None:
         """The write under ``key`` that is not durable yet; null if there is none."""
         return self._under_way.get(key)
 
@@ -66,12 +64,12 @@ class Operations:
         if key in self._under_way or key in self._finished:
             raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: QueuedWrite) -> None:
         """Remember ``entry`` until it ends."""
         if (key := operation(entry.write)) is not None:
             self._under_way[key] = entry
 
-    def end(self, entry: Entry, *, durable: bool) -> None:
+    def end(self, entry: QueuedWrite, *, durable: bool) -> None:
         """Say that ``entry`` is durable, or that nothing of it remains."""
         if (key := operation(entry.write)) is None:
             return

@@ -17,7 +17,7 @@ _NEAR: Final = 511
 _STEP_BYTES: Final = 1 << 17
 
 
-class Sieve:
+class BloomFilter:
     """A set of texts that may say "perhaps" for one that it does not hold, but never "no" for one that it does."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Sieve:
             bits[first >> 3] |= 1 << (first & 7)
             bits[second >> 3] |= 1 << (second & 7)
 
-    def take_in(self, other: "Sieve") -> Iterator[None]:
+    def take_in(self, other: "BloomFilter") -> Iterator[None]:
         """Remember all that ``other`` does, a step at a time, each well below a millisecond."""
         ours, theirs = memoryview(self._bits), memoryview(other._bits)
         for first in range(0, len(ours), _STEP_BYTES):

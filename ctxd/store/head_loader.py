@@ -11,11 +11,11 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import LOGGED_PREFIX
 from ctxd.store import journal
+from ctxd.store.bloom import BloomFilter
 from ctxd.store.cache import Heads
+from ctxd.store.idempotency import Operation
 from ctxd.store.journal import Body
-from ctxd.store.operations import Operation
 from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
-from ctxd.store.sieve import Sieve
 from ctxd_protocol.objects import Receipt
 
 
@@ -50,7 +50,7 @@ class Batch:
             self.error = error
 
 
-class Loads:
+class HeadLoader:
     """Reads batch after batch, each as large as what came in during the one before."""
 
     def __init__(self, heads: Heads) -> None:
@@ -146,14 +146,14 @@ _KEYS_READ: Final = 5_000
 """Keys of one reading while a sieve is filled: how long the end of the store may wait for it."""
 
 
-async def fill(sieve: Sieve, reader: Reader, damaged: Callable[[str], None]) -> None:
+async def fill_bloom(sieve: BloomFilter, reader: Reader, damaged: Callable[[str], None]) -> None:
     """Add every entity and operation of the database to ``sieve``, which is whole then.
 
     The tables are read, not the indexes by which both are looked up later; these are compared with the tables on the
     way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
     """
     limiter = anyio.CapacityLimiter(1)
-    stored = Sieve()
+    stored = BloomFilter()
     try:
         last = await run_sync(answered, reader.last_keys, limiter=limiter)
         for index in KEY_INDEXES:

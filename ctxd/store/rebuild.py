@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from ctxd import dbfile
-from ctxd.backends.port import EmbeddedBackend
+from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
 from ctxd.store import journal, statedir
-from ctxd.store.backend import backend_of
-from ctxd.store.digest import fold
+from ctxd.store.journal import fold
 from ctxd.store.verify import Report, Step, verified
 
 _EXIT_NO_STATE: Final = 10
@@ -35,7 +34,7 @@ def checked(root: Path, step: Step) -> tuple[Report, int]:
         report, folded = verified(root, step), 0
         if report.worst not in (None, "warning"):
             try:
-                folded = refold(database, lambda done: step("folding", done))
+                folded = rebuild_tables(database, lambda done: step("folding", done))
             except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed, ValueError) as error:
                 raise StateDirError(f"{database} cannot be folded again: {error}", exit_code=_EXIT_DAMAGED) from error
             report = verified(root, step)
@@ -44,7 +43,7 @@ def checked(root: Path, step: Step) -> tuple[Report, int]:
         state.close()
 
 
-def refold(database: Path, step: Callable[[int], None]) -> int:
+def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
     """Fold the journal in ``database`` into its tables afresh; ``step`` is told how many rows are done.
 
     Returns: the rows folded. Raises: ``dbfile``'s errors, ValueError for a row that cannot be read: nothing is changed
@@ -56,7 +55,7 @@ def refold(database: Path, step: Callable[[int], None]) -> int:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM knows").fetchall()
             connection.execute("DELETE FROM signature").fetchall()
-            versions = backend_of(connection)
+            versions = SqliteBackend(connection)
             versions.clear()
             done = 0
             for row in journal.read_rows(connection, after=0):
@@ -70,7 +69,7 @@ def refold(database: Path, step: Callable[[int], None]) -> int:
             connection.close()
 
 
-def _put(connection: dbfile.Connection, versions: EmbeddedBackend, row: journal.Row) -> None:
+def _put(connection: dbfile.Connection, versions: SqliteBackend, row: journal.Row) -> None:
     versions.append(fold(row))
     session = f"session:{row.session}"
     known = journal.decode_body(row.body).knows

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
+import msgspec
 from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
@@ -24,23 +25,78 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import LOGGED_PREFIX
 from ctxd.observe.tally import Durations
 from ctxd.store import statedir
-from ctxd.store.answering import Answering
-from ctxd.store.answers import Missing, Replay, StoreFailed
-from ctxd.store.asked import Purged
+from ctxd.store.bloom import BloomFilter
+from ctxd.store.cache import Heads, Texts
 from ctxd.store.committer import Committer
 from ctxd.store.group_commit import GroupCommit
+from ctxd.store.head_loader import HeadLoader, fill_bloom
+from ctxd.store.health import Health
+from ctxd.store.idempotency import RecentOperations, op_text, operation, replay_of
 from ctxd.store.journal import Body
-from ctxd.store.loads import fill
-from ctxd.store.observers import Landed, Observers
-from ctxd.store.operations import Operations, op_text, operation, replay_of
-from ctxd.store.past import Past, ReadModel
 from ctxd.store.purge import is_unfinished, residue
-from ctxd.store.queue import Entry, Prepared
-from ctxd.store.reads import Reader
+from ctxd.store.reads import AsOfReads, EmbeddedReads, Reader, answered, basis, to_stored
 from ctxd.store.valid_time import ValidTimes
-from ctxd.store.writes import Pending, Write
+from ctxd.store.writes import (
+    NOT_CACHED,
+    Change,
+    EncodedWrite,
+    NotCached,
+    Pending,
+    Purged,
+    QueuedWrite,
+    Replay,
+    StoreFailed,
+    Write,
+)
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import StoreStatus
+
+T = TypeVar("T")
+
+
+Landed = Sequence[tuple[Write, Pending]]
+
+
+class Listeners:
+    """Callbacks of one store, by what they are told, in the order in which they came.
+
+    Those of ``on_durable`` stand with the types of entities that they are told of, null for all.
+    """
+
+    def __init__(self) -> None:
+        self.on_lost: list[Callable[[frozenset[str]], None]] = []
+        self.on_durable: list[tuple[Callable[[Landed], None], Collection[str] | None]] = []
+        self.on_fault: list[Callable[[Exception], None]] = []
+
+    def lost(self, sessions: frozenset[str]) -> None:
+        """Tell of the sessions whose writes were lost."""
+        self._tell(self.on_lost, sessions)
+
+    def durable(self, landed: Landed) -> None:
+        """Tell of writes that are on the disk. What a purge is about is known to none of them: all are told of one."""
+        types = {document.type for write, _ in landed for document in write.puts}
+        everybody = any(write.purge is not None for write, _ in landed)
+        told = [
+            callback
+            for callback, wanted in self.on_durable
+            if everybody or wanted is None or not types.isdisjoint(wanted)
+        ]
+        self._tell(told, landed)
+
+    def fault(self, raised: Exception) -> None:
+        """Tell what a callback raised."""
+        for callback in self.on_fault:
+            # A log that cannot be written is no reason to stop either.
+            with suppress(Exception):
+                callback(raised)
+
+    def _tell(self, callbacks: Iterable[Callable[[T], None]], what: T) -> None:
+        for callback in callbacks:
+            try:
+                callback(what)
+            except Exception as raised:  # noqa: BLE001 - see the module
+                self.fault(raised)
+
 
 _EXIT_IO: Final = 74
 
@@ -48,21 +104,26 @@ DAMAGE_MAX: Final = 100
 """Sentences about damage that the status keeps."""
 
 
-class VersionStore(Answering):
+class VersionStore:
     """Versions of entities in a state directory. ``run`` has to run while anything else is called."""
 
     def __init__(self, root: Path | None, clock: Clock) -> None:
         """``root`` is the state directory; ``None`` keeps everything in a fresh one that is removed at the end."""
-        super().__init__()
+        self._health = Health()
+        self._heads = Heads(limits.HEADS_CACHED_MAX)
+        self._texts = Texts(limits.CONTENT_CACHE_BYTES)
+        self._loader = HeadLoader(self._heads)
+        self._bloom = BloomFilter()
+        self._reading = anyio.CapacityLimiter(1)
         self._root = root
         self.root = root or Path()
         self._clock = clock
         self._attached: list[Callable[..., Coroutine[Any, Any, None]]] = []
         self._admissions: list[Callable[[], None]] = []
-        self._observers = Observers()
-        self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._observers.fault)
+        self._listeners = Listeners()
+        self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._listeners.fault)
         self._times = ValidTimes()
-        self._operations = Operations(limits.OPS_CACHED_MAX)
+        self._operations = RecentOperations(limits.OPS_CACHED_MAX)
         self._next_seq = 1
         self._damage: dict[str, None] = {}
         self._durable: Receipt | None = None
@@ -100,8 +161,8 @@ class VersionStore(Answering):
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._loads.run, loader)
-                group.start_soon(fill, self._sieve, sifter, self._note_broken_index)
+                group.start_soon(self._loader.run, loader)
+                group.start_soon(fill_bloom, self._bloom, sifter, self._note_broken_index)
                 for part in self._attached:
                     await group.start(partial(part, self))
                 task_status.started()
@@ -133,7 +194,7 @@ class VersionStore(Answering):
         """Report damage in the status, and once to ``on_fault``."""
         if message not in self._damage and len(self._damage) < DAMAGE_MAX:
             self._damage[message] = None
-            self._observers.fault(CtxdError("corrupt", message))
+            self._listeners.fault(CtxdError("corrupt", message))
 
     def _note_broken_index(self, message: str) -> None:
         """Take no more writes: what is not found by its id would be written a second time."""
@@ -160,14 +221,14 @@ class VersionStore(Answering):
         self._health.drain()
         await self._commits.settle()
 
-    def _note_landed(self, batch: Sequence[Entry]) -> None:
+    def _note_landed(self, batch: Sequence[QueuedWrite]) -> None:
         for entry in batch:
             self._operations.end(entry, durable=True)
             if entry.write.purge is not None and entry.write.purge.done is not None:
                 self._forget(entry.write.purge.done)
         self._durable = batch[-1].pending.receipt
         self._heads.trim(batch[-1].pending.seq)
-        self._observers.durable([(entry.write, entry.pending) for entry in batch])
+        self._listeners.durable([(entry.write, entry.pending) for entry in batch])
 
     def _forget(self, purged: Purged) -> None:
         """Let go of what was purged, but for heads that came in since."""
@@ -175,15 +236,15 @@ class VersionStore(Answering):
         durable = self._committer.head.seq
         heads = {id: self._heads.get(id) for id in purged.ids}
         self._heads.forget(id for id, head in heads.items() if isinstance(head, Stored) and head.tx <= durable)
-        self._loads.note_written(purged.ids)
+        self._loader.note_written(purged.ids)
 
-    def _note_lost(self, entries: Sequence[Entry]) -> None:
+    def _note_lost(self, entries: Sequence[QueuedWrite]) -> None:
         for entry in entries:
             self._heads.forget(entry.ids)
             self._operations.end(entry, durable=False)
         self._next_seq = entries[0].pending.seq
         sessions = frozenset(entry.write.session for entry in entries if entry.write.session is not None)
-        self._observers.lost(sessions)
+        self._listeners.lost(sessions)
 
     def submit(self, write: Write) -> Pending:
         """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.
@@ -198,19 +259,19 @@ class VersionStore(Answering):
         for admit in self._admissions:
             admit()
         self._operations.require_new(key := operation(write))
-        prepared = Prepared(write)
+        prepared = EncodedWrite(write)
         wall = self._clock.wall_ms()
         vt = self._times.next(wall, write.floor_vt, prepared.ids)
         pending = Pending(self._next_seq, vt, prepared.size)
         self._next_seq += 1
-        entry = Entry(prepared, pending, wall)
+        entry = QueuedWrite(prepared, pending, wall)
         self._operations.begin(entry)
-        self._sieve.add(prepared.ids if key is None else (*prepared.ids, op_text(key)))
+        self._bloom.add(prepared.ids if key is None else (*prepared.ids, op_text(key)))
         self._show(entry)
         self._commits.put(entry)
         return pending
 
-    def _show(self, entry: Entry) -> None:
+    def _show(self, entry: QueuedWrite) -> None:
         """Make the heads and the text of ``entry`` visible."""
         for head, text in entry.heads():
             if text is not None and head.content_ref is not None:
@@ -220,7 +281,7 @@ class VersionStore(Answering):
             # Of one that is not kept nor may its end be: it would hide what is written under that id again.
             deleted = [id for id in entry.write.deletes if not id.startswith(LOGGED_PREFIX)]
             self._heads.delete(deleted, entry.pending.seq)
-        self._loads.note_written(entry.ids)
+        self._loader.note_written(entry.ids)
 
     async def purge_residue(self) -> tuple[str, ...]:
         """Wait a few seconds for the removal of what was purged.
@@ -243,9 +304,9 @@ class VersionStore(Answering):
         """
         await self._read(lambda: is_unfinished(self._reader.connection))
 
-    def unheard(self, principal: str, op_id: str) -> bool:
+    def is_new_operation(self, principal: str, op_id: str) -> bool:
         """Whether nothing was ever submitted under ``op_id``, told without waiting; false also means "perhaps"."""
-        return self._sieve.lacks(op_text((principal, op_id)))
+        return self._bloom.lacks(op_text((principal, op_id)))
 
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
         """What the write under ``op_id`` answered, null for none. ``heads`` are loaded on the same trip, for ``peek``.
@@ -253,13 +314,13 @@ class VersionStore(Answering):
         Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
         """
         key = (principal, op_id)
-        found: Entry | tuple[Body, Receipt] | None = self._operations.under_way(key)
+        found: QueuedWrite | tuple[Body, Receipt] | None = self._operations.under_way(key)
         while found is None:
             self._health.require_readable()
-            missing = [id for id in heads if isinstance(self.peek(id), Missing)]
-            unheard = self.unheard(*key)
-            if missing or not unheard:
-                batch = await self._loads.find(missing, None if unheard else key)
+            missing = [id for id in heads if isinstance(self.peek(id), NotCached)]
+            is_new_operation = self.is_new_operation(*key)
+            if missing or not is_new_operation:
+                batch = await self._loader.find(missing, None if is_new_operation else key)
                 # It may have been begun, and even have ended, while the journal was read.
                 found = batch.operations.get(key) or self._operations.under_way(key)
             if found is None and not self._operations.ended(key):
@@ -268,12 +329,12 @@ class VersionStore(Answering):
 
     def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Have ``callback`` told the sessions whose accepted writes were lost, before their callers are told."""
-        self._observers.on_lost.append(callback)
+        self._listeners.on_lost.append(callback)
 
     def on_durable(self, callback: Callable[[Landed], None], *, types: Collection[str] | None = None) -> None:
         """Have ``callback`` told every write that became durable, in order, some of a commit at a time; with ``types``
         not of those among which none puts an entity of such a type, and none purges."""
-        self._observers.on_durable.append((callback, types))
+        self._listeners.on_durable.append((callback, types))
 
     def attach(self, part: Callable[..., Coroutine[Any, Any, None]]) -> None:
         """Run ``part(store, task_status=…)`` while the store is open: it has started before the store has, and has
@@ -284,22 +345,22 @@ class VersionStore(Answering):
         """Call ``admit`` before each write is accepted. It refuses the write by raising a CtxdError."""
         self._admissions.append(admit)
 
-    def read_past_from(self, past: Past) -> None:
+    def read_past_from(self, past: AsOfReads) -> None:
         """Answer reads that name a time from ``past``, which may use ``embedded``."""
         self._past = past
 
     @property
-    def embedded(self) -> ReadModel:
+    def embedded(self) -> EmbeddedReads:
         """The embedded tables, for reads that name a time."""
         return self._model
 
     def note_fault(self, fault: Exception) -> None:
         """Report ``fault``, raised by an attached part that goes on, to the ``on_fault`` listeners."""
-        self._observers.fault(fault)
+        self._listeners.fault(fault)
 
     def on_fault(self, callback: Callable[[Exception], None]) -> None:
         """Have ``callback`` told what a callback of the store or of a ``Pending`` raised: the store goes on."""
-        self._observers.on_fault.append(callback)
+        self._listeners.on_fault.append(callback)
 
     def head(self) -> Receipt | None:
         """The receipt of the newest durable write; null if there is none."""
@@ -315,7 +376,7 @@ class VersionStore(Answering):
         if receipt.seq > durable:
             self._health.lose(f"the journal ends at row {durable}, but a client holds a receipt for row {receipt.seq}")
         else:
-            self._loads.compare(receipt, self._health.lose)
+            self._loader.compare(receipt, self._health.lose)
 
     @property
     def commit_durations(self) -> Durations:
@@ -338,3 +399,153 @@ class VersionStore(Answering):
             flush_ms_p99=self._committer.flush_ms(99),
             damage=tuple(self._damage),
         )
+
+    # --- reads ---
+
+    def _answer_from(self, reader: Reader) -> None:
+        self._reader = reader
+        self._past = self._model = EmbeddedReads(reader, self._reading)
+
+    async def settled(self) -> None:
+        """Return once everything accepted before is durable or has failed.
+
+        Raises: CtxdError ``store_failed``, ``draining``. Cancel: safe.
+        """
+        self._health.require_readable()
+        await self._settle()
+        self._health.require_readable()
+
+    async def _read(self, function: Callable[[], T]) -> T:
+        """Call ``function`` on the reader's thread, over everything accepted so far."""
+        await self.settled()
+        return await run_sync(answered, function, limiter=self._reading)
+
+    def peek(self, id: str) -> Stored | None | NotCached:
+        """The newest accepted version of ``id`` without waiting; ``NOT_CACHED`` when only a reading would tell."""
+        head = self._heads.get(id)
+        return None if head is NOT_CACHED and self._bloom.lacks(id) else head
+
+    async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
+        """The newest accepted versions of ``ids``, in their order, without content; null for what does not exist.
+
+        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
+        """
+        self._health.require_readable()
+        return await self._loader.newest(dict.fromkeys(ids), self._bloom.lacks, self._settle)
+
+    async def get(
+        self, id: str, *, valid_time: int | None = None, tx: int | None = None, content: bool = False
+    ) -> Stored | None:
+        """The version of ``id`` as of both times, null meaning the newest; null if there is none.
+
+        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
+        """
+        return (await self.bulk((id,), valid_time=valid_time, tx=tx, content=content)).get(id)
+
+    async def bulk(
+        self, ids: Sequence[str], *, valid_time: int | None = None, tx: int | None = None, content: bool = False
+    ) -> dict[str, Stored]:
+        """The versions of ``ids`` as of both times, in order; an id that has none is left out. Otherwise as ``get``."""
+        if valid_time is None and tx is None:
+            found = [head for head in (await self.heads(ids)).values() if head is not None]
+        else:
+            at = basis(valid_time, tx)
+            await self.settled()
+            versions = await self._past.as_of(ids, valid_time=at[0], tx=at[1])
+            by_id = {version.id: to_stored(version) for version in versions}
+            found = [stored for id in dict.fromkeys(ids) if (stored := by_id.get(id)) is not None]
+        if content:
+            found = await self._with_content(found)
+        return {stored.document.id: stored for stored in found}
+
+    async def _with_content(self, found: Sequence[Stored]) -> list[Stored]:
+        texts = await self.contents(stored.content_ref for stored in found if stored.content_ref is not None)
+        replace = msgspec.structs.replace
+        return [
+            stored
+            if stored.content_ref is None
+            else replace(stored, document=replace(stored.document, content=texts[stored.content_ref]))
+            for stored in found
+        ]
+
+    async def history(
+        self,
+        id: str,
+        *,
+        order: Literal["asc", "desc"] = "asc",
+        corrections: bool = False,
+        valid_time: int | None = None,
+        tx: int | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+    ) -> list[Stored]:
+        """The versions of ``id`` at or below both times by ``(valid_time, tx)``, from beyond ``after`` on.
+
+        With ``corrections`` also those that a later write replaced at the same valid time. Otherwise as ``get``.
+        """
+        at = basis(valid_time, tx)
+        await self.settled()
+        versions = await self._past.history(
+            id,
+            ascending=order == "asc",
+            corrections=corrections,
+            valid_time=at[0],
+            tx=at[1],
+            after=after,
+            limit=limit,
+        )
+        return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+    async def scan(
+        self,
+        prefix: str,
+        *,
+        after: str = "",
+        limit: int | None = None,
+        valid_time: int | None = None,
+        tx: int | None = None,
+    ) -> list[Stored]:
+        """The versions of every entity with ``prefix``, by id, from beyond ``after`` on. Otherwise as ``get``."""
+        at = basis(valid_time, tx)
+        await self.settled()
+        # The newest are here; only what was is another's to tell.
+        past = self._model if valid_time is None and tx is None else self._past
+        versions = await past.scan(prefix, after=after or None, limit=limit, valid_time=at[0], tx=at[1])
+        return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+    async def scan_newest(self, prefix: str, *, before_id: str | None, limit: int) -> list[Stored]:
+        """As ``scan``, from the greatest id below ``before_id`` downwards."""
+        await self.settled()
+        versions = await self._model.scan(prefix, ascending=False, after=before_id, limit=limit)
+        return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+    async def contents(self, refs: Iterable[str]) -> dict[str, str]:
+        """Text by its ``content_ref``.
+
+        Raises: CtxdError ``corrupt`` if text is missing or does not match its hash; ``store_failed``. Cancel: safe.
+        """
+        wanted = list(dict.fromkeys(refs))
+        texts = {ref: text for ref in wanted if (text := self._texts.get(ref)) is not None}
+        if missing := [ref for ref in wanted if ref not in texts]:
+            found = await self._read(lambda: self._reader.contents(missing))
+            for ref, text in found.items():
+                self._texts.put(ref, text)
+            texts |= found
+        return {ref: texts[ref] for ref in wanted}
+
+    async def knowing(self, object_id: str) -> list[str]:
+        """The ids of the sessions in whose index ``object_id`` is, in order. Raises and cancel: as ``get``."""
+        return await self._read(lambda: self._reader.knowing(object_id))
+
+    async def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """The stat signatures last kept for ``ids``, where there are any. Raises and cancel: as ``get``."""
+        return await self._read(lambda: self._reader.signatures(ids))
+
+    async def changes(self, *, after: int, limit: int) -> list[Change]:
+        """At most ``limit`` journal rows beyond sequence ``after``, in order. Raises and cancel: as ``get``."""
+        return await self._read(lambda: self._reader.changes(after, limit))
+
+    @property
+    def cached(self) -> int:
+        """How many heads are in memory."""
+        return len(self._heads)

@@ -3,13 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.store.sieve import Sieve
+from ctxd.store.bloom import BloomFilter
 
 
 @given(texts=st.lists(st.text(max_size=20), max_size=50))
 @settings(max_examples=20, deadline=None)
 def test_what_was_added_is_never_denied(texts):
-    sieve, other = Sieve(), Sieve()
+    sieve, other = BloomFilter(), BloomFilter()
     sieve.add(texts[::2])
     other.add(texts[1::2])
     assert len(list(sieve.take_in(other))) > 1
@@ -18,11 +18,11 @@ def test_what_was_added_is_never_denied(texts):
 
 
 def test_a_sieve_that_is_not_whole_denies_nothing():
-    assert not Sieve().lacks("anything")
+    assert not BloomFilter().lacks("anything")
 
 
 def test_few_of_those_that_were_never_added_are_left_open():
-    sieve = Sieve()
+    sieve = BloomFilter()
     sieve.add(f"here {n}" for n in range(100_000))
     sieve.whole = True
     assert sum(not sieve.lacks(f"gone {n}") for n in range(100_000)) < 50

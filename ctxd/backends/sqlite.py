@@ -1,0 +1,310 @@
+"""Versions in tables of a SQLite file.
+
+Runs inside the caller's transaction, on the caller's connection, so that a version and the journal row that records it
+become durable together. ``version`` is a rowid table with a narrow index, not WITHOUT ROWID: a document of more than a
+quarter of a page would take an overflow page of its own there. SQLite has no check sums, so each row carries a CRC-32
+over all its values, and a row that does not match is an error, never a result.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+
+from ctxd import dbfile
+from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS entity(n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS version(
+    entity INTEGER NOT NULL, vt INTEGER NOT NULL, tx INTEGER NOT NULL, tx_time INTEGER NOT NULL, body BLOB, content
+    BLOB, crc INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS version_at ON version(entity, vt, tx);
+CREATE INDEX IF NOT EXISTS version_content ON version(content) WHERE content IS NOT NULL;
+"""
+"""Entities by number and by id; versions by entity, valid time and tx, and by the hash of their text, so that a purge
+finds who else has it. ``body`` is NULL for a deletion. ``crc``: see ``of_version``."""
+
+
+COLUMNS: Final = "e.id, v.vt, v.tx, v.tx_time, v.body, v.content, v.crc"
+"""What a query must select, in order, for ``to_version``."""
+
+ROW: Final = "(?,?,?,?,?,?,?)"
+"""A row of ``version`` in an INSERT: the number of its entity first."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+"""What a check sum is made of: the row as a MessagePack array, which says of each value its type and its length."""
+
+
+def to_version(row: Any) -> Version:  # noqa: ANN401  # a row of SQLite values
+    """The version that a row of ``COLUMNS`` holds.
+
+    Raises: DamagedVersion if it is not as it was written.
+    """
+    return to_versions((row,))[0]
+
+
+def to_versions(rows: Iterable[Any]) -> list[Version]:
+    """As ``to_version``, of many rows: a call for each would take as long as the check."""
+    versions = []
+    for row in rows:
+        fields = row[:-1]
+        if crc32(_encode(fields)) != row[-1]:
+            id, valid_time, tx = row[:3]
+            raise DamagedVersion(f"the version of {id} at {valid_time}, written by {tx}, is damaged")
+        versions.append(Version(*fields))
+    return versions
+
+
+def of_version(number: int, version: Version) -> tuple[int, int, int, int, bytes | None, bytes | None, int]:
+    """The values that ``ROW`` takes of ``version``, whose entity has ``number``."""
+    said = (version.valid_time, version.tx, version.tx_time, version.body, version.content)
+    return (number, *said, crc32(_encode((version.id, *said))))
+
+
+_KNOWN_MAX: Final = 16_384
+"""Numbers kept in memory, some 3 MiB with their names. What is written again is mostly written again soon."""
+
+
+class Numbers:
+    """The numbers in the table ``entity`` of one connection, which is the only one that adds to it."""
+
+    def __init__(self, connection: dbfile.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, int] = {}
+
+    def of(self, ids: Iterable[str]) -> dict[str, int]:
+        """The number of each of ``ids``, given to it now if it has none. Part of the caller's transaction.
+
+        Raises: SqlFailed if the table does not say what it was told.
+        """
+        known = self._known
+        numbers = {id: known.get(id, 0) for id in ids}
+        if unknown := [id for id, number in numbers.items() if number == 0]:
+            found = self._given(unknown) or self._found(unknown)
+            numbers |= found
+            if len(known) + len(found) > _KNOWN_MAX:
+                known.clear()
+            known |= found
+        return numbers
+
+    def forget(self) -> None:
+        """Believe nothing that is in memory: a transaction that gave numbers was rolled back, or all were removed."""
+        self._known.clear()
+
+    def _given(self, ids: Sequence[str]) -> dict[str, int]:
+        """Give each of ``ids`` a number that has none. Returns: those of all, nothing if some had theirs already."""
+        before = self._connection.total_changes()
+        dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in ids])
+        if self._connection.total_changes() - before < len(ids):
+            return {}
+        # Each new row has the number behind the greatest there is.
+        last = self._connection.last_insert_rowid()
+        return dict(zip(ids, range(last - len(ids) + 1, last + 1), strict=True))
+
+    def _found(self, ids: Sequence[str]) -> dict[str, int]:
+        query = "SELECT e.id, e.n FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value"
+        rows: list[Any] = self._connection.execute(query, (msgspec.json.encode(ids).decode(),)).fetchall()
+        found: dict[str, int] = dict(rows)
+        if len(found) < len(ids):
+            raise dbfile.SqlFailed(f"{len(ids) - len(found)} entities have no number though all were given one")
+        return found
+
+
+_VISIBLE = """SELECT rowid FROM version WHERE entity=e.n AND vt<=:vt AND tx<=:tx ORDER BY vt DESC, tx DESC LIMIT 1"""
+
+_CORRECTED = "SELECT 1 FROM version AS w WHERE w.entity=v.entity AND w.vt=v.vt AND w.tx>v.tx AND w.tx<=:tx"
+
+
+def _beyond(prefix: str) -> str | None:
+    """The least text above every text that starts with ``prefix``; null if there is none."""
+    for at in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[at])
+        if code < 0x10FFFF:
+            # Surrogates are not text: the next character after U+D7FF is U+E000.
+            return prefix[:at] + chr(0xE000 if code == 0xD7FF else code + 1)
+    return None
+
+
+class SqliteBackend:
+    """A bitemporal map from entity to versions, in the tables of one connection.
+
+    With ``as_of(e, v, t)`` the row of ``e`` that has the greatest ``(valid_time, tx)`` at or below ``v`` and ``t``:
+
+    - a change without end writes a row at its start, and again at every later valid time that still shows, unchanged,
+      the row that was visible at its start;
+    - a change with end writes a row at its start and at every valid time between, and at its end restores what was
+      visible there, under that row's own ``tx``;
+    - a row with equal entity, valid time and tx is replaced.
+
+    Other tables refer to an entity by its number in the table ``entity(n, id)``, see ``number``. Calls block, one at a
+    time. Reads also work on a ``query_only`` connection.
+    """
+
+    def __init__(self, connection: dbfile.Connection) -> None:
+        self._connection = connection
+        self._numbers = Numbers(connection)
+
+    def create(self) -> None:
+        """Create what is missing of the tables and indexes."""
+        self._connection.execute(TABLES).fetchall()
+
+    def clear(self) -> None:
+        """Remove every version and every number. Rows of other tables that refer to a number have to go first."""
+        self._connection.execute("DELETE FROM version").fetchall()
+        self._connection.execute("DELETE FROM entity").fetchall()
+        self._numbers.forget()
+
+    def rolled_back(self) -> None:
+        """Forget cached numbers, after a rollback of the enclosing transaction."""
+        self._numbers.forget()
+
+    def number(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the number of each of ``ids``, assigned now if it has none, as ``append`` and ``apply`` also do."""
+        return self._numbers.of(ids)
+
+    def append(self, versions: Sequence[Version]) -> None:
+        """Add rows whose valid time is above all of their entity: the fast way of a change without end."""
+        numbers = self._numbers.of([version.id for version in versions])
+        head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content, crc)"
+        values = [of_version(numbers[version.id], version) for version in versions]
+        dbfile.insert_rows(self._connection, head, ROW, values)
+
+    def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
+        """Apply ``changes`` in order as write ``tx``, which is above every earlier one."""
+        for change in changes:
+            if change.end is None:
+                self.append(self._open_ended(tx, tx_time, change))
+            elif change.start < change.end:
+                self.append(self._bounded(tx, tx_time, change, change.end))
+
+    def _open_ended(self, tx: int, tx_time: int, change: Change) -> list[Version]:
+        written = [Version(change.id, change.start, tx, tx_time, change.body, change.content)]
+        seen = self._rows_of(change.id, False, True, (change.start, tx), None, 1)
+        if seen and seen[0].body is not None:
+            shown = (seen[0].tx, seen[0].body, seen[0].content)
+            # One below any tx at the start: the row there, if there is one, is looked at as well.
+            for row in self._rows_of(change.id, True, False, (LATEST, LATEST), (change.start, -1), None):
+                if (row.tx, row.body, row.content) != shown:
+                    break
+                written.append(Version(change.id, row.valid_time, tx, tx_time, change.body, change.content))
+        return list({version.valid_time: version for version in written}.values())
+
+    def _bounded(self, tx: int, tx_time: int, change: Change, end: int) -> list[Version]:
+        earlier = self._rows_of(change.id, False, False, (end, LATEST), None, None)
+        starts = {change.start, *(row.valid_time for row in earlier if change.start < row.valid_time < end)}
+        written = [Version(change.id, start, tx, tx_time, change.body, change.content) for start in starts]
+        if earlier:
+            was = earlier[0]
+            written.append(Version(change.id, end, was.tx, was.tx_time, was.body, was.content))
+        else:
+            written.append(Version(change.id, end, tx, tx_time, None))
+        return written
+
+    def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
+        """Return the versions of ``ids`` at both times, without entities that are unknown or deleted there.
+
+        Raises: DamagedVersion for a damaged row, and for an entity that is known but has no version at all.
+        """
+        query = f"""SELECT {COLUMNS} FROM json_each(:ids) AS wanted JOIN entity AS e ON e.id=wanted.value
+            JOIN version AS v ON v.rowid=({_VISIBLE}) WHERE v.body IS NOT NULL"""
+        wanted = list(dict.fromkeys(ids))
+        bindings = {"ids": msgspec.json.encode(wanted).decode(), "vt": valid_time, "tx": tx}
+        found = to_versions(self._connection.execute(query, bindings))
+        if len(found) < len(wanted):
+            self._require_versions({*wanted}.difference(version.id for version in found))
+        return found
+
+    def _require_versions(self, ids: Iterable[str]) -> None:
+        """Raises: DamagedVersion if one of ``ids`` is known and has no version: a number is given with the first."""
+        query = """SELECT e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value
+            WHERE NOT EXISTS(SELECT 1 FROM version AS v WHERE v.entity=e.n) LIMIT 1"""
+        lost = self._connection.execute(query, (msgspec.json.encode(list(ids)).decode(),)).fetchone()
+        if lost is not None:
+            raise DamagedVersion(f"no version of {lost[0]} is found, though it is known: an index is damaged")
+
+    def history(
+        self,
+        id: str,
+        *,
+        ascending: bool = True,
+        corrections: bool = False,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[Version]:
+        """Return the rows of ``id`` at or below both times, by ``(valid_time, tx)``, deletions included.
+
+        Without ``corrections`` only the row with the greatest ``tx`` of each valid time. ``after`` is the pair of the
+        last row seen, in the requested order. Raises: as ``as_of``.
+        """
+        found = self._rows_of(id, ascending, corrections, (valid_time, tx), after, limit)
+        if not found and after is None:
+            self._require_versions((id,))
+        return found
+
+    def _rows_of(
+        self,
+        id: str,
+        ascending: bool,
+        corrections: bool,
+        bounds: tuple[int, int],
+        after: tuple[int, int] | None,
+        limit: int | None,
+    ) -> list[Version]:
+        compare, order = (">", "ASC") if ascending else ("<", "DESC")
+        where = ["v.vt<=:vt", "v.tx<=:tx"]
+        if after is not None:
+            where.append(f"(v.vt, v.tx) {compare} (:after_vt, :after_tx)")
+        if not corrections:
+            where.append(f"NOT EXISTS({_CORRECTED})")
+        query = f"""SELECT {COLUMNS} FROM entity AS e JOIN version AS v ON v.entity=e.n
+            WHERE e.id=:id AND {" AND ".join(where)} ORDER BY v.vt {order}, v.tx {order} LIMIT :limit"""
+        bindings = {"id": id, "vt": bounds[0], "tx": bounds[1], "limit": -1 if limit is None else limit}
+        if after is not None:
+            bindings |= {"after_vt": after[0], "after_tx": after[1]}
+        return to_versions(self._connection.execute(query, bindings))
+
+    def scan(
+        self,
+        prefix: str,
+        *,
+        ascending: bool = True,
+        after: str | None = None,
+        limit: int | None = None,
+        valid_time: int = LATEST,
+        tx: int = LATEST,
+    ) -> list[Version]:
+        """Return the versions of the entities whose id starts with ``prefix``, by id, from beyond ``after`` on."""
+        first, beyond, above = prefix, _beyond(prefix), ">="
+        # One bound on each side: of two, SQLite would seek to the first and walk to the other.
+        if after is not None and ascending and after >= first:
+            first, above = after, ">"
+        elif after is not None and not ascending and (beyond is None or after < beyond):
+            beyond = after
+        where = [f"e.id{above}:first", "v.body IS NOT NULL"]
+        bindings: dict[str, str | int | None] = {"first": first, "vt": valid_time, "tx": tx}
+        if beyond is not None:
+            where.append("e.id<:beyond")
+            bindings["beyond"] = beyond
+        query = f"""SELECT {COLUMNS} FROM entity AS e JOIN version AS v ON v.rowid=({_VISIBLE})
+            WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
+        bindings["limit"] = -1 if limit is None else limit
+        return to_versions(self._connection.execute(query, bindings))
+
+    def with_content(self, refs: Iterable[bytes]) -> list[Version]:
+        """Return every version whose text has one of the hashes ``refs``, by index: the cost is that of the result."""
+        query = f"""SELECT {COLUMNS} FROM version AS v LEFT JOIN entity AS e ON e.n=v.entity WHERE v.content=?"""
+        return [version for ref in refs for version in to_versions(self._connection.execute(query, (ref,)))]
+
+    def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
+        """Iterate over every row, in no order; ``damaged`` is called for each that cannot be read."""
+        query = f"SELECT {COLUMNS} FROM version AS v LEFT JOIN entity AS e ON e.n=v.entity"
+        for row in self._connection.execute(query):
+            try:
+                yield to_version(row)
+            except DamagedVersion as error:
+                damaged(error)
