@@ -45,19 +45,20 @@ class Bounds(msgspec.Struct, frozen=True):
 def take(pieces: Sequence[Piece], bounds: Bounds) -> int:
     """How many of ``pieces`` are the next batch: as many as the bounds allow, one at least, if there is one.
 
-    A row that cannot be projected, and one that records a purge, is a batch of its own.
+    A row that cannot be projected, and one that records a purge, is a batch of its own. A transaction keeps several
+    versions of one entity, but of two at one valid time only the later: those need two transactions.
     """
-    ids: set[str] = set()
+    taken: set[tuple[str, int]] = set()
     versions = size = 0
     for count, piece in enumerate(pieces[: bounds.rows]):
         versions += len(piece.versions)
         size += piece.size
-        mine = [version.id for version in piece.versions]
-        if count and (piece.alone or versions > bounds.versions or size > bounds.bytes or not ids.isdisjoint(mine)):
+        mine = [(version.id, version.valid_time) for version in piece.versions]
+        if count and (piece.alone or versions > bounds.versions or size > bounds.bytes or not taken.isdisjoint(mine)):
             return count
         if piece.alone:
             return 1
-        ids.update(mine)
+        taken.update(mine)
     return min(len(pieces), bounds.rows)
 
 

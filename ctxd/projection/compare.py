@@ -16,7 +16,6 @@ from ctxd.backends.port import Version
 from ctxd.backends.xtdb.form import (
     FIXED_VALID_TIME,
     NEWEST_VALID_TIME,
-    RESERVED,
     content_id,
     cursor_id,
     from_doc,
@@ -35,6 +34,9 @@ AT_ONCE: Final = 8
 """Requests to the node under way."""
 
 _STEP: Final = 400
+_PAGE: Final = 5_000
+"""Ids at the node that are looked up in the journal at a time."""
+
 _PROBLEMS_MAX: Final = 1_000
 
 
@@ -223,19 +225,25 @@ class _Comparing:
 
     async def _strangers(self) -> None:
         """What the node has under our name, and the journal has not."""
-        ids = [id for id in await self._node.ids("", valid_time=NEWEST_VALID_TIME) if not id.startswith(RESERVED)]
-        unknown = await run_sync(self._rows.unknown, ids)
-        for first in range(0, len(unknown), _STEP):
-            docs = await self._node.entities(unknown[first : first + _STEP], valid_time=NEWEST_VALID_TIME)
-            for id, doc in docs.items():
-                try:
-                    version, writer = from_doc(doc)
-                except ValueError:
-                    # Whatever it is, it does not say that it is ours.
-                    continue
-                if writer == self._rows.writer and version.tx <= self._cursor.seq:
+        writer, after, counted = self._rows.writer, "", 0
+        while True:
+            # Other journals may have many more entities there.
+            ids = await self._node.ids("", after=after, limit=_PAGE, writer=writer, valid_time=NEWEST_VALID_TIME)
+            for id, doc in (await self._strange(ids)).items():
+                version, _ = from_doc(doc)
+                if version.tx <= self._cursor.seq:
                     self._node_digest.add(version)
                     self._report.note("damage", f"{id} is at the node, but not in the journal")
+            counted += len(ids)
+            self._tell("node", counted)
+            if len(ids) < _PAGE:
+                return
+            after = ids[-1]
+
+    async def _strange(self, ids: list[str]) -> dict[str, Doc]:
+        """The documents of those of ``ids`` that the journal does not know."""
+        unknown = await run_sync(self._rows.unknown, ids)
+        return await self._node.entities(unknown, valid_time=NEWEST_VALID_TIME)
 
     async def _texts(self) -> None:
         refs = sorted(self._refs)

@@ -55,7 +55,7 @@ class Node(Protocol):
         *,
         after: str | None = None,
         limit: int | None = None,
-        ascending: bool = True,
+        writer: str | None = None,
         valid_time: int,
         tx_id: int | None = None,
     ) -> list[str]:

@@ -53,6 +53,12 @@ class GivenUp(Exception):
         self.exit_code = exit_code
 
 
+def unanswered(url: str, error: XtdbFailure) -> GivenUp:
+    """The end of a command because the node at ``url`` failed with ``error``."""
+    verb = "refuses" if isinstance(error, Refused) else "does not answer"
+    return GivenUp(f"{url} {verb}: {error}", exit_code=EXIT_UNAVAILABLE)
+
+
 @asynccontextmanager
 async def held(root: Path) -> AsyncIterator[statedir.StateDir]:
     """The state directory ``root``, held against any daemon, its journal with a writer's name.
@@ -187,7 +193,7 @@ async def compared(url: str, root: Path, connect: Connect, step: Callable[[Compa
             async with connect(url) as node:
                 return await compare(node, rows, step)
         except XtdbFailure as error:
-            raise GivenUp(f"{url} does not answer: {error}", exit_code=EXIT_UNAVAILABLE) from error
+            raise unanswered(url, error) from error
         except CtxdError as error:
             report = Comparison()
             report.note("damage", error.message)
@@ -218,7 +224,7 @@ async def requeue(url: str, rows: Rows, connect: Connect, seqs: tuple[int, ...])
                     cursor = requeued(cursor, seq)
             return outcome
     except XtdbFailure as error:
-        raise GivenUp(f"{url} does not answer: {error}", exit_code=EXIT_UNAVAILABLE) from error
+        raise unanswered(url, error) from error
 
 
 async def _fenced(node: Node, rows: Rows) -> Cursor:

@@ -14,7 +14,6 @@ from ctxd.projection.node import Connect, connect
 from ctxd.projection.offline import (
     EXIT_IO,
     EXIT_REFUSED,
-    EXIT_UNAVAILABLE,
     GivenUp,
     Step,
     become_another_writer,
@@ -23,6 +22,7 @@ from ctxd.projection.offline import (
     held,
     project,
     rows_of,
+    unanswered,
 )
 from ctxd.projection.projection import Target
 
@@ -59,7 +59,7 @@ async def _stands_in_the_way(
         async with rows_of(root) as rows:
             cursor, head = await found(url, rows, connect), await run_sync(rows.head)
     except XtdbFailure as error:
-        raise GivenUp(f"{url} does not answer: {error}", exit_code=EXIT_UNAVAILABLE) from error
+        raise unanswered(url, error) from error
     except CtxdError as error:
         raise GivenUp(error.message, exit_code=EXIT_IO) from error
     reason = ""

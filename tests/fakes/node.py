@@ -156,13 +156,14 @@ class MemoryNode:
         *,
         after: str | None = None,
         limit: int | None = None,
-        ascending: bool = True,
+        writer: str | None = None,
         valid_time: int,
         tx_id: int | None = None,
     ) -> list[str]:
         tx = self._reads(tx_id)
-        rows = self._versions.scan(prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx)
-        return [row.id for row in rows]
+        rows = self._versions.scan(prefix, after=after, valid_time=valid_time, tx=tx)
+        wanted = [row.id for row in rows if writer is None or json.loads(row.body or b"").get("writer") == writer]
+        return wanted[:limit]
 
 
 class Connection:

@@ -217,6 +217,10 @@ XDB-5 | What the node has taken outlives its kill, and its index is made again f
 XDB-6 | Two nodes on one PostgreSQL see each other's writes. | ctxd
 XDB-7 | `ctxd xtdb install` takes only the jars it was made with, goes on where it was broken off, and says what helps when something is missing. | ctxd
 XDB-8 | `ctxd xtdb check`, also called `ctxd doctor`, tells Java, installation, socket, version, ingester, flushing and lag of a node, each with what mends it. | ctxd
+XTB-6 | Ids at a node are read in pages, so that no request grows with the node; a comparison counts only what its own journal wrote there. | ctxd
+XTB-7 | Every document at a node shows its true type and hashes at the top level, whatever numbers or hash bytes it holds. | ctxd
+XTB-8 | Queries look up documents at a node by index: by writer, session, tool, turn and path. | ctxd
+XTB-9 | A server that refuses requests for long ids is reported with the setting that makes it take them. | ctxd
 PRJ-1 | Every row of the journal gets to the XTDB node once and in order, over kills of either at any moment. | ctxd
 PRJ-2 | A node that is slow, stands still, has failed or is away for hours delays and fails no write while there is room to wait, and then gets what waited. | ctxd
 PRJ-3 | A node that lost its data, or went back to an older copy, is noticed and gets what it lacks; one that holds what the journal does not is left alone, with a reason and a remedy. | ctxd
@@ -227,6 +231,7 @@ PRJ-7 | On an XTDB node the daemon does all that this specification says; as-of 
 PRJ-8 | Rows that wait for the node are told of when half the room for them is taken; from four fifths on writes pass as fast as rows drain, and when it is full they are refused, applied nowhere, and told when to come back. | ctxd
 PRJ-9 | The store is `sqlite` or `xtdb`, named alone or in a table with its address, in a file, the environment or a flag. | ctxd
 PRJ-10 | What is purged is evicted from the node, all its versions and texts, and nothing that still holds it there is shown meanwhile; a text that something else says stays, and what is left of a restated one comes, wherever that is cut off; so it is at a node that comes to it later, or makes its index anew. | ctxd
+PRJ-11 | Rows that change one entity again and again are projected many to a transaction. | ctxd
 HST-1 | A session that was paused on one of several hosts is resumed on another with the same sets, chat and settings, and each of its recorded assemblies has the same bytes there; so it is when it comes back, and after a break at any point of it. | ctxd
 HST-2 | A session has one owner among the hosts; one whose owner is alive is refused elsewhere as `session_owned_elsewhere`, which names the host, and is listed on request. | ctxd
 HST-3 | A session of a host that was silent for its lease can be taken over; whether it was is judged by the observer's own monotonic clock alone, and by what is in the log when it is claimed. | ctxd

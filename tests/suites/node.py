@@ -100,7 +100,9 @@ class NodeSuite:
             prefix = ids[0].rpartition("/")[0]
             assert await node.ids(prefix, valid_time=FAR) == ids
             assert await node.ids(prefix, after=ids[0], limit=2, valid_time=FAR) == ids[1:3]
-            assert await node.ids(prefix, after=ids[3], ascending=False, valid_time=FAR) == ids[2::-1]
+            mine = {"xt/id": f"{prefix}/mine", "type": "test", "writer": prefix, "payload": {}}
+            assert await self.done(node, [Put(mine, 1_000)])
+            assert await node.ids("", writer=prefix, valid_time=FAR) == [f"{prefix}/mine"]
 
     async def test_what_nobody_would_take_is_refused(self, fresh_node):
         async with fresh_node() as node:

@@ -1,14 +1,19 @@
 """The client against a real node: what it asks for is what the node does."""
 
 import uuid
+from typing import Any
 
 import anyio
 import pytest
 
-from ctxd.backends.xtdb import answers
+from ctxd.backends import documents
+from ctxd.backends.port import Version
+from ctxd.backends.xtdb import answers, form
+from ctxd.backends.xtdb import client as client_module
 from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, Put, XtdbClient
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
 from ctxd.backends.xtdb.exchange import Exchange
+from ctxd.objects.document import Document
 from tests.xtdb.running import node
 
 pytestmark = pytest.mark.anyio
@@ -85,13 +90,59 @@ async def test_ids_are_in_order_of_code_points(client, name):
     ids = [name + end for end in ("a", "ab", "b", "\ud7ff", "\uffee", "\U0001f600", "")]
     assert await done(client, *(Put(doc(id), 5) for id in ids), Delete(name + "b", 7))
     assert await client.ids(name, valid_time=5) == sorted(ids)
-    assert await client.ids(name, valid_time=5, ascending=False, after=name + "\uffee", limit=2) == [
-        name + "\ud7ff",
-        name + "b",
-    ]
+    assert await client.ids(name, valid_time=5, after=name + "b", limit=2) == [name + "\ud7ff", name + "\uffee"]
     assert await client.ids(name + "a", valid_time=5) == [name + "a", name + "ab"]
     assert name + "b" not in await client.ids(name, valid_time=7)
     assert await client.ids(name, valid_time=4) == []
+
+
+@pytest.mark.requirement("XTB-6")
+async def test_ids_are_read_in_pages(client, name, monkeypatch):
+    ids = [f"{name}{n:04d}" for n in range(2_345)]
+    for first in range(0, len(ids), 1000):
+        tx_id = await client.submit([Put(doc(id), 5) for id in ids[first : first + 1000]])
+    assert await client.committed(tx_id, timeout_s=60)
+    sizes: list[int] = []
+    query = client._query
+
+    async def counted(*asked):
+        found = await query(*asked)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(client, "_query", counted)
+    monkeypatch.setattr(client_module, "IDS_PAGE", 500)
+    assert await client.ids(name, valid_time=5) == ids
+    assert sizes == [500] * 4 + [345]
+    assert await client.ids(name, valid_time=5, after=ids[99], limit=700) == ids[100:800]
+    assert sizes[5:] == [500, 200]
+
+
+@pytest.mark.requirement("XTB-6")
+async def test_ids_of_one_journal_are_read_without_those_of_others(client, name):
+    mine = [{"xt/id": f"{name}{n}", "type": "t", "writer": name, "payload": {}} for n in range(5)]
+    assert await done(client, *(Put(one, 5) for one in mine), *(Put(doc(f"{name}x{n}"), 5) for n in range(5)))
+    assert await client.ids("", writer=name, valid_time=5) == [one["xt/id"] for one in mine]
+
+
+@pytest.mark.requirement("XTB-7")
+@pytest.mark.requirement("XTB-8")
+async def test_queries_find_every_document_by_type_and_by_what_is_looked_up(client, name):
+    look_alike = "1a2354d7d0e832355d4cd42424aa6c903d46990e7369f598adcbfff109f2bf9f"
+
+    def call(number: int, payload: dict[str, Any]) -> Put:
+        fields = {"tool": name, "chat_ref": f"chat:{name}", **payload}
+        document = Document(
+            id=f"{name}{number}", type="toolcall", identity_hash=look_alike, content_hash=look_alike, payload=fields
+        )
+        version = Version(document.id, 5, number, 5, documents.encode(document))
+        return Put(form.to_doc(version, name), 5)
+
+    assert await done(client, call(0, {}), call(1, {"args": {"x": -0.0}}))
+    for key in (":tool", ":session", ":writer"):
+        query = f'{{:find [e] :in [value] :where [[e :type "toolcall"] [e {key} value]]}}'
+        found = await client._query(query, [name], answers.to_ids, 5, None)
+        assert sorted(found) == [f"{name}0", f"{name}1"], key
 
 
 async def test_a_bulk_read_of_several_chunks_is_whole(client, name):

@@ -153,6 +153,18 @@ async def differences(world: World) -> list[str]:
     return found
 
 
+async def compare_world(root: Path, url: str, seed: int, deletions: float) -> NodeReads:
+    """Compare the answers in a world of its own. Returns: its reader."""
+    world = World(root, url, seed)
+    async with anyio.create_task_group() as group:
+        await group.start(world.store.run)
+        await world.fill(deletions)
+        assert await differences(world) == []
+        reads = world.reads
+        group.cancel_scope.cancel()
+    return reads
+
+
 @pytest.mark.requirement("VER-2")
 @pytest.mark.requirement("VER-3")
 @pytest.mark.requirement("XTB-1")
@@ -161,14 +173,9 @@ async def differences(world: World) -> list[str]:
 async def test_reads_through_the_node_equal_those_of_the_embedded_tables(memory_node, tmp_path, first, deletions):
     answered = fallen_back = 0
     for seed in range(first, first + WORLDS // 4):
-        world = World(tmp_path / str(seed), memory_node.url, seed)
-        async with anyio.create_task_group() as group:
-            await group.start(world.store.run)
-            await world.fill(deletions)
-            assert await differences(world) == []
-            answered += world.reads.answered
-            fallen_back += world.reads.fallen_back
-            group.cancel_scope.cancel()
+        reads = await compare_world(tmp_path / str(seed), memory_node.url, seed, deletions)
+        answered += reads.answered
+        fallen_back += reads.fallen_back
     # Rows of one millisecond cannot be told apart at the node, nor whose a deletion is.
     assert answered > (5 if not deletions else 1) * fallen_back, "the node answers most reads"
 

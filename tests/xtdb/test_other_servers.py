@@ -18,9 +18,9 @@ from ctxd.backends.xtdb.node.java import find_java
 from ctxd.backends.xtdb.node.launch import start
 from ctxd.backends.xtdb.node.look import look
 from ctxd.backends.xtdb.operations import Put
-from tests.xtdb import test_backend, test_node_suite, test_spec
+from tests.xtdb import test_node_suite, test_spec
 from tests.xtdb.running import QUICK, START_S_MAX, installation
-from tests.xtdb.test_differential import WORLD_TRANSACTIONS, differences
+from tests.xtdb.test_differential import compare_world
 
 YOURS = os.environ.get("CTXD_XTDB_URL")
 STAND_IN = "stand-in"
@@ -36,7 +36,7 @@ class Server:
 
 
 @contextmanager
-def standing_in(log: Path) -> Iterator[Server]:
+def standing_in(log: Path, header_bytes: str = HEADER_BYTES) -> Iterator[Server]:
     """The stand-in, before a node in memory."""
     jars = installation().class_path()
     command = [
@@ -47,7 +47,7 @@ def standing_in(log: Path) -> Iterator[Server]:
         os.pathsep.join((jars, str(Path(__file__).parent))),
     ]
     process = start(
-        [*command, "clojure.main", "-m", "standing-in", HEADER_BYTES], os.environ, log=log, ready_s=START_S_MAX
+        [*command, "clojure.main", "-m", "standing-in", header_bytes], os.environ, log=log, ready_s=START_S_MAX
     )
     try:
         yield Server(address_in(log))
@@ -77,15 +77,20 @@ class TestNode(test_node_suite.TestXtdbNode):
     """What the projection relies on."""
 
 
-class TestBackend(test_backend.TestXtdbBackend):
-    """What every backend must do."""
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.requirement("XTB-5")
-async def test_another_server_answers_as_the_embedded_tables_and_the_algebra(memory_node, seed):
-    assert await differences(memory_node.url, seed, WORLD_TRANSACTIONS) == []
+async def test_another_server_answers_as_the_embedded_tables_and_the_algebra(memory_node, tmp_path, seed):
+    assert (await compare_world(tmp_path, memory_node.url, seed, 0.1)).answered > 0
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("XTB-9")
+async def test_a_server_that_refuses_long_ids_is_reported_with_the_setting_that_helps(tmp_path):
+    with standing_in(tmp_path / "log", header_bytes="8192") as server:
+        async with XtdbClient(server.url) as client:
+            with pytest.raises(Refused, match=":request-header-size 65536"):
+                await client.history("\U0001f600" * 1_024)
 
 
 @pytest.mark.anyio

@@ -20,6 +20,9 @@ _REFUSING: Final = frozenset(
 )
 """Kinds of error that an equal request meets again. Anything else may pass, or may hide that it was applied."""
 
+_HEADER_TOO_LARGE: Final = (414, 431)
+"""Jetty's answers to a request whose first line and headers exceed 8 KiB, unless it is configured otherwise."""
+
 _MALFORMED: Final = "Malformed "
 """How a message begins where a request could not be read. What is written is sound, so it was damaged on its way."""
 
@@ -64,6 +67,13 @@ def parse(status: int, media_type: str, body: bytes) -> Any:  # noqa: ANN401 - w
 def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
     """What an answer that is no success means: ``Refused`` only where the node itself says that the request is at
     fault. Anything may stand between, and answer in its stead."""
+    if status in _HEADER_TOO_LARGE:
+        return Refused(
+            "the server refuses a request whose URL holds a long entity id: set :request-header-size 65536 in its"
+            " :jetty-opts, and restart it",
+            kind="request-header-size",
+            status=status,
+        )
     try:
         told = named(parse(status, media_type, body))
     except (Unknown, ValueError):

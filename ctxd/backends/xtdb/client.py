@@ -31,6 +31,9 @@ VALID_TIME_MAX: Final = 253_402_300_799_999
 BULK_IDS: Final = 2_000
 """Ids of one query of a bulk read: enough that its own cost vanishes, few enough that several share the cores."""
 
+IDS_PAGE: Final = 10_000
+"""Ids of one range query: about a second's worth."""
+
 BULK_AT_ONCE: Final = 4
 """Queries of one bulk read in flight, so that other requests find a connection."""
 
@@ -41,8 +44,11 @@ ANSWER_S: Final = 35.0
 """Seconds that an answer may take: longer than the 30 after which a node gives up a query."""
 
 _DOCS: Final = "{:find [e (pull e [*])] :in [[e ...]] :timeout 30000}"
-_RANGE: Final = "{:find [e] :in [low high] :where [[e :xt/id] [(>= e low)] [(< e high)]] :timeout 30000}"
-_FROM: Final = "{:find [e] :in [low] :where [[e :xt/id] [(>= e low)]] :timeout 30000}"
+_FIRST: Final = "[(>= e low)]"
+_NEXT: Final = "[(> e low)]"
+_END: Final = "[(< e high)]"
+_RANGE: Final = "{:find [e] :in [low high writer] :where [[e :xt/id] %s] :limit %d :timeout 30000}"
+_OF_WRITER: Final = "[e :writer writer]"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -217,20 +223,29 @@ class XtdbClient:
         *,
         after: str | None = None,
         limit: int | None = None,
-        ascending: bool = True,
+        writer: str | None = None,
         valid_time: int,
         tx_id: int | None = None,
     ) -> list[str]:
-        """The ids that start with ``prefix`` of what is there, in order, from beyond ``after`` in that order.
+        """Ids that start with ``prefix`` and exist, by code point, from beyond ``after`` on.
 
-        The order is that of code points. The node's own is another, so all are fetched and the rest is done here.
+        With ``writer`` only entities whose newest version that writer's journal put. A node orders no id of more than
+        224 bytes: those are left out. Pages of one call are read as of ``tx_id``; without one, each as of its moment.
         """
         high = beyond(prefix)
-        query, arguments = (_FROM, [prefix]) if high is None else (_RANGE, [prefix, high])
-        found = await self._query(query, arguments, answers.to_ids, valid_time, tx_id)
-        if after is not None:
-            found = [id for id in found if (id > after if ascending else id < after)]
-        return sorted(found, reverse=not ascending)[:limit]
+        wanted = [_END] if high is not None else []
+        wanted += [_OF_WRITER] if writer is not None else []
+        found: list[str] = []
+        low, bound = (prefix, _FIRST) if after is None or after < prefix else (after, _NEXT)
+        while limit is None or len(found) < limit:
+            size = IDS_PAGE if limit is None else min(IDS_PAGE, limit - len(found))
+            query = _RANGE % (" ".join([bound, *wanted]), size)
+            page = await self._query(query, [low, high, writer], answers.to_ids, valid_time, tx_id)
+            found += sorted(page)
+            if len(page) < size:
+                break
+            low, bound = found[-1], _NEXT
+        return found
 
     # --- requests ---
 

@@ -1,16 +1,16 @@
 """Where a version becomes an XTDB document and a document a version, byte for byte.
 
 Top-level keys are a closed set; everything a client named nests in ``payload``, its keys as text. XTDB keeps no order
-of keys, so ``order`` says it where it is not the sorted one. A body that would not come back as it was, because it
-holds a number that XTDB changes or is no document of ours, is kept whole as ``body``.
+of keys, so ``order`` says it where it is not the sorted one. A payload that would not come back as it was, because it
+holds a number that XTDB changes, is kept whole as ``body``; type and hashes are at the top level all the same.
 
 XTDB keeps a document once, under its hash, and a node that comes to an eviction in the log takes away every document
 that it has seen of the entity by then, also if it was put again since: another node, or one that makes its index anew,
 would lose it. So what is put after an eviction, by anybody, says that in ``put``, and is another document.
 """
 
-import re
 from base64 import b64decode, b64encode
+from math import copysign
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,7 @@ from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.objects.document import Document
+from ctxd.objects.identity import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 
@@ -35,8 +36,11 @@ RESERVED: Final = "ctxd/"
 _json: Final = msgspec.json.Encoder().encode
 _parse: Final = msgspec.json.Decoder().decode
 _OPAQUE: Final = "opaque"
-_UNSAFE: Final = re.compile(rb"\xcb(?:\x80\x00\x00\x00\x00\x00\x00\x00|[\x7f\xff][\xf0-\xff])")
-"""-0.0, infinities and NaNs in MessagePack, or bytes that look like one."""
+_NEGATIVE_ZERO: Final = b"\xcb\x80\0\0\0\0\0\0\0"
+"""-0.0 in MessagePack, or hash bytes that look like it. XTDB makes 0.0 of it."""
+
+_LOOKED_UP: Final = {"tool": str, "turn": int}
+"""Fields of a payload that are repeated as top-level keys, by type."""
 
 
 def content_id(ref: bytes) -> str:
@@ -63,30 +67,51 @@ def to_doc(version: Version, writer: str, *, put: str = "") -> Doc:
     body = version.body
     if body is None:
         raise ValueError("a deletion has no document")
-    payload: dict[str, Any] = {"writer": writer, "tx": version.tx, "tx_time": version.tx_time}
+    payload: dict[str, Any] = {"tx": version.tx, "tx_time": version.tx_time}
     # A bulk read does not return valid times, so the document has its own.
-    payload["vt"] = version.valid_time
+    payload["valid_time"] = version.valid_time
     if put:
         payload["put"] = put
     if version.content is not None:
         payload["content"] = version.content.hex()
-    read = _readable(version.id, body)
-    if read is None:
+    document = _document(version.id, body)
+    order = None if document is None else _key_order(document, body)
+    if document is None or order is None:
         payload["body"] = b64encode(body).decode()
-        return {"xt/id": version.id, "type": _OPAQUE, "payload": payload}
-    document, order = read
-    payload["fields"] = document.payload
-    if order is not None:
-        payload["order"] = order
-    doc: Doc = {"xt/id": version.id, "type": document.type}
-    if document.source is not None:
-        doc["source"] = {"filesystem_id": document.source.filesystem_id, "path": document.source.path}
-    doc["identity_hash"] = document.identity_hash
-    if document.source_hash is not None:
-        doc["source_hash"] = document.source_hash
-    doc["content_hash"] = document.content_hash
+    else:
+        payload["fields"] = document.payload
+        if order:
+            payload["order"] = order
+    doc: Doc = {"xt/id": version.id, "type": _OPAQUE, "writer": writer}
+    if document is not None:
+        doc |= _named(document)
     doc["payload"] = payload
     return doc
+
+
+def _named(document: Document) -> Doc:
+    """The top-level keys of ``document``: what queries look up by index."""
+    named: Doc = {"type": document.type}
+    fields = document.payload if isinstance(document.payload, dict) else {}
+    if (session := session_of(document.id) or _session_in(fields)) is not None:
+        named["session"] = session
+    for key, kind in _LOOKED_UP.items():
+        if type(value := fields.get(key)) is kind:
+            named[key] = value
+    if document.source is not None:
+        named["path"] = document.source.path
+        named["source"] = {"filesystem_id": document.source.filesystem_id, "path": document.source.path}
+    named["identity_hash"] = document.identity_hash
+    if document.source_hash is not None:
+        named["source_hash"] = document.source_hash
+    named["content_hash"] = document.content_hash
+    return named
+
+
+def _session_in(fields: dict[str, Any]) -> str | None:
+    """The session of a tool call, which names its chat."""
+    chat = fields.get("chat_ref")
+    return chat.removeprefix("chat:") if isinstance(chat, str) and chat.startswith("chat:") else None
 
 
 def from_doc(doc: Doc, valid_time: int | None = None) -> tuple[Version, str]:
@@ -99,15 +124,21 @@ def from_doc(doc: Doc, valid_time: int | None = None) -> tuple[Version, str]:
         content = payload.get("content")
         version = Version(
             id=doc["xt/id"],
-            valid_time=_whole(payload["vt"]) if valid_time is None else valid_time,
+            valid_time=_valid_time(payload) if valid_time is None else valid_time,
             tx=_whole(payload["tx"]),
             tx_time=_whole(payload["tx_time"]),
             body=_body(doc, payload),
             content=None if content is None else bytes.fromhex(content),
         )
-        return version, payload["writer"]
+        # Before the writer was looked up by index, it stood in the payload.
+        return version, doc["writer"] if "writer" in doc else payload["writer"]
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(f"the document of {doc.get('xt/id')} is none of ctxd's: {error!r}") from error
+
+
+def _valid_time(payload: dict[str, Any]) -> int:
+    # The name of earlier versions of this program.
+    return _whole(payload["valid_time"] if "valid_time" in payload else payload["vt"])
 
 
 def _whole(value: Any) -> int:  # noqa: ANN401
@@ -116,21 +147,38 @@ def _whole(value: Any) -> int:  # noqa: ANN401
     return value
 
 
-def _readable(id: str, body: bytes) -> tuple[Document, list[Any] | None] | None:
-    """The document in ``body`` and its order, null if it would not come back as these bytes."""
-    if _UNSAFE.search(body):
-        return None
+def _document(id: str, body: bytes) -> Document | None:
+    """The document in ``body``; ``None`` if it holds no document of ours, or one that JSON cannot carry."""
     try:
         document = documents.decode(id, body)
-        if _parse(_json(document.payload)) != document.payload:
-            return None
-        if documents.encode(document, ordered=True) == body:
-            return document, None
-        if not isinstance(document.payload, dict) or documents.encode(document) != body:
-            return None
-        return document, _order(document.payload)
+        _json([document.type, document.source, document.source_hash, document.identity_hash, document.content_hash])
+        return document if isinstance(document.type, str) else None
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError):
         return None
+
+
+def _key_order(document: Document, body: bytes) -> list[Any] | None:
+    """The order of the keys, empty if they are sorted; ``None`` if the document would not come back as ``body``."""
+    try:
+        if _parse(_json(document.payload)) != document.payload:
+            return None
+        if _NEGATIVE_ZERO in body and _has_negative_zero(document.payload):
+            return None
+        if documents.encode(document, ordered=True) == body:
+            return []
+        if not isinstance(document.payload, dict) or documents.encode(document) != body:
+            return None
+        return _order(document.payload)
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError):
+        return None
+
+
+def _has_negative_zero(value: Any) -> bool:  # noqa: ANN401
+    if isinstance(value, dict):
+        return any(map(_has_negative_zero, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_negative_zero, value))
+    return isinstance(value, float) and value == 0 and copysign(1, value) < 0
 
 
 def _order(payload: dict[str, Any]) -> list[Any]:

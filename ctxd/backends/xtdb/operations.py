@@ -11,8 +11,21 @@ from ctxd.backends.xtdb.errors import Refused
 Doc: TypeAlias = dict[str, Any]
 """An XTDB document: the keys of ``KEYS``, each value any JSON value with text for keys."""
 
-KEYS: Final = ("xt/id", "type", "source", "identity_hash", "source_hash", "content_hash", "payload")
-"""The keys that a document has at its top: those XTDB indexes. No client ever names one."""
+KEYS: Final = (
+    "xt/id",
+    "type",
+    "writer",
+    "session",
+    "tool",
+    "turn",
+    "path",
+    "source",
+    "identity_hash",
+    "source_hash",
+    "content_hash",
+    "payload",
+)
+"""The top-level keys of documents, which XTDB indexes. No client ever names one."""
 
 _SPELLED: Final = {key: b'"~:%s":' % key.encode() for key in KEYS}
 

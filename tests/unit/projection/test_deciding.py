@@ -1,5 +1,6 @@
 """What the projection decides, without a node: cursors, batches, pace, room."""
 
+import msgspec
 import pytest
 
 from ctxd.backends.port import Version
@@ -21,9 +22,11 @@ def piece(seq: int, *ids: str, size: int = 10, fault: str = "", content: bytes |
 
 
 class TestBatches:
-    def test_a_batch_ends_before_a_row_that_puts_an_entity_again(self) -> None:
-        rows = [piece(1, "a", "b"), piece(2, "c"), piece(3, "b"), piece(4, "d")]
-        assert batches.take(rows, WIDE) == 2
+    def test_a_batch_keeps_several_versions_of_an_entity_but_not_of_one_valid_time(self) -> None:
+        rows = [piece(1, "a", "b"), piece(2, "c"), piece(3, "b"), piece(4, "b")]
+        assert batches.take(rows, WIDE) == 4
+        again = msgspec.structs.replace(rows[3], versions=rows[2].versions)
+        assert batches.take([*rows[:3], again], WIDE) == 3
 
     def test_a_batch_keeps_to_every_bound_but_holds_one_row_at_least(self) -> None:
         rows = [piece(n, f"a{n}", f"b{n}", size=100) for n in range(1, 6)]

@@ -34,15 +34,21 @@ async def test_every_version_and_every_text_gets_to_the_node_once(root, node):
     assert found.texts == 9
 
 
-async def test_a_transaction_holds_an_entity_once_and_moves_the_cursor(root, node):
+@pytest.mark.requirement("PRJ-11")
+async def test_rows_of_one_entity_share_transactions_each_of_which_moves_the_cursor(root, node):
     async with projecting(root, node.connect) as store:
-        for n in range(40):
-            store.submit(write(document("same", f"v{n}", tool="bash")))
+        node.hold = anyio.Event()
+        for n in range(200):
+            store.submit(write(document("same", f"v{n}", tool="bash"), document(f"u{n}", tool="bash")))
+        await store.settled()
+        node.hold.set()
         await level(store)
+    assert len(node.log) <= 10, "200 rows took a transaction each when an entity was put once in one"
     for ops in node.log[1:]:
-        ids = [op.doc["xt/id"] for op in ops if isinstance(op, Put)]
-        assert len(ids) == len(set(ids))
-        assert isinstance(ops[0], Match) and ops[0].id == ids[-1] == cursor_id(store.writer)
+        places = [(op.doc["xt/id"], op.valid_time) for op in ops if isinstance(op, Put)]
+        assert len(places) == len(set(places)), "of two versions at one valid time a transaction keeps the later"
+        assert isinstance(ops[0], Match) and ops[0].id == places[-1][0] == cursor_id(store.writer)
+    assert (await compared(root, node.connect)).equal
 
 
 async def test_a_text_that_is_known_to_be_there_is_not_put_again(root, node):

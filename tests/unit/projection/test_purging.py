@@ -8,6 +8,7 @@ from blake3 import blake3
 
 from ctxd.backends.xtdb.errors import Unknown
 from ctxd.objects.kinds import is_purged
+from ctxd.projection import stream
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
@@ -110,9 +111,10 @@ async def test_a_row_read_before_its_text_was_purged_is_read_again(root, node):
         await level(store)
         # Rows are read ahead, and wait while nothing is indexed.
         node.hold = anyio.Event()
-        for n in range(8):
+        for n in range(stream.OUTSTANDING_MAX):
+            sent = len(node.log)
             await store.submit(write(document("same", f"v{n}", tool="x"))).wait()
-        await until(lambda: len(node.log) >= 5)
+            await until(lambda sent=sent: len(node.log) > sent)
         await store.submit(write(document("target", SECRET, tool="x"))).wait()
         await store.submit(write(document("same", "again", tool="x"))).wait()
         await anyio.sleep(0.1)

@@ -72,7 +72,7 @@ def test_a_version_comes_back_byte_for_byte(body, content, dice):
 def test_what_a_client_named_never_becomes_a_key_of_xtdb(body):
     doc = form.to_doc(Version("a", 1, 1, 1, body), WRITER)
     assert set(doc) <= set(operations.KEYS)
-    assert set(doc["payload"]) <= {"writer", "tx", "tx_time", "vt", "content", "fields", "order", "body"}
+    assert set(doc["payload"]) <= {"tx", "tx_time", "valid_time", "content", "fields", "order", "body"}
 
 
 def body_of(payload: dict[str, Any]) -> bytes:
@@ -96,15 +96,16 @@ def test_a_document_is_readable_in_the_node():
     assert doc == {
         "xt/id": "a",
         "type": "file",
+        "writer": WRITER,
+        "path": "/home/x",
         "source": {"filesystem_id": "f" * 64, "path": "/home/x"},
         "identity_hash": "i" * 64,
         "source_hash": "5" * 64,
         "content_hash": "c" * 64,
         "payload": {
-            "writer": WRITER,
             "tx": 7,
             "tx_time": 9,
-            "vt": 4,
+            "valid_time": 4,
             "content": "01" * 32,
             "fields": {"b": 1, "a": {"d": 2, "c": 3}},
             "order": [[1, 0], [1, 0]],
@@ -121,7 +122,45 @@ def test_keys_in_order_need_no_word_about_it(payload):
 def test_what_xtdb_would_change_is_kept_whole(payload):
     doc = form.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)
     assert "fields" not in doc["payload"]
+    assert (doc["type"], doc["content_hash"]) == ("file", "c" * 64), "hidden from no query"
     assert form.from_doc(doc, 1)[0].body == body_of(payload)
+
+
+@pytest.mark.requirement("XTB-7")
+def test_hashes_that_look_like_unsafe_floats_change_nothing():
+    hashes = ("1a2354d7d0e832355d4cd42424aa6c903d46990e7369f598adcbfff109f2bf9f", "cb8000000000000000" + "0" * 46)
+    for hash in hashes:
+        document = Document(id="a", type="toolcall", identity_hash=hash, content_hash=hash, payload={"tool": "ls"})
+        doc = form.to_doc(Version("a", 1, 1, 1, documents.encode(document)), WRITER)
+        assert (doc["type"], doc["content_hash"], doc["payload"]["fields"]) == ("toolcall", hash, {"tool": "ls"})
+
+
+@pytest.mark.requirement("XTB-8")
+def test_what_is_looked_up_is_at_the_top_level():
+    call = Document(
+        id="call-1",
+        type="toolcall",
+        identity_hash="i" * 64,
+        content_hash="c" * 64,
+        payload={"tool": "bash", "args": {"path": "/x", "turn": 5}, "chat_ref": "chat:s1"},
+    )
+    doc = form.to_doc(Version("call-1", 1, 1, 1, documents.encode(call)), WRITER)
+    assert {key: doc[key] for key in ("tool", "session", "writer")} == {
+        "tool": "bash",
+        "session": "s1",
+        "writer": WRITER,
+    }
+    assert doc.keys() & {"turn", "path"} == set(), "arguments are the tool's own"
+    head = Document(id="session:s1", type="session", identity_hash="i" * 64, content_hash="c" * 64, payload={"turn": 3})
+    doc = form.to_doc(Version("session:s1", 1, 1, 1, documents.encode(head)), WRITER)
+    assert (doc["session"], doc["turn"]) == ("s1", 3)
+
+
+def test_documents_of_earlier_versions_are_read():
+    doc = form.to_doc(Version("a", 4, 7, 9, body_of({"b": 1})), WRITER)
+    payload = doc["payload"] | {"vt": 4, "writer": WRITER}
+    del payload["valid_time"], doc["writer"]
+    assert form.from_doc(doc | {"payload": payload}) == (Version("a", 4, 7, 9, body_of({"b": 1})), WRITER)
 
 
 def test_a_deletion_has_no_document():
@@ -133,11 +172,11 @@ def test_a_deletion_has_no_document():
     "damage",
     [
         {"payload": None},
-        {"payload": {"writer": "w", "tx": "1", "tx_time": 1, "fields": {}}},
-        {"payload": {"writer": "w", "tx": 1, "tx_time": 1}},
-        {"payload": {"writer": "w", "tx": 1, "tx_time": 1, "body": "*"}},
-        {"payload": {"writer": "w", "tx": 1, "tx_time": 1, "content": "zz", "fields": {}}},
-        {"payload": {"writer": "w", "tx": 1, "tx_time": 1, "fields": {"a": 1}, "order": [[3]]}},
+        {"payload": {"valid_time": 1, "tx": "1", "tx_time": 1, "fields": {}}},
+        {"payload": {"valid_time": 1, "tx": 1, "tx_time": 1}},
+        {"payload": {"valid_time": 1, "tx": 1, "tx_time": 1, "body": "*"}},
+        {"payload": {"valid_time": 1, "tx": 1, "tx_time": 1, "content": "zz", "fields": {}}},
+        {"payload": {"valid_time": 1, "tx": 1, "tx_time": 1, "fields": {"a": 1}, "order": [[3]]}},
         {"source": {"path": "/"}},
         {"identity_hash": 5},
     ],
