@@ -22,6 +22,7 @@ class Running:
 
     def __init__(self, folder: Path, *, keep_state: bool = False, watcher: str = "off") -> None:
         self._env = {**os.environ, "CTXD_TRACKING_WATCHER": watcher}
+        self.folder = folder
         self.socket = str(folder / "ctxd.sock")
         self._state = ["--state-dir", str(folder / "state")] if keep_state else ["--ephemeral"]
         self._log = folder / "ctxd.log"

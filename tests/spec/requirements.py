@@ -204,6 +204,8 @@ CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous
 CLT-2 | The client reconnects and resends what is safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client needs nothing but anyio, msgspec and the protocol package. | ctxd
 CLT-4 | A value that the daemon cannot take (nested deeper than 64 levels, a number that is not finite) is refused before it is sent, and an error without an id fails the calls it may be about. | ctxd
+CLT-5 | A harness is type-checked strictly against the installed client, by mypy and by pyright: no result is `Any`. | ctxd
+CLT-6 | Every method of client and handle has its signature, its errors and an example that runs. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; what a client named never becomes a key that XTDB indexes. | ctxd
 XTB-3 | What a failing XTDB node has done with a transaction is never guessed: it was not applied, or that is unknown; an answer that is not exactly what was asked for counts as none. | ctxd
