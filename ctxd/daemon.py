@@ -225,7 +225,7 @@ class Daemon:
         on_host = HostFiles(clock)
         guard = Guard(self._options.scanner or Scanner(), await run_sync(load_key, store.root))
         indexer = Indexer(store, on_host, host, host_devices=host_devices(), guard=guard)
-        live = self._sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard)
+        live = self._sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer)
         # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
         for mounts in await live.start():
             indexer.confine(mounts)

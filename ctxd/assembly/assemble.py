@@ -27,6 +27,7 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import SessionDelta
 from ctxd.sessions.session import LiveSession, WriteRequest, kept_result
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NOT_CACHED, NotCached, Pending, Replay, Write
@@ -127,6 +128,7 @@ class Assembler:
             if replay is not None:
                 return await self._again(live, replay)
             await self._freshen(live, call)
+            await self._drop_hidden(live, call)
             kept = self._kept_of(live)
             composition = await self._compose(live, kept)
             return self._settle(live, kept, call, composition)
@@ -177,6 +179,14 @@ class Assembler:
         fresh = await freshen(live, self._indexer, files, bare)
         if fresh.documents:
             live.commit(bare, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
+
+    async def _drop_hidden(self, live: LiveSession, call: WriteRequest) -> None:
+        """Take out of the pool of a session in a sandbox the files whose newest version the sandbox may not see."""
+        visibility = self._sessions.visibility
+        if visibility.restricts(live.session):
+            hidden = await visibility.hidden(live, live.state.pool)
+            if hidden:
+                live.commit(call.without_id(), SessionDelta(hidden=tuple(hidden)))
 
     def _kept_of(self, live: LiveSession) -> _KeptRendering:
         kept = self._kept.get(live.session)

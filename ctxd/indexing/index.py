@@ -8,7 +8,7 @@ those and returning. A caller that submits the documents *before it awaits anyth
 sessions that index one change at once, one writes it and the other is told ``unchanged``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -129,11 +129,15 @@ class Indexer:
         cause: Cause = "read",
         policy: SecretPolicy = DEFAULT,
         observer: str | None = None,
+        knows: Callable[[str], bool] | None = None,
     ) -> Indexed:
         """Index the file that the agent calls ``path``, by ``content`` or, where that is null, by reading it.
 
         ``observer``: the session whose word alone ``content`` is. Of a file that the daemon can read itself it is then
         an observation, an object of that session's own, unless the daemon reads the same.
+
+        ``knows`` tells a sandbox's objects: of others neither ``deleted`` nor ``orphaned`` is an outcome, as of objects
+        that do not exist. ``None``: all objects are known.
 
         Its secrets are treated by ``policy``, or by that of the newest version if it is stricter.
 
@@ -143,13 +147,17 @@ class Indexer:
         """
         self.confine(mounts)
         id, source = await self.resolve(mounts, workdir, path)
-        if cause == "check" and (known := await self._known_by_name(mounts, workdir, path, source)) is not None:
-            id, source = known
+        if cause == "check":
+            known = await self._known_by_name(mounts, workdir, path, source)
+            if known is not None and (knows is None or knows(known[0])):
+                id, source = known
         if content is None:
-            return await self._index_source(mounts, id, source, normalise(path, workdir), cause, policy)
+            return await self._index_source(mounts, id, source, normalise(path, workdir), cause, policy, knows=knows)
         if observer is not None and all(await self._reach.readable(mounts, (source,))):
             if await self._agrees(source, content):
-                return await self._index_source(mounts, id, source, normalise(path, workdir), cause, policy)
+                return await self._index_source(
+                    mounts, id, source, normalise(path, workdir), cause, policy, knows=knows
+                )
             source = observed(observer, normalise(path, workdir))
             id = file_id(source)
         seen = await self._builder.seen_in(content, policy)
@@ -203,6 +211,16 @@ class Indexer:
         self.confine(mounts)
         return await discover_named(self._versions, self._source, self._reach, mounts, candidates)
 
+    async def confirms(self, mounts: MountTable, document: Document) -> bool:
+        """True if the file of ``document``, read now for the session with ``mounts``, is what ``document`` holds."""
+        self.confine(mounts)
+        if document.source is None or not all(await self._reach.readable(mounts, (document.source,))):
+            return False
+        reading = await self._source.read(document.source.path)
+        device = await self._directory_device(document.id) if isinstance(reading, Missing) else None
+        seen = self._builder.seen_at(reading, device=device, policy="off")
+        return decide(document, seen.state) == "unchanged"
+
     async def compare(self, mounts: MountTable, ids: Iterable[str], policy: SecretPolicy = DEFAULT) -> Compared:
         """See ``ctxd.indexing.freshen.compare``; ``mounts`` are those of the session that asks."""
         self.confine(mounts)
@@ -222,6 +240,7 @@ class Indexer:
         policy: SecretPolicy,
         *,
         is_known: bool = False,
+        knows: Callable[[str], bool] | None = None,
     ) -> Indexed:
         if all(await self._reach.readable(mounts, (source,))):
             seen, head, document = await self._read(id, source, policy)
@@ -230,7 +249,7 @@ class Indexer:
             seen = Seen(OutOfReach("unreadable", f"it lies on filesystem {source.filesystem_id[:12]}, {why}"))
             head, document = await newest(self._versions, id), None
         if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
-            if head is None or cause != "check":
+            if head is None or cause != "check" or (knows is not None and not knows(id)):
                 raise _failure(seen, shown, is_known=is_known)
         return self._concluded(id, source, seen, head, document)
 

@@ -82,6 +82,12 @@ class Households(Protocol):
     def lift(self, sandbox: str) -> None:
         """End that limit, if there is one."""
 
+    def restrict(self, sandbox: str, sessions: Sequence[str], seq: int) -> None:
+        """Show ``sandbox`` of ``sessions`` what it may see since its registration, of journal sequence ``seq``."""
+
+    def unrestrict(self, sandbox: str, sessions: Sequence[str]) -> None:
+        """End that."""
+
 
 class Sandboxes:
     """The registered sandboxes. ``start`` before anything else, then ``run``."""
@@ -124,7 +130,8 @@ class Sandboxes:
         await self._doors.close_others(ids)
         await self._in_thread(lambda: self._places.remove_strays(ids))
         for one, valid_time in kept:
-            self._admit(one, valid_time)
+            (first,) = await self._store.history(registration.entity_id(one.id), limit=1)
+            self._admit(one, valid_time, first.tx)
             self._leases[one.id] = Lease.after_restart(one, self._clock)
             await self._open(one)
 
@@ -160,7 +167,7 @@ class Sandboxes:
             with anyio.CancelScope(shield=True):
                 await self._close(made.id)
             raise
-        self._admit(made, pending.vt)
+        self._admit(made, pending.vt, pending.seq)
         self._leases[made.id] = Lease.of(made, self._clock)
         pending.on_done(lambda done: self._lost(made.id) if done.error is not None else None)
         self._wake.set()
@@ -362,13 +369,15 @@ class Sandboxes:
             raise CtxdError("sandbox_not_found", f"there is no sandbox {sandbox}", hint="sandbox.list names them.")
         return known
 
-    def _admit(self, one: Registration, valid_time: int) -> None:
+    def _admit(self, one: Registration, valid_time: int, seq: int) -> None:
+        self._households.restrict(one.id, one.sessions, seq)
         self._known[one.id], self._versions[one.id] = one, valid_time
         for session in one.sessions:
             self._of_session.setdefault(session, []).append(one.id)
 
     def _forget(self, sandbox: str) -> None:
         gone = self._known.pop(sandbox)
+        self._households.unrestrict(sandbox, gone.sessions)
         del self._versions[sandbox], self._leases[sandbox]
         self._told.pop(sandbox, None)
         for session in gone.sessions:

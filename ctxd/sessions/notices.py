@@ -11,6 +11,7 @@ Cost: what a session has read and what became of that; nothing depends on how ma
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted
@@ -29,7 +30,7 @@ _VERSIONS: Final = 100
 class Subscription:
     """Notices to one session. ``after``: the sequence of the newest one delivered. ``close`` ends it."""
 
-    __slots__ = ("_buffer", "_callback", "_forget", "after", "closed", "live", "overflowed")
+    __slots__ = ("_buffer", "_callback", "_contents", "_forget", "after", "closed", "confined", "live", "overflowed")
 
     def __init__(
         self,
@@ -37,14 +38,19 @@ class Subscription:
         after: int,
         callback: Callable[[Notice], None],
         forget: Callable[["Subscription"], None],
+        *,
+        confined: bool,
     ) -> None:
+        """``confined``: for a sandbox, which is not notified of who changed a file, nor twice of one change."""
         self.live = live
         self.after = after
         self.closed = False
+        self.confined = confined
         self.overflowed = False
         self._callback = callback
         self._forget = forget
         self._buffer: list[Notice] | None = []
+        self._contents: dict[str, str | None] = {}
 
     def take(self, notice: Notice) -> None:
         """Deliver ``notice``, once the backlog before it is."""
@@ -57,8 +63,13 @@ class Subscription:
 
     def deliver(self, notice: Notice) -> None:
         """Hand ``notice`` over unless it has been."""
-        if not self.closed and notice.seq > self.after:
-            self._callback(notice)
+        if self.closed or notice.seq <= self.after:
+            return
+        if self.confined:
+            if notice.change == "updated" and self._contents.get(notice.object) == notice.content_hash:
+                return
+            self._contents[notice.object] = notice.content_hash
+        self._callback(notice)
 
     def begin_backlog(self) -> None:
         """Forget what was buffered: the backlog that is read from now on holds it."""
@@ -132,8 +143,10 @@ class Notices:
         self._store.on_durable(self._land)
         self._store.on_lost(self._lose)
 
-    async def since(self, session: str, after: int, limit: int) -> tuple[list[Notice], int]:
+    async def since(self, session: str, after: int, limit: int, *, confined: bool) -> tuple[list[Notice], int]:
         """Durable notices to ``session`` beyond sequence ``after``, in order, and where to go on.
+
+        ``confined``: for a sandbox, only of versions that it may see, without their authors.
 
         A page has about ``limit``: the notices of one write stay together. One that has fewer is the last.
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
@@ -144,17 +157,25 @@ class Notices:
         authors: dict[int, str | None] = {}
         versions = await self._versions_since(live, after, upto)
         restated = _restated(versions)
+        repeats = {(id, tx) for (id, _), tx in restated.items()}
         for stored in versions:
             if len(notices) >= limit and stored.tx > notices[-1].seq:
                 return notices, notices[-1].seq
             by = await self._author(stored.tx, authors)
             again = restated.get((stored.document.id, stored.tx))
-            if by is None and again is not None and await self._author(again, authors) is not None:
+            claimed_by = None if again is None else await self._author(again, authors)
+            if confined:
+                # The author shows in no way: a change is one notice, whoever claims it, unless the session itself does.
+                if (stored.document.id, stored.tx) in repeats or claimed_by == session:
+                    continue
+                if await self._sessions.visibility.shown(live, stored) is None:
+                    continue
+            elif by is None and claimed_by is not None:
                 # Its author has claimed it since, which is told instead.
                 continue
             # What the session changed itself takes no place in the page.
             if by != session:
-                notices.append(_notice(live, stored.document, stored.tx, stored.valid_time, by))
+                notices.append(_notice(live, stored.document, stored.tx, stored.valid_time, None if confined else by))
         return notices, max(after, upto)
 
     async def _author(self, seq: int, known: dict[int, str | None]) -> str | None:
@@ -163,7 +184,9 @@ class Notices:
             known.update((change.seq, change.session) for change in page)
         return known[seq]
 
-    async def subscribe(self, session: str, after: int | None, callback: Callable[[Notice], None]) -> Subscription:
+    async def subscribe(
+        self, session: str, after: int | None, callback: Callable[[Notice], None], *, confined: bool
+    ) -> Subscription:
         """Have ``callback`` handed every notice to ``session`` beyond ``after`` (null: now), on the loop and in order.
 
         The backlog is handed over before this returns. ``callback`` does not raise. Close the subscription in the end.
@@ -171,7 +194,7 @@ class Notices:
         """
         live = await self._sessions.live(session)
         start = self._head_seq() if after is None else after
-        subscription = Subscription(live, start, callback, self._close)
+        subscription = Subscription(live, start, callback, self._close, confined=confined)
         if not self._readers.follows(session):
             self._readers.begin(live)
         self._subscriptions.setdefault(session, []).append(subscription)
@@ -189,7 +212,9 @@ class Notices:
             subscription.begin_backlog()
             target = self._head_seq()
             while subscription.after < target:
-                page, reached = await self.since(session, subscription.after, BUFFERED_MAX)
+                page, reached = await self.since(
+                    session, subscription.after, BUFFERED_MAX, confined=subscription.confined
+                )
                 for notice in page:
                     subscription.deliver(notice)
                 subscription.after = reached
@@ -221,7 +246,11 @@ class Notices:
         for session in self._readers.told(document.id, pending.seq, write.session):
             for subscription in tuple(self._subscriptions[session]):
                 live = self._sessions.peek(session) or subscription.live
-                subscription.take(_notice(live, document, pending.seq, pending.vt, write.session))
+                if not subscription.confined:
+                    subscription.take(_notice(live, document, pending.seq, pending.vt, write.session))
+                elif document.source is not None and live.mounts.display(document.source) != UNMOUNTED:
+                    # Captured while the sandbox is registered, whose mounts and user limit every read.
+                    subscription.take(_notice(live, document, pending.seq, pending.vt, None))
 
     def _lose(self, sessions: frozenset[str]) -> None:
         durable = self._head_seq()

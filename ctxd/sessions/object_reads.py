@@ -55,6 +55,12 @@ class ReadTime(msgspec.Struct, frozen=True):
         """Whether either time is given."""
         return self.valid_time is not None or self.tx is not None
 
+    def includes(self, stored: Stored) -> bool:
+        """True if ``stored`` is not later than either time."""
+        return (self.valid_time is None or stored.valid_time <= self.valid_time) and (
+            self.tx is None or stored.tx <= self.tx
+        )
+
 
 class ListedObject(msgspec.Struct, frozen=True):
     """One object of a list, and where it is in the session that was asked for, if one was."""
@@ -89,10 +95,12 @@ class Objects:
         Raises: CtxdError object_not_found, ambiguous_id, corrupt, store_failed. Cancel: safe.
         """
         id = await self._resolved(viewer, text)
-        stored = await self._version(id, at, content=content)
+        stored = await self._visible(viewer, await self._version(id, at, content=content), at, content=content)
         if stored is not None:
             return stored
-        if at.is_past and await self._version(id, ReadTime(), content=False) is not None:
+        if at.is_past and await self._visible(
+            viewer, await self._version(id, ReadTime(), content=False), ReadTime(), content=False
+        ):
             message, hint = f"{text} had no version then", "object.history lists those it has."
             raise CtxdError("object_not_found", message, hint=hint)
         raise not_found(text)
@@ -113,7 +121,8 @@ class Objects:
                 stored = await session_objects.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
                 if stored is not None:
                     found[id] = stored
-        return {id: found[id] for id in seen if id in found}
+        visible = {id: await self._visible(viewer, found[id], at, content=content) for id in seen if id in found}
+        return {id: stored for id, stored in visible.items() if stored is not None}
 
     async def history(
         self,
@@ -138,22 +147,58 @@ class Objects:
                 rows.reverse()
             rows = [row for row in rows if after is None or _is_beyond(row, after, order)][: limit + 1]
         else:
-            found = await self._store.history(
+            rows = await self._rows(viewer, id, at, order=order, corrections=corrections, after=after, limit=limit + 1)
+        if not rows and after is None:
+            raise not_found(text)
+        return rows[:limit], len(rows) > limit
+
+    async def _rows(
+        self,
+        viewer: Viewer,
+        id: str,
+        at: ReadTime,
+        *,
+        order: Literal["asc", "desc"],
+        corrections: bool,
+        after: tuple[int, int] | None,
+        limit: int,
+    ) -> list[VersionRow]:
+        """At most ``limit`` rows of versions that ``viewer`` may see."""
+        rows: list[VersionRow] = []
+        while len(rows) < limit:
+            page = await self._store.history(
                 id,
                 order=order,
                 corrections=corrections,
                 valid_time=at.valid_time,
                 tx=at.tx,
                 after=after,
-                limit=limit + 1,
+                limit=limit,
             )
-            rows = [_row(stored) for stored in found]
-        if not rows and after is None:
-            raise not_found(text)
-        return rows[:limit], len(rows) > limit
+            for stored in page:
+                shown = await self._shown(viewer, stored)
+                if shown is not None and at.includes(shown) and len(rows) < limit:
+                    rows.append(_row(shown))
+            if len(page) < limit:
+                break
+            after = (page[-1].valid_time, page[-1].tx)
+        return rows
+
+    async def _shown(self, viewer: Viewer, stored: Stored) -> Stored | None:
+        if not viewer.confined or viewer.live is None:
+            return stored
+        return await self._sessions.visibility.shown(viewer.live, stored)
+
+    async def _visible(self, viewer: Viewer, stored: Stored | None, at: ReadTime, *, content: bool) -> Stored | None:
+        """``stored``, the newest version as of ``at``, or the newest before it that ``viewer`` may see."""
+        if stored is None or not viewer.confined or viewer.live is None:
+            return stored
+        return await self._sessions.visibility.newest(
+            viewer.live, stored, valid_time=at.valid_time, tx=at.tx, content=content
+        )
 
     async def of_session(
-        self, live: LiveSession, *, type: str | None, level: ContextLevel | None, start: int, limit: int
+        self, viewer: Viewer, live: LiveSession, *, type: str | None, level: ContextLevel | None, start: int, limit: int
     ) -> tuple[list[ListedObject], int | None, Pending | None]:
         """At most ``limit`` objects of the index of ``live`` from place ``start`` on, that are of ``type`` and
         ``level``.
@@ -181,7 +226,8 @@ class Objects:
         if newest := self._undurable(head for head in heads.values() if head is not None):
             # Another session's write, which may yet be lost: what is read by its sequence is on the disk.
             heads = {**await self._store.bulk(wanted, tx=newest)}
-        return [ListedObject(head, *places[id]) for id, head in heads.items() if head is not None], end, barrier
+        visible = {id: await self._visible(viewer, head, ReadTime(), content=False) for id, head in heads.items()}
+        return [ListedObject(head, *places[id]) for id, head in visible.items() if head is not None], end, barrier
 
     async def of_all(self, *, type: str | None, after: str, limit: int) -> tuple[list[ListedObject], bool]:
         """List at most ``limit`` objects of all sessions of ``type``, by id from beyond ``after`` on.

@@ -28,7 +28,7 @@ from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import Capture
 from ctxd.secrets.policy import DEFAULT
 from ctxd.sessions import transitions
-from ctxd.sessions.reconciliation import attribute, freshen, portions, reconciled, to_check, until_durable
+from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, to_check, until_durable
 from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, off_loop
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import NOTHING, SessionDelta, SessionSettings
@@ -43,6 +43,7 @@ from ctxd.sessions.session import (
     write_request,
 )
 from ctxd.sessions.state import SessionState
+from ctxd.sessions.visibility import as_first_seen
 from ctxd.store.writes import NotCached, Replay
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 from ctxd_protocol.methods import files as file_methods
@@ -325,7 +326,9 @@ class Operations:
         head = (await self.store.heads((id,)))[id]
         if head is None:
             raise CtxdError("corrupt", f"object {id} is in the index of {live.session} but not in the store")
-        if is_unread(head.document) or is_deleted(head.document):
+        visibility = self.sessions.visibility
+        hidden = visibility.restricts(live.session) and await visibility.shown(live, head) is None
+        if hidden or is_unread(head.document) or is_deleted(head.document):
             indexed = await self._read_for_activation(live, head)
             return _moved(tx, id, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
         if head.content_ref is None:
@@ -427,6 +430,8 @@ class Operations:
             char_count=indexed.char_count,
             receipt=None,
         )
+        if tx.actor.confined:
+            result, indexed = as_first_seen(live.state, params.cause, result, indexed)
         if indexed.document is None and delta == NOTHING:
             tx.basis = indexed.basis
             return tx.unchanged(result)
@@ -444,6 +449,7 @@ class Operations:
             policy=live.settings.secrets,
             # A sandbox's content is an observation of its own, not a version of a file that others read too.
             observer=params.session if tx.actor.confined else None,
+            knows=live.state.index.__contains__ if tx.actor.confined else None,
         )
         try:
             return await index(cause=params.cause)
@@ -463,8 +469,8 @@ class Operations:
     async def discover(self, tx: Transaction, params: file_methods.FileDiscoverParams) -> Accepted:
         """Add the files at the given paths to the index and the pool, unread."""
         live = tx.live
-        found = await self._indexer.discover(live.mounts, live.settings.workdir, params.paths)
-        return _discovered(tx, found)
+        find = partial(self._indexer.discover, live.mounts, live.settings.workdir, params.paths)
+        return _discovered(tx, await found_for(tx, self._indexer, find))
 
     @admitted("tool.observe", file_methods.ToolObserveResult)
     async def observe(self, tx: Transaction, params: file_methods.ToolObserveParams) -> Accepted:
@@ -477,7 +483,8 @@ class Operations:
             found = named()
         else:
             found = await anyio.to_thread.run_sync(named, limiter=self._parsing)
-        return _discovered(tx, await self._indexer.discover_named(live.mounts, found.paths))
+        find = partial(self._indexer.discover_named, live.mounts, found.paths)
+        return _discovered(tx, await found_for(tx, self._indexer, find))
 
 
 def _view_result(view: SessionView, receipt: Receipt | None) -> session_methods.SessionResult:

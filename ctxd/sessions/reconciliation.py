@@ -6,18 +6,19 @@ tracker stored to the session that reports it as its edit: it is stored again un
 get a notice with the author, and the author gets none. The first session to report a change has it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.indexing.discover import Found
 from ctxd.indexing.freshen import Freshened
 from ctxd.indexing.index import Indexed, Indexer
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted, is_purged
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.session import LiveSession, Transaction, WriteRequest
 from ctxd.sessions.state import SessionState
 from ctxd.sessions.tracking import KIND
 from ctxd.store.store import VersionStore
@@ -108,3 +109,42 @@ async def until_durable(store: VersionStore, basis: int) -> None:
         raise CtxdError(
             "store_failed", "the version this rests on was lost", hint="Send it again.", outcome="not_applied"
         )
+
+
+async def found_for(
+    tx: Transaction, indexer: Indexer, find: Callable[[], Coroutine[Any, Any, Sequence[Found]]]
+) -> Sequence[Found]:
+    """Return what ``find`` finds, without an await since.
+
+    For a sandbox each file that another session has read is compared with the disk first, under the sandbox's mounts
+    and rights, so that its newest version is one that the sandbox may see. Raises: as ``freshen``. Cancel: safe.
+    """
+    found = await find()
+    if not tx.actor.confined:
+        return found
+    live, request = tx.live, tx.request.without_id()
+    compared: set[str] = set()
+    away: set[str] = set()
+    while foreign := [
+        one.object
+        for one in found
+        if one.object is not None
+        and one.document is None
+        and not (one.object in live.state.index or one.object in compared)
+    ]:
+        compared.update(foreign)
+        fresh = await freshen(live, indexer, foreign, request)
+        if fresh.documents:
+            live.commit(request, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
+        away.update(fresh.orphaned)
+        found = await find()
+    return [_found_inside(one, live.state, away) for one in found]
+
+
+def _found_inside(one: Found, state: SessionState, away: set[str]) -> Found:
+    """``one`` as a sandbox receives it; ``away`` are files that it cannot read."""
+    if one.object is None or one.object in state.index or one.document is not None:
+        return one
+    if one.object in away:
+        return Found(path=one.path, outcome="ignored", reason="cannot be looked at")
+    return msgspec.structs.replace(one, outcome="created")

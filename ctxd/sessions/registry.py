@@ -16,6 +16,7 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.indexing.index import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import Guard, fleeting_guard
@@ -24,6 +25,7 @@ from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.segments import SessionHead, SessionSettings, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.state import SessionState
+from ctxd.sessions.visibility import Visibility
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.context import CurrentContext
@@ -197,9 +199,12 @@ class Sessions:
         host_filesystem_id: str,
         live_max: int = LIVE_SESSIONS_MAX,
         guard: Guard | None = None,
+        indexer: Indexer | None = None,
     ) -> None:
+        """``indexer`` confirms versions for sandboxes, see ``Visibility``."""
         self.store = store
         self.guard = guard or fleeting_guard()
+        self.visibility = Visibility(store, indexer)
         self.catalog = Catalog()
         self.host_filesystem_id = host_filesystem_id
         self._clock = clock

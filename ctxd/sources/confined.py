@@ -9,7 +9,6 @@ import errno
 import os
 import threading
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from typing import Final
@@ -123,8 +122,10 @@ class Confined:
 
         found: set[str] = set()
         for view in self._views_of(path):
-            with suppress(OSError, ValueError):
+            try:
                 found.add(resolve_in_view(path, view, self._views, enter=enter if users else None))
+            except (OSError, ValueError):
+                return path
         return found.pop() if len(found) == 1 else path
 
     def _opened_in(self, path: str, view: View) -> int:

@@ -120,7 +120,7 @@ CTX-10 | The current context's id is answered for a session, and for the only se
 BUD-1 | When the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never, and each is named with its reason. | ctxd
 BUD-2 | The plan can be asked for without assembling, for any budget. | ctxd
 BUD-3 | Leaving out for the budget changes no set. | ctxd
-NOT-1 | A session is told when an object it has read is changed by another. | ctxd
+NOT-1 | A session is notified when an object it has read is changed by another; a sandbox is notified of the change, never of its author. | ctxd
 NOT-2 | It is not told of its own changes, nor of objects it never read. | ctxd
 NOT-3 | Notices can be read from any sequence on, also after a restart, and a subscription loses and repeats none. | ctxd
 NOT-4 | The sessions that know an object can be listed. | ctxd
@@ -174,7 +174,7 @@ BOX-5 | Beyond its quota a sandbox is refused as `quota_exceeded`, with the time
 BOX-6 | The current context is one answer: to a call, in the file, in CBOR and of `ctx current`. | spec 3
 BOX-7 | No path, symlink or rename leads the daemon out of a sandbox's mounts, nor onto a file system mounted below one, and a link means what it means in the sandbox; a file that the mounts no longer show is not read, whatever the session indexed before. | ctxd
 BOX-8 | What a sandbox says that a shared file holds is an object of its own session, unless the daemon reads the same. | ctxd
-BOX-9 | No answer to a sandbox names a path of the host, or tells whether another session knows an object. | ctxd
+BOX-9 | No answer to a sandbox names a path of the host or another session. Of a shared file it shows versions from the sandbox's first sight on, captured under rights that the sandbox has; no outcome or history depends on what other sessions know. | ctxd
 BOX-10 | A sandbox's socket and file are for the daemon's user and for the one who registers it, or whom that one names, whether the daemon is root or not; for no other. | ctxd
 BOX-11 | What the user inside a sandbox may not read is not read below its mounts while it is registered, nor told to be there: hard links, swapped names and directories on the way included. | ctxd
 BOX-12 | An empty parameter is refused or means empty, never absent; ids of filesystems, sessions and principals hold no control, direction or blank characters. | ctxd

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ctxd_client import CallFailed, connect_sync
-from ctxd_client.sync import SyncClient
+from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import GRANTS
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.sessions import Mount
@@ -165,3 +165,151 @@ def test_an_empty_value_opens_nothing(client: SyncClient, tmp_path: Path) -> Non
         ):
             assert refused(call) == "invalid_params", repr(bad)
     assert os.listdir(w) == []
+
+
+def as_nobody(client: SyncClient, session: str, place: Path) -> SandboxView:
+    """A sandbox for ``session`` whose user is nobody; skips where the daemon cannot have one."""
+    for above in (place, *place.parents):
+        if above.stat().st_uid == os.geteuid() and above != Path("/"):
+            above.chmod(above.stat().st_mode | 0o055)
+    try:
+        return register(client, session, uid=65534)
+    except CallFailed as error:
+        pytest.skip(f"needs root, or access control lists: {error}")
+
+
+@pytest.mark.requirement("BOX-9", "BOX-11")
+def test_history_does_not_show_what_was_captured_with_rights_that_the_sandbox_lacks(
+    client: SyncClient, start: Callable[..., SyncSession], tree: Path
+) -> None:
+    (tree / ".env").write_text(SECRET)
+    (tree / ".env").chmod(0o600)
+    theirs = start()
+    secret = theirs.read(".env")
+    before = client.object_get(secret.object).object
+    session = start(filesystem_id=BOX, mounts=(mount("/workspace", tree),), workdir="/workspace").id
+    box = as_nobody(client, session, tree)
+    (tree / ".env").rename(tree / "x")
+    (tree / ".env").write_text("mine")
+    with inside(box) as agent:
+        (found,) = agent.file_discover(session, [".env"]).objects
+        assert found.outcome == "created"
+        assert found.object == secret.object
+        answers = [
+            agent.object_get(secret.object, session=session, content=True),
+            agent.object_bulk([secret.object], session=session, content=True),
+            agent.object_history(secret.object, session=session, corrections=True),
+            agent.object_list(session=session),
+            agent.file_index(session, ".env"),
+            agent.object_history(secret.object, session=session),
+            agent.context_assemble(session).text,
+        ]
+        for times in ({"valid_time": before.valid_time}, {"tx": before.tx}):
+            assert refused(lambda times=times: agent.object_get(secret.object, session=session, **times)) == (
+                "object_not_found"
+            )
+            assert not agent.object_bulk([secret.object], session=session, **times).objects
+            assert refused(lambda times=times: agent.object_history(secret.object, session=session, **times))
+    for answer in answers:
+        assert SECRET not in str(answer)
+        assert before.content_hash not in str(answer)
+        assert str(before.source_hash) not in str(answer)
+    client.sandbox_release(box.sandbox)
+
+
+@pytest.mark.requirement("BOX-9", "BOX-11")
+def test_what_was_captured_between_two_registrations_is_not_shown_after_the_second(kept: Running, tree: Path) -> None:
+    """Nor is it after a restart: what a sandbox may see is derived from what is stored."""
+    (tree / "f").write_text("world-readable")
+    with connect_sync(kept.socket) as client:
+        session = session_in(client, "again", mount("/w", tree))
+        box = as_nobody(client, session, tree)
+        with inside(box) as agent:
+            read = agent.file_index(session, "f").object
+        client.sandbox_release(box.sandbox)
+        (tree / "f").write_text(SECRET)
+        (tree / "f").chmod(0o600)
+        client.session_create("spec", session="theirs", workdir=str(tree))
+        assert client.file_index("theirs", "f").object == read
+        newest = client.object_get(read).object
+        box = as_nobody(client, session, tree)
+    for _ in range(2):
+        with connect_sync(kept.socket) as client, inside(box) as agent:
+            assert len(client.object_history(read).versions) == 2
+            answers = [
+                agent.object_get(read, session=session, content=True),
+                agent.object_history(read, session=session),
+                agent.object_list(session=session),
+                agent.context_assemble(session).text,
+                agent.session_notices(session),
+            ]
+            assert refused(lambda agent=agent: agent.session_activate(session, read)) == "source_unreachable"
+            assert refused(lambda agent=agent: agent.file_index(session, "f", cause="check")) is None
+            answers.append(agent.file_index(session, "f", cause="check"))
+        for answer in answers:
+            assert SECRET not in str(answer)
+            assert newest.content_hash not in str(answer)
+            assert str(newest.source_hash) not in str(answer)
+        assert "world-readable" in str(answers[0])
+        kept.kill()
+        kept.start()
+
+
+@pytest.mark.requirement("BOX-9", "NOT-1")
+def test_no_answer_depends_on_what_other_sessions_know_of_a_file(
+    client: SyncClient, start: Callable[..., SyncSession], boxed: Callable[..., SandboxView], tree: Path
+) -> None:
+    theirs = start()
+    for name in ("known", "alone", "known-name", "alone-name"):
+        (tree / name).write_text("one")
+    for text in ("two", "three"):
+        for name in ("known", "known-name"):
+            (tree / name).write_text(text)
+            theirs.read(name)
+    box = boxed(grants=tuple(GRANTS))
+    own = box.sessions[0]
+    shown: dict[str, Any] = {}
+    with inside(box) as agent:
+        for name in ("known", "alone"):
+            checked = agent.file_index(own, name, cause="check")
+            (found,) = agent.file_discover(own, [f"{name}-name"]).objects
+            read = agent.file_index(own, name)
+            rows = agent.object_history(read.object, session=own).versions
+            shown[name] = [
+                (checked.outcome, checked.receipt is None),
+                found.outcome,
+                read.outcome,
+                [row.valid_time > box.created_at for row in rows],
+                refused(lambda read=read: agent.object_get(read.object, session=own, tx=1)),
+            ]
+        after = agent.session_notices(own).next_after
+        (tree / "known").write_text("four")
+        theirs.read("known")
+        (notice,) = agent.session_notices(own, after=after).notices
+        assert (notice.change, notice.by_session) == ("updated", None)
+    assert shown["known"] == shown["alone"]
+    assert shown["known"][:2] == [("created", True), "created"]
+    assert shown["known"][2] == "created"
+
+
+@pytest.mark.requirement("BOX-9")
+def test_a_check_is_no_oracle(client: SyncClient, start: Callable[..., SyncSession], tree: Path) -> None:
+    theirs = start()
+    for name in ("locked-known", "locked", "gone-known", "gone"):
+        (tree / name).write_text(SECRET)
+        (tree / name).chmod(0o600)
+        if name.endswith("known"):
+            theirs.read(name)
+        if name.startswith("gone"):
+            (tree / name).unlink()
+    session = start(filesystem_id=BOX, mounts=(mount("/workspace", tree),), workdir="/workspace").id
+    box = as_nobody(client, session, tree)
+    with wire(box) as call:
+        for kind in ("locked", "gone"):
+            answers = [
+                json.dumps(call("file.index", {"session": session, "path": name, "cause": "check"})).replace(name, "?")
+                for name in (f"{kind}-known", kind)
+            ]
+            assert answers[0] == answers[1]
+            assert "error" in json.loads(answers[0])
+    client.sandbox_release(box.sandbox)

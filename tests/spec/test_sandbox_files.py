@@ -84,7 +84,7 @@ def test_what_a_sandbox_says_a_shared_file_holds_is_its_observation_only(
         seen = agent.object_get(said.object, session=own).object
         assert (seen.payload["content"], seen.display_path) == ("false\n", "/workspace/a.py")
         agreed = agent.file_index(own, "a.py", content="true\n")
-        assert (agreed.object, agreed.outcome) == (shared, "unchanged"), "what the daemon reads too is the file"
+        assert (agreed.object, agreed.outcome) == (shared, "created"), "what the daemon reads too is the file"
         agent.file_index(own, "none.py", content="made up\n")
     assert client.object_get(shared).object.payload["content"] == "true\n"
     assert len(client.object_history(shared).versions) == 1

@@ -90,7 +90,9 @@ def handlers(notices: Notices) -> dict[str, Handler]:
             raise CtxdError("too_large", message, hint="Unsubscribe, or open another connection.")
         number = next(numbers)
         subscription = _Subscription(caller, number)
-        following = subscription.following = await notices.subscribe(params.session, params.after, subscription.tell)
+        following = subscription.following = await notices.subscribe(
+            params.session, params.after, subscription.tell, confined=caller.capability != "host"
+        )
         is_first = caller.connection not in open_by_connection
         open_by_connection.setdefault(caller.connection, {})[number] = subscription
         if is_first:

@@ -74,7 +74,7 @@ class _ObjectCalls:
         if viewer.live is None:
             return Accepted(None, _always(await self._list_all(params)))
         found, end, barrier = await self._objects.of_session(
-            viewer.live, type=params.type, level=params.level, start=_number(params.cursor), limit=params.limit
+            viewer, viewer.live, type=params.type, level=params.level, start=_number(params.cursor), limit=params.limit
         )
         items = tuple(_item(listed, viewer.live) for listed in found)
         cursor = None if end is None else str(end)

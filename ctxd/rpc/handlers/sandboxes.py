@@ -59,6 +59,14 @@ class Known:
         """End that limit, if there is one."""
         self._source.lift(sandbox)
 
+    def restrict(self, sandbox: str, sessions: Sequence[str], seq: int) -> None:
+        """Show ``sandbox`` of ``sessions`` what it may see since its registration, of journal sequence ``seq``."""
+        self._sessions.visibility.restrict(sandbox, sessions, seq)
+
+    def unrestrict(self, sandbox: str, sessions: Sequence[str]) -> None:
+        """End that."""
+        self._sessions.visibility.lift(sandbox, sessions)
+
     def holds(self, session: str, object: str) -> bool:
         """Whether its index has ``object``, as far as is in memory: as after any call for the session."""
         live = self._sessions.peek(session)

@@ -70,6 +70,8 @@ class _Reads:
             )
             return Accepted(live.barrier, lambda _: result)
 
-    async def notices(self, _: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
-        found, after = await self._notices.since(params.session, params.after, params.limit)
+    async def notices(self, caller: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
+        found, after = await self._notices.since(
+            params.session, params.after, params.limit, confined=caller.capability != "host"
+        )
         return wire.NoticesResult(notices=tuple(found), next_after=after)

@@ -29,7 +29,7 @@ class FakeNotices:
         self.callbacks = []
         self.followings = []
 
-    async def subscribe(self, session, after, callback):
+    async def subscribe(self, session, after, callback, *, confined):
         for seq in self.past:
             if after is not None and seq > after:
                 callback(notice(seq))
@@ -87,11 +87,11 @@ async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_a
             super().__init__()
             self.asked, self.gone = anyio.Event(), anyio.Event()
 
-        async def subscribe(self, session, after, callback):
+        async def subscribe(self, session, after, callback, *, confined):
             self.asked.set()
             with anyio.CancelScope(shield=True):
                 await self.gone.wait()
-            return await super().subscribe(session, after, callback)
+            return await super().subscribe(session, after, callback, confined=confined)
 
     notices = Slow()
     async with serving(tmp_path, events.handlers(notices)) as server:

@@ -109,7 +109,7 @@ async def test_a_subscription_joins_backlog_and_live_without_loss_or_repeat(tmp_
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(write)
-                subscription = await w.notices.subscribe("reader", 0, hear)
+                subscription = await w.notices.subscribe("reader", 0, hear, confined=False)
                 await enough.wait()
         finally:
             module.BUFFERED_MAX, module._VERSIONS = small
@@ -124,7 +124,7 @@ async def test_a_subscription_hears_of_what_is_read_after_it_began(tmp_path: Pat
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
         heard: list[Notice] = []
-        await w.notices.subscribe("reader", None, heard.append)
+        await w.notices.subscribe("reader", None, heard.append, confined=False)
         path = tmp_path / "f.txt"
         await edit(w, "writer", path, "one")
         assert heard == []
@@ -139,7 +139,7 @@ async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
         heard: list[Notice] = []
-        await w.notices.subscribe("reader", None, heard.append)
+        await w.notices.subscribe("reader", None, heard.append, confined=False)
         path = tmp_path / "f.txt"
         await edit(w, "writer", path, "one")
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
@@ -155,5 +155,5 @@ async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
 async def test_subscribing_to_an_unknown_session_leaves_nothing_behind(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         with pytest.raises(CtxdError) as caught:
-            await w.notices.subscribe("nobody", 0, print)
+            await w.notices.subscribe("nobody", 0, print, confined=False)
         assert caught.value.code == "session_not_found"

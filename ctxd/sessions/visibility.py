@@ -1,0 +1,235 @@
+"""Versions of shared files that a session in a sandbox may see.
+
+A file is one object for all sessions, but a sandbox must not learn from it what others read before it, or with rights
+that it lacks. Of a shared file it sees, from its own first sight on:
+
+- the version that was the newest at its first sight, dated to that moment: the daemon compared it with the file then,
+  under the sandbox's mounts and rights;
+- versions that its own session wrote;
+- versions captured while it is registered, for its mounts and its user then limit every read of the daemon's;
+- the newest version, if the daemon finds the same in the file now, under the sandbox's mounts and rights.
+
+Everything is derived from the journal, the registration and the file, so that a restart changes no answer. What is kept
+in memory saves repeated look-ups only.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from ctxd.indexing.index import Indexed, Indexer
+from ctxd.mounts.mapping import MountTable
+from ctxd.objects.document import Stored
+from ctxd.objects.identity import is_file_id, segment_id, segments_prefix
+from ctxd.sessions.loading import decoded
+from ctxd.sessions.session import LiveSession
+from ctxd.sessions.state import SessionState
+from ctxd.store.store import VersionStore
+from ctxd_protocol.methods.files import FileIndexResult
+
+CONFIRMED_MAX: Final = 10_000
+"""Versions remembered as the sandbox's own to see; beyond that the oldest are looked up again."""
+
+_PAGE: Final = 100
+
+
+class _FirstSights:
+    """Number of the segment that brought each object into a session's index, up to segment ``upto``."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.upto = 0
+
+
+class _Cleared:
+    """Files whose newest version was visible under ``mounts`` and since ``since``: so is each later version."""
+
+    def __init__(self, mounts: MountTable, since: int) -> None:
+        self.mounts = mounts
+        self.since = since
+        self.ids: set[str] = set()
+
+
+class Visibility:
+    """Decides which versions of files a session in a sandbox may see. All reads: cancel: safe."""
+
+    def __init__(self, store: VersionStore, indexer: Indexer | None) -> None:
+        """``indexer`` compares a version with its file; with ``None`` no version is confirmed that way."""
+        self._store = store
+        self._indexer = indexer
+        self._registered: dict[str, dict[str, int]] = {}
+        self._since: dict[str, int] = {}
+        self._sights: WeakKeyDictionary[LiveSession, _FirstSights] = WeakKeyDictionary()
+        self._cleared: WeakKeyDictionary[LiveSession, _Cleared] = WeakKeyDictionary()
+        self._confirmed: dict[tuple[str, str, int], None] = {}
+
+    # --- registrations
+
+    def restrict(self, sandbox: str, sessions: Iterable[str], seq: int) -> None:
+        """Apply to ``sessions`` from the registration of ``sandbox`` on, whose journal sequence is ``seq``."""
+        for session in sessions:
+            known = self._registered.setdefault(session, {})
+            known[sandbox] = seq
+            self._since[session] = max(known.values())
+
+    def lift(self, sandbox: str, sessions: Iterable[str]) -> None:
+        """End that; calls of the sandbox that are still answered stay restricted."""
+        for session in sessions:
+            known = self._registered.get(session, {})
+            known.pop(sandbox, None)
+            if known:
+                self._since[session] = max(known.values())
+            else:
+                self._registered.pop(session, None)
+
+    def restricts(self, session: str) -> bool:
+        """True while a sandbox may name ``session``."""
+        return session in self._registered
+
+    # --- versions
+
+    async def shown(self, live: LiveSession, stored: Stored) -> Stored | None:
+        """``stored`` as the sandbox of ``live`` sees it, maybe with another time; ``None`` if it may not see it.
+
+        Raises: CtxdError corrupt, store_failed.
+        """
+        id, source = stored.document.id, stored.document.source
+        if source is None or stored.document.type != "file":
+            return stored
+        number = await self._first_sight(live, id)
+        if number is None:
+            return None
+        seen = live.seqs[number]
+        if stored.tx < seen:
+            return await self._dated(live, number, stored)
+        if stored.tx == seen:
+            return stored
+        covered = _covers(live, stored)
+        if covered and stored.tx >= self._since.get(live.session, 0):
+            return stored
+        key = (live.session, id, stored.tx)
+        if key not in self._confirmed:
+            if not (await self._is_own(live, stored) or (covered and await self._is_confirmed(live, stored))):
+                return None
+            self._confirmed[key] = None
+            if len(self._confirmed) > CONFIRMED_MAX:
+                del self._confirmed[next(iter(self._confirmed))]
+        return stored
+
+    async def newest(
+        self,
+        live: LiveSession,
+        stored: Stored | None,
+        *,
+        valid_time: int | None = None,
+        tx: int | None = None,
+        content: bool = False,
+    ) -> Stored | None:
+        """The newest version that the sandbox of ``live`` may see at or before ``stored``, the newest one as of both
+        times; ``None`` if there is none.
+
+        Raises: CtxdError corrupt, store_failed.
+        """
+        while stored is not None:
+            if (shown := await self.shown(live, stored)) is not None:
+                in_time = (valid_time is None or shown.valid_time <= valid_time) and (tx is None or shown.tx <= tx)
+                return shown if in_time else None
+            stored = await self._before(live, stored, valid_time, tx, content=content)
+        return None
+
+    async def hidden(self, live: LiveSession, ids: Iterable[str]) -> list[str]:
+        """Those files among ``ids`` whose newest version the sandbox of ``live`` may not see.
+
+        Cost: one look-up for each id once, one set operation afterwards.
+        """
+        since = self._since.get(live.session, 0)
+        cleared = self._cleared.get(live)
+        if cleared is None or cleared.mounts is not live.mounts or cleared.since != since:
+            cleared = self._cleared[live] = _Cleared(live.mounts, since)
+        unchecked = [id for id in set(ids) - cleared.ids if is_file_id(id)]
+        found: list[str] = []
+        for id, head in (await self._store.heads(unchecked)).items():
+            if head is None:
+                continue
+            if await self.shown(live, head) is None:
+                found.append(id)
+            elif _covers(live, head):
+                cleared.ids.add(id)
+        return found
+
+    async def _before(
+        self, live: LiveSession, stored: Stored, valid_time: int | None, tx: int | None, *, content: bool
+    ) -> Stored | None:
+        """The version before ``stored`` that may be visible: none lies before the one that is dated to first sight."""
+        number = await self._first_sight(live, stored.document.id)
+        if number is None or stored.tx < live.seqs[number]:
+            return None
+        id, after = stored.document.id, (stored.valid_time, stored.tx)
+        page = await self._store.history(id, order="desc", valid_time=valid_time, tx=tx, after=after, limit=1)
+        if not page or not content:
+            return page[0] if page else None
+        return await self._store.get(id, valid_time=page[0].valid_time, tx=page[0].tx, content=True)
+
+    async def _dated(self, live: LiveSession, number: int, stored: Stored) -> Stored | None:
+        """``stored``, from before first sight, dated to it if it was the newest then; else ``None``."""
+        base = await self._store.get(stored.document.id, tx=live.seqs[number])
+        if base is None or base.tx != stored.tx:
+            return None
+        segment = await self._store.get(segment_id(live.session, number))
+        if segment is None:
+            return None
+        times = {"valid_time": segment.valid_time, "tx": segment.tx, "tx_time": segment.tx_time}
+        return msgspec.structs.replace(stored, **times)
+
+    async def _is_own(self, live: LiveSession, stored: Stored) -> bool:
+        found = await self._store.changes(after=stored.tx - 1, limit=1)
+        return any(change.seq == stored.tx and change.session == live.session for change in found)
+
+    async def _is_confirmed(self, live: LiveSession, stored: Stored) -> bool:
+        head = (await self._store.heads((stored.document.id,)))[stored.document.id]
+        if self._indexer is None or head is None or head.tx != stored.tx:
+            return False
+        return await self._indexer.confirms(live.mounts, head.document)
+
+    async def _first_sight(self, live: LiveSession, id: str) -> int | None:
+        """The number of the segment that brought ``id`` into the index; ``None`` if it is not in it."""
+        if id not in live.state.index:
+            return None
+        sights = self._sights.setdefault(live, _FirstSights())
+        if id not in sights.numbers and sights.upto < live.state.segments:
+            first, upto = sights.upto, live.state.segments
+            after = segment_id(live.session, first - 1) if first else ""
+            stored = await self._store.scan(segments_prefix(live.session), after=after)
+            for number, delta in enumerate(decoded(live.session, stored, first=first).deltas, first):
+                for entering in (*delta.called, *delta.read, *delta.discovered, *delta.activated):
+                    sights.numbers.setdefault(entering, number)
+            sights.upto = max(sights.upto, upto)
+        # A session that was brought here whole, by a branch or a hand-over, begins with its index.
+        return sights.numbers.get(id, 0)
+
+
+def _covers(live: LiveSession, stored: Stored) -> bool:
+    """True unless ``stored`` is of a file of the host that no mount of ``live`` shows."""
+    source = stored.document.source
+    if source is None or source.filesystem_id != live.mounts.host_filesystem_id:
+        return True
+    return live.mounts.agent_path(source) is not None
+
+
+def as_first_seen(
+    state: SessionState, cause: str, result: FileIndexResult, indexed: Indexed
+) -> tuple[FileIndexResult, Indexed]:
+    """Return what a sandbox receives and writes for ``indexed``: neither depends on what other sessions know."""
+    if indexed.outcome == "orphaned":
+        # The file cannot be read now; what its newest version holds may be another session's knowledge.
+        return msgspec.structs.replace(result, source_hash=None, char_count=0), indexed
+    if indexed.object in state.read or indexed.outcome == "deleted":
+        return result, indexed
+    if indexed.object in state.index:
+        return msgspec.structs.replace(result, outcome="updated"), indexed
+    if cause == "check":
+        # Nothing is written for a file that the session does not know, whether or not another one does.
+        indexed = msgspec.structs.replace(indexed, document=None, signature=None)
+    return msgspec.structs.replace(result, outcome="created"), indexed
