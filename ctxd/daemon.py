@@ -137,7 +137,7 @@ class Daemon:
         async with anyio.create_task_group() as parts:
             # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
             await parts.start(self._store.run)
-            handlers, floor = await self._handlers(), SharedState()
+            handlers, shared = await self._handlers(), SharedState()
             server = self._server = Server(
                 self._options.socket,
                 handlers,
@@ -146,12 +146,12 @@ class Daemon:
                 limits=self._options.limits,
                 timing=self._options.timing,
                 connections_max=self._options.connections_max,
-                floor=floor,
+                shared=shared,
             )
             handed = self._supervisor.listening()
             listeners, boxes = self._listeners, self._sandboxes
             assert listeners is not None and boxes is not None, "made with the handlers"
-            listeners.serve(handlers, floor)
+            listeners.serve(handlers, shared)
             if self._hosts is not None:
                 await parts.start(self._hosts.run)
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
@@ -163,7 +163,7 @@ class Daemon:
                 if self._tracking is not None:
                     await parts.start(self._tracking.run)
                 if self._options.metrics is not None:
-                    await parts.start(self._serve_metrics, self._options.metrics, floor)
+                    await parts.start(self._serve_metrics, self._options.metrics, shared)
                 self._ready_at = self._clock.monotonic()
                 self._log.info("daemon.ready", **self._place())
                 await self._supervisor.ready(self._said())
@@ -177,7 +177,7 @@ class Daemon:
                 draining.start_soon(listeners.drain)
             await self._store.drain()
             parts.cancel_scope.cancel()
-        floor.close()
+        shared.close()
         self._supervisor.close()
         self._log.info("daemon.stopped")
 
@@ -307,11 +307,11 @@ class Daemon:
             "incarnation": self._store.incarnation,
         }
 
-    async def _serve_metrics(self, path: Path, floor: SharedState, *, task_status: TaskStatus[None]) -> None:
+    async def _serve_metrics(self, path: Path, shared: SharedState, *, task_status: TaskStatus[None]) -> None:
         with listening(path) as bound:
-            await serve_metrics(bound, partial(self._metrics, floor), task_status=task_status)
+            await serve_metrics(bound, partial(self._metrics, shared), task_status=task_status)
 
-    async def _metrics(self, floor: SharedState) -> bytes:
+    async def _metrics(self, shared: SharedState) -> bytes:
         """The figures of this moment, as Prometheus reads them."""
         # What it takes to write them is loaded only by those who do.
         from ctxd.metrics import Figures, exposition
@@ -319,7 +319,7 @@ class Daemon:
         tracking = self._tracking
         figures = Figures(
             status=self.status(),
-            tally=floor.tally,
+            tally=shared.tally,
             commits=self._store.commit_durations,
             tracked=[] if tracking is None else [file.state for file in tracking.trackers.tracked.files.values()],
         )

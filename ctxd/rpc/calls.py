@@ -1,8 +1,8 @@
-"""The calls of one connection, from their start to their only answer.
+"""The calls of one connection, from admission to their only answer.
 
-Owns which calls are unanswered, and their deadlines. Knows no method by name but
-``$/cancelRequest`` and sends nothing: answers that come later are handed to ``deliver``. Promises: a call is answered
-once; a write that was submitted is never undone because its client left.
+Knows no method by name but ``$/cancelRequest`` and sends nothing: answers that come later are handed to ``deliver``.
+A call is answered once; a write that was submitted is never undone because its client left; an answer that cannot be
+encoded costs its own call only.
 """
 
 import asyncio
@@ -15,13 +15,14 @@ from msgspec import UNSET, Raw, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.observe.tally import UNKNOWN_METHOD
+from ctxd.rpc.answer_budget import AnswerBudget
 from ctxd.rpc.dispatch import Entry, Table
 from ctxd.rpc.identity import Caller
 from ctxd.rpc.listener import ListenerContext
+from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.tasks import Suspended
 from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, timeout_error, with_outcome
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
-from ctxd.store.writes import Pending
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, encode, encode_all, error_object, refuse
 from ctxd_protocol.methods.daemon import CancelParams
@@ -34,39 +35,49 @@ BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 MEMBER_BYTES_SMALL: Final = 64 * 1024
 """Bytes of a member's answer that is never refused for its length: what a write answers is shorter."""
 
+WRITE_WINDOW: Final = 4
+"""Undecided writes of one connection while other connections have some too. A transaction takes all writes that wait,
+and all of them wait for it; 4 are enough to pipeline."""
+
+_CANCEL: Final = msgspec.json.Decoder(CancelParams)
+
 
 class BatchAnswers:
-    """Gathers the answers of one batch; ``add`` gives the array once the last member has its own."""
+    """The answers of one batch; ``add`` returns the array once the last member has its own."""
 
-    __slots__ = ("_answers", "_log", "_open", "_size", "ids")
+    __slots__ = ("_answers", "_log", "_open", "ids", "size")
 
     def __init__(self, members: int, log: FilteringBoundLogger) -> None:
         self._open = members
         self._log = log
-        self._size = 0
         self._answers: list[msgspec.Raw] = []
+        self.size = 0
         self.ids: set[RequestId] = set()
 
     def add(self, answer: Reply | Failure | None) -> list[msgspec.Raw] | None:
-        """Note a member's answer, null for a notification; the whole array when it was the last and there is one."""
+        """Add a member's answer, None for a notification. Returns the array when it was the last and there is one."""
         if answer is not None:
             encoded = _encode_one(answer, self._log)[:-1]
-            if len(encoded) > MEMBER_BYTES_SMALL and self._size + len(encoded) > BATCH_BYTES_MAX:
+            if len(encoded) > MEMBER_BYTES_SMALL and self.size + len(encoded) > BATCH_BYTES_MAX:
                 message = f"with this answer the batch's would be longer than {BATCH_BYTES_MAX} bytes"
                 hint = "Send this call by itself, or fewer in one batch."
                 encoded = encode(refuse(answer.id, error_object("too_large", message, hint=hint)))[:-1]
-            self._size += len(encoded)
+            self.size += len(encoded)
             self._answers.append(msgspec.Raw(encoded))
         self._open -= 1
         return self._answers if self._open == 0 and self._answers else None
 
 
-def encode_answers(answers: list[Any], *, log: FilteringBoundLogger) -> bytes:
-    """``answers`` as frames. What cannot be encoded becomes an error, and is logged."""
+def encode_answers(answers: list[Any], *, log: FilteringBoundLogger, bytes_max: int | None = None) -> bytes:
+    """``answers`` as frames. One that cannot be encoded, or is longer than ``bytes_max``, becomes an error."""
     try:
-        return encode_all(answers)
+        frames = encode_all(answers)
     except Exception:  # noqa: BLE001 - a result that cannot be encoded fails its own call only
-        return b"".join(_encode_one(answer, log) for answer in answers)
+        frames = b"".join(_encode_one(answer, log) for answer in answers)
+    if bytes_max is None or len(frames) <= bytes_max:
+        return frames
+    del frames
+    return b"".join(_encode_short(answer, log, bytes_max) for answer in answers)
 
 
 def _encode_one(answer: Answer, log: FilteringBoundLogger) -> bytes:
@@ -77,103 +88,101 @@ def _encode_one(answer: Answer, log: FilteringBoundLogger) -> bytes:
         return encode(refuse(answer.id, error_of(exc, method="", log=log)))
 
 
-_CANCEL: Final = msgspec.json.Decoder(CancelParams)
-_SINGLES: Final = 3
-"""InFlight that come alone, on end, after which their connection is interactive: one of many may do so by chance."""
+def _encode_short(answer: Answer, log: FilteringBoundLogger, bytes_max: int) -> bytes:
+    frame = _encode_one(answer, log)
+    if len(frame) <= bytes_max or isinstance(answer, list):
+        return frame
+    message = f"the answer has {len(frame):,} bytes, {bytes_max:,} are sent to a sandbox at most"
+    return encode(refuse(answer.id, error_object("too_large", message, hint="Ask for less, or for smaller pages.")))
 
 
 class InFlightCall:
     """A call whose handler has not answered, or whose write is not durable.
 
-    ``deadline`` is in the loop's seconds. ``ending`` is set when the call is ended before its handler: what was
-    answered.
+    ``deadline`` is in the loop's seconds. ``undecided``: it is a write that is neither durable nor known to have
+    failed; a cancelled one is so for a while. ``reserved`` bytes of the answer budget are held for it.
     """
 
-    __slots__ = ("batch", "deadline", "done", "ending", "id", "key", "method", "scope", "undecided", "writes")
+    __slots__ = ("batch", "deadline", "done", "id", "key", "method", "reserved", "scope", "undecided", "writes")
 
     def __init__(self, request: Request, entry: Entry, batch: BatchAnswers | None, deadline: float) -> None:
         self.id: RequestId | UnsetType = request.id
         self.key: Any = self if self.id is None or self.id is UNSET else self.id
         self.method = request.method
         self.writes = entry.writes
+        self.reserved = entry.answer_bytes
         self.batch = batch
         self.deadline = deadline
         self.scope: anyio.CancelScope | None = None
-        self.ending: ErrorObject | None = None
         self.done = False
-        # Whether it is a write that is neither durable nor known to have failed: cancelled, it is so for a while.
         self.undecided = entry.writes
-
-    def end(self, ending: ErrorObject) -> None:
-        """Have the handler stop, if it still runs."""
-        self.ending = ending
-        if self.scope is not None:
-            self.scope.cancel()
 
 
 class InFlight:
-    """The unanswered calls of one connection. ``deliver`` is told each answer that comes later, null for none."""
+    """The unanswered calls of one connection. ``deliver`` gets each answer that comes later with the bytes that are
+    reserved for it, None for none."""
 
-    __slots__ = ("_deliver", "_lane", "_singles", "_table", "_timer", "_undecided", "caller", "open")
+    __slots__ = (
+        "_deliver",
+        "_listener",
+        "_quota",
+        "_succeeded",
+        "_timer",
+        "_undecided",
+        "budget",
+        "caller",
+        "open",
+        "table",
+    )
 
-    def __init__(self, lane: ListenerContext, caller: Caller, deliver: Callable[[Answer | None], None]) -> None:
-        self._lane = lane
-        self._table: Table = lane.table
+    def __init__(
+        self, listener: ListenerContext, caller: Caller, deliver: Callable[[Answer | None, int], None]
+    ) -> None:
+        self._listener = listener
+        self.table: Table = listener.table
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
-        # Writes that are neither durable nor known to have failed.
         self._undecided = 0
-        # InFlight on end that came alone.
-        self._singles = 0
+        self.budget = AnswerBudget(listener.connection_answer_bytes, listener.answers)
+        self._quota = listener.quota
+        self._succeeded = listener.shared.tally.succeeded
         self.caller = caller
         self.open: dict[Any, InFlightCall] = {}
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a write of this connection is neither durable nor known to have failed."""
-        return self._undecided > 0
+    def must_wait(self, entry: Entry, retry: Callable[[], None]) -> bool:
+        """True if a call of ``entry`` may not be begun before something else has ended; ``retry`` is called when the
+        bytes it lacks are given back. A write waits for the connection's own writes, which call ``deliver``."""
+        if entry.writes and self._undecided and self._undecided >= self._window():
+            return True
+        if entry.answer_bytes and not self.budget.has_room(entry.answer_bytes):
+            self.budget.when_room(entry.answer_bytes, retry)
+            return True
+        return False
 
-    @property
-    def may_write(self) -> bool:
-        """Whether another write may be begun: not before others had room in the next transaction."""
-        return self._undecided < self._lane.writes_max(self._undecided)
+    def begin(self, request: Request, entry: Entry | None, batch: BatchAnswers | None = None) -> Reply | Failure | None:
+        """Carry out ``request``, of the method ``entry`` if there is one, as the task that the pool has entered.
 
-    def note_received(self, calls: int) -> None:
-        """``calls`` came in one block. If it is one, with none before it, time and again, somebody is interactive."""
-        self._singles = self._singles + 1 if calls == 1 and len(self.open) <= 1 else 0
-        if self._singles >= _SINGLES:
-            self._lane.floor.turns.note_interactive()
-
-    def writes(self, request: Request) -> bool:
-        """Whether ``request`` is a write."""
-        entry = self._table.get(request.method)
-        return entry is not None and entry.writes
-
-    def begin(self, request: Request, batch: BatchAnswers | None = None) -> Reply | Failure | None:
-        """Carry out ``request``: its answer, or null if it has none or will have it later."""
-        request_id = request.id
-        entry = self._table.get(request.method)
-        meter = self._lane.meter
-        if meter is not None and (beyond := meter.refuse(request, entry, self._lane.in_flight)) is not None:
-            self._note_failed(UNKNOWN_METHOD if entry is None else request.method, beyond)
+        Returns its answer, or None if it has none or will have it later.
+        """
+        request_id, raw = request.id, request.params
+        if self._quota is not None and (beyond := self._beyond(self._quota, request, entry)) is not None:
             return None if request_id is UNSET else refuse(request_id, beyond)
         if entry is None:
             return self._decline(request)
         if request_id in self.open:
             return refuse(None, error_object("duplicate_id", "an earlier request with this id is not answered yet"))
-        raw = request.params
         write: WriteRequest | None = None
         try:
             try:
-                params = entry.params(raw) if raw is UNSET else entry.decode(raw)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+                params = entry.decode(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
                 params = entry.params(raw)
             if entry.writes:
                 write = write_request(request.method, self.caller.principal, params)
                 coroutine = entry.call(self.caller, params, write)
             else:
                 coroutine = entry.call(self.caller, params)
-            awaited = self._lane.tasks.step(coroutine)
+            awaited = coroutine.send(None)
         except StopIteration as done:
             result = done.value
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
@@ -181,54 +190,98 @@ class InFlight:
             return self._failure(request_id, request.method, exc, submitted=submitted, ended=True)
         else:
             call = self._note(request, entry, batch)
-            call.scope = self._lane.tasks.go_on(self._run(call, write, Suspended(coroutine, awaited)))
+            call.scope = self._listener.tasks.go_on(self._run(call, write, Suspended(coroutine, awaited)))
             return None
         if type(result) is Accepted:
             return self._accepted(request, entry, batch, result)
-        self._lane.floor.tally.succeeded[request.method] += 1
+        self._succeeded[request.method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
-    def begin_member(self, request: Request, batch: BatchAnswers) -> list[Raw] | None:
-        """Carry out a member of ``batch``; the batch's answer if this completes it."""
+    def begin_member(self, request: Request, entry: Entry | None, batch: BatchAnswers) -> list[Raw] | None:
+        """Carry out a member of ``batch``. Returns the batch's answer if this completes it."""
         if request.id is not UNSET and request.id is not None:
             if request.id in batch.ids:
-                return batch.add(refuse(None, error_object("duplicate_id", "the batch holds this id already")))
+                return self.add(batch, refuse(None, error_object("duplicate_id", "the batch holds this id already")))
             batch.ids.add(request.id)
         before = len(self.open)
-        answer = self.begin(request, batch)
-        return None if len(self.open) > before else batch.add(answer)
+        answer = self.begin(request, entry, batch)
+        return None if len(self.open) > before else self.add(batch, answer)
+
+    def add(self, batch: BatchAnswers, answer: Reply | Failure | None) -> list[Raw] | None:
+        """Add ``answer`` to ``batch``, and hold its bytes until the batch is answered. Returns the whole answer."""
+        before = batch.size
+        whole = batch.add(answer)
+        self.budget.take(batch.size - before)
+        if whole is not None:
+            self.budget.give(batch.size)
+        return whole
 
     def drain(self) -> None:
         """Refuse every call from now on; those that are open go on."""
-        self._table = {}
+        self.table = {}
 
     def abandon(self) -> None:
-        """The client is gone: stop its reads; its writes go on, unanswered."""
+        """End reads, because the client is gone; its writes go on, unanswered."""
         if self._timer is not None:
             self._timer.cancel()
-        self._lane.in_flight -= len(self.open)
+        self._listener.in_flight -= len(self.open)
         calls = list(self.open.values())
         self.open.clear()
+        self.budget.give(self.budget.held)
         for call in calls:
             call.done = True
-            if not call.writes:
-                call.end(cancelled_error(writes=False))
+            if not call.writes and call.scope is not None:
+                call.scope.cancel()
+
+    def _window(self) -> int:
+        """Undecided writes that this connection may have."""
+        alone = self._listener.shared.writers == 1
+        return self._listener.limits.in_flight if alone else WRITE_WINDOW
+
+    def _beyond(self, quota: QuotaMeter, request: Request, entry: Entry | None) -> ErrorObject | None:
+        """The quota's refusal of ``request``; None if it is within the quota."""
+        beyond = quota.refuse(request, entry, self._listener.in_flight)
+        if beyond is not None:
+            self._note_failed(UNKNOWN_METHOD if entry is None else request.method, beyond)
+        return beyond
+
+    def _decline(self, request: Request) -> Failure | None:
+        """The answer to a call that is in no table, or comes while the daemon stops."""
+        if request.params is not UNSET and bytes(request.params)[:1] not in (b"{", b"["):
+            error = error_object("invalid_request", "params is an array or an object, or left out")
+            return refuse(None if request.id is UNSET else request.id, error)
+        if request.id is UNSET:
+            if request.method == "$/cancelRequest":
+                self._cancel(request)
+            return None
+        if request.method in self._listener.table:
+            method, error = request.method, draining_error(self._listener.timing.retry_after_ms)
+        else:
+            hint = "rpc.discover lists the methods."
+            method, error = UNKNOWN_METHOD, error_object("method_not_found", "there is no such method here", hint=hint)
+        self._note_failed(method, error)
+        return refuse(request.id, error)
 
     def _note(self, request: Request, entry: Entry, batch: BatchAnswers | None) -> InFlightCall:
-        seconds = self._lane.timing.deadline_s
-        call = InFlightCall(request, entry, batch, self._lane.loop.time() + seconds)
+        seconds = self._listener.timing.deadline_s
+        call = InFlightCall(request, entry, batch, self._listener.loop.time() + seconds)
         self.open[call.key] = call
-        self._lane.in_flight += 1
+        self._listener.in_flight += 1
+        if call.reserved:
+            self.budget.take(call.reserved)
         if entry.writes:
-            self._lane.writers += self._undecided == 0
+            self._listener.shared.writers += self._undecided == 0
             self._undecided += 1
         if self._timer is None:
-            self._timer = self._lane.loop.call_later(seconds, self._expire)
+            self._timer = self._listener.loop.call_later(seconds, self._expire)
         return call
+
+    # --- endings
 
     def _accepted(
         self, request: Request, entry: Entry, batch: BatchAnswers | None, accepted: Accepted
     ) -> Reply | Failure | None:
+        """The answer if it may be sent at once, else None, and it is delivered once the write is decided."""
         pending = accepted.pending
         if pending is None or pending.done:
             answer = self._settled(request.id, request.method, accepted)
@@ -237,35 +290,6 @@ class InFlight:
         call = self._note(request, entry, batch)
         pending.on_done(lambda _: self._durable(call, accepted))
         return None
-
-    def _decided(self, call: InFlightCall) -> None:
-        if call.undecided:
-            call.undecided = False
-            self._undecided -= 1
-            self._lane.writers -= self._undecided == 0
-
-    def _give_up(self, call: InFlightCall) -> None:
-        """Let others begin in place of a call that was ended before its handler answered."""
-        self._decided(call)
-        self._deliver(None)
-
-    def _durable(self, call: InFlightCall, accepted: Accepted) -> None:
-        self._decided(call)
-        if call.done:
-            self._deliver(None)
-        else:
-            self._finish(call, self._settled(call.id, call.method, accepted))
-
-    def _settled(self, request_id: RequestId | UnsetType, method: str, accepted: Accepted) -> Reply | Failure | None:
-        """The answer of a call whose write is decided."""
-        pending: Pending | None = accepted.pending
-        if pending is not None and pending.error is not None:
-            return self._failure(request_id, method, pending.error)
-        try:
-            result = accepted.result(None if pending is None else pending.receipt)
-        except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
-            return self._failure(request_id, method, exc)
-        return None if request_id is UNSET else Reply("2.0", request_id, result)
 
     async def _run(self, call: InFlightCall, write: WriteRequest | None, rest: Suspended) -> None:
         """Carry out the rest of a call. Cancel: safe; ended by its own scope, the call was answered already."""
@@ -276,7 +300,8 @@ class InFlight:
             submitted = None if write is None else write.submitted
             self._finish(call, self._failure(call.id, call.method, exc, submitted=submitted))
         except asyncio.CancelledError:
-            self._give_up(call)
+            self._decided(call)
+            self._deliver(None, 0)
             raise
         finally:
             call.scope = None
@@ -291,14 +316,43 @@ class InFlight:
         else:
             result.pending.on_done(lambda _: self._durable(call, result))
 
+    def _decided(self, call: InFlightCall) -> None:
+        if call.undecided:
+            call.undecided = False
+            self._undecided -= 1
+            self._listener.shared.writers -= self._undecided == 0
+
+    def _durable(self, call: InFlightCall, accepted: Accepted) -> None:
+        self._decided(call)
+        if call.done:
+            self._deliver(None, 0)
+        else:
+            self._finish(call, self._settled(call.id, call.method, accepted))
+
+    def _settled(self, request_id: RequestId | UnsetType, method: str, accepted: Accepted) -> Reply | Failure | None:
+        """The answer of a call whose write is decided."""
+        pending = accepted.pending
+        if pending is not None and pending.error is not None:
+            return self._failure(request_id, method, pending.error)
+        try:
+            result = accepted.result(None if pending is None else pending.receipt)
+        except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
+            return self._failure(request_id, method, exc)
+        return None if request_id is UNSET else Reply("2.0", request_id, result)
+
     def _finish(self, call: InFlightCall, answer: Reply | Failure | None) -> None:
         if call.done:
             return
         call.done = True
         del self.open[call.key]
-        self._lane.in_flight -= 1
+        self._listener.in_flight -= 1
         self._note_ended(call.method, answer)
-        self._deliver(answer if call.batch is None else call.batch.add(answer))
+        if call.batch is None:
+            self._deliver(answer, call.reserved)
+            return
+        whole = self.add(call.batch, answer)
+        self.budget.give(call.reserved)
+        self._deliver(whole, 0)
 
     def _failure(
         self,
@@ -309,7 +363,7 @@ class InFlight:
         submitted: bool | None = None,
         ended: bool = False,
     ) -> Failure | None:
-        error = error_of(exc, method=method, log=self._lane.log)
+        error = error_of(exc, method=method, log=self._listener.log)
         if ended:
             self._note_failed(method, error)
         if submitted is not None:
@@ -323,27 +377,10 @@ class InFlight:
         if type(answer) is Failure:
             self._note_failed(method, answer.error)
         else:
-            self._lane.floor.tally.succeeded[method] += 1
+            self._succeeded[method] += 1
 
     def _note_failed(self, method: str, error: ErrorObject) -> None:
-        self._lane.floor.tally.failed[method, error.data.code] += 1
-
-    def _decline(self, request: Request) -> Failure | None:
-        """Answer what is in no table, or comes while the daemon stops."""
-        if request.params is not UNSET and bytes(request.params)[:1] not in (b"{", b"["):
-            error = error_object("invalid_request", "params is an array or an object, or left out")
-            return refuse(None if request.id is UNSET else request.id, error)
-        if request.id is UNSET:
-            if request.method == "$/cancelRequest":
-                self._cancel(request)
-            return None
-        if request.method in self._lane.table:
-            method, error = request.method, draining_error(self._lane.timing.retry_after_ms)
-        else:
-            hint = "rpc.discover lists the methods."
-            method, error = UNKNOWN_METHOD, error_object("method_not_found", "there is no such method here", hint=hint)
-        self._note_failed(method, error)
-        return refuse(request.id, error)
+        self._listener.shared.tally.failed[method, error.data.code] += 1
 
     def _cancel(self, request: Request) -> None:
         if request.params is UNSET:
@@ -357,16 +394,17 @@ class InFlight:
             self._end_early(call, cancelled_error(writes=call.writes))
 
     def _end_early(self, call: InFlightCall, ending: ErrorObject) -> None:
-        """Answer ``ending`` now; what still runs of a read is stopped, a submitted write goes on."""
-        call.end(ending)
+        """Answer ``ending`` now; a read is stopped, a submitted write goes on."""
+        if call.scope is not None:
+            call.scope.cancel()
         self._finish(call, None if call.id is UNSET else refuse(call.id, ending))
 
     def _expire(self) -> None:
         """End the calls whose time is up, and wait for the next one's. Calls stand in the order of their deadlines."""
-        now = self._lane.loop.time()
+        now = self._listener.loop.time()
         self._timer = None
         for call in list(self.open.values()):
             if call.deadline > now:
-                self._timer = self._lane.loop.call_at(call.deadline, self._expire)
+                self._timer = self._listener.loop.call_at(call.deadline, self._expire)
                 return
-            self._end_early(call, timeout_error(self._lane.timing.deadline_s, writes=call.writes))
+            self._end_early(call, timeout_error(self._listener.timing.deadline_s, writes=call.writes))

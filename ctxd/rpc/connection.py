@@ -1,8 +1,9 @@
 """One connection: from received bytes to answered calls.
 
-Owns a connection's buffers and its clocks; its calls are ``calls``'. Knows no method. Promises:
-each call gets one answer or the connection ends; what a peer does or leaves undone costs this connection only; at most
-``Limits.in_flight`` calls and one receive are held; a write that was submitted is never undone by a client that leaves.
+Owns a connection's buffers and its timers; knows no method. There is one way in: received bytes go into the inbox, and
+the scheduler gives the connection slices in which it begins what the inbox holds. Each call gets one answer or the
+connection ends; whatever a peer does or leaves undone costs this connection only; at most ``Limits.in_flight`` calls
+and one receive are held, and the bytes of answers that the peer has not read are bounded.
 """
 
 import asyncio
@@ -19,18 +20,12 @@ from ctxd.rpc.calls import Answer, InFlight, InFlightCall, encode_answers
 from ctxd.rpc.identity import Caller
 from ctxd.rpc.inbox import Inbox, Work
 from ctxd.rpc.listener import ListenerContext
-from ctxd.rpc.scheduler import CALLS_SHARED, TURN_S
+from ctxd.rpc.scheduler import Slice
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Failure, Notification, Request, Stray, encode, error_object, refuse
 
-_ANSWERS_MAX: Final = 64
-"""Answers that are encoded in one go: enough to spread the cost, few enough to notice when they grow large."""
-
-_LOOKS: Final = 8
-"""How often a turn looks at the clock, if it has calls enough."""
-
-_ANSWERS_MIN: Final = 4
-"""InFlight begun between two looks: a look costs as much as a part of a short call."""
+_LINES_AT_ONCE: Final = 64
+"""Lines read and answers encoded in one go: enough to spread the cost."""
 
 _WRITE_BYTES: Final = 256 * 1024
 """Bytes of answers gathered before they are handed to the transport: one write, and one wake-up of the client."""
@@ -40,7 +35,6 @@ class Connection(asyncio.Protocol):
     """One accepted connection. Everything happens on the loop; nothing here blocks or is called from a thread."""
 
     __slots__ = (
-        "_begin_call",
         "_calls",
         "_choked",
         "_closers",
@@ -48,25 +42,30 @@ class Connection(asyncio.Protocol):
         "_ending",
         "_frame_began",
         "_frame_timer",
-        "_intake",
-        "_lane",
+        "_held",
+        "_inbox",
+        "_listener",
         "_notices",
         "_open",
         "_queued",
         "_stall_timer",
         "_transport",
+        "_unread",
         "_unsent",
         "_writable",
     )
 
-    def __init__(self, lane: ListenerContext) -> None:
-        self._lane = lane
-        self._intake = Inbox(lane)
+    def __init__(self, listener: ListenerContext) -> None:
+        self._listener = listener
+        self._inbox = Inbox(listener)
         self._transport: asyncio.Transport | None = None
         self._calls: InFlight | None = None
         self._open: Mapping[Any, InFlightCall] = {}
         self._queued = False
-        self._unsent: deque[Answer] | None = None
+        self._held = False
+        # Answers for a client that does not read, with the bytes reserved for each.
+        self._unsent: deque[tuple[Answer, int]] | None = None
+        self._unread = 0
         self._notices: deque[bytes] | None = None
         self._closers: list[Callable[[], None]] | None = None
         self._writable: list[Callable[[], None]] | None = None
@@ -77,17 +76,18 @@ class Connection(asyncio.Protocol):
         self._frame_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
-    # --- what the transport tells
+    # --- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, or refuse it politely and close."""
+        """Admit the connection, or refuse it with an error and close."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._lane.timing.write_buffer_bytes)
+        # Writing goes on only once the peer has read everything, so that what it has not read is known.
+        self._transport.set_write_buffer_limits(high=self._listener.timing.write_buffer_bytes, low=0)
         try:
             hit("conn.accept")
-            admitted = self._lane.admit(self, transport.get_extra_info("socket").fileno())
+            admitted = self._listener.admit(self, transport.get_extra_info("socket").fileno())
         except OSError as exc:
-            self._lane.log.warning("rpc.accept_failed", error=str(exc))
+            self._listener.log.warning("rpc.accept_failed", error=str(exc))
             self._transport.abort()
             return
         if isinstance(admitted, ErrorObject):
@@ -96,41 +96,39 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             return
         principal, number = admitted
-        lane = self._lane
+        listener = self._listener
         caller = Caller(
             principal,
-            lane.capability,
-            lane.session,
+            listener.capability,
+            listener.session,
             number,
             self._notify,
             self._on_close,
             self._on_writable,
-            lane.sessions,
-            lane.methods,
-            lane.limits,
+            listener.sessions,
+            listener.methods,
+            listener.limits,
+            listener.answer_bytes_max,
         )
-        self._calls = InFlight(lane, caller, self._deliver)
-        self._begin_call = self._calls.begin
+        self._calls = InFlight(listener, caller, self._deliver)
         self._open = self._calls.open
 
     def data_received(self, data: bytes) -> None:
-        """Answer what ``data`` completes, as far as the bounds allow; hold the rest and read on once that is begun."""
+        """Put ``data`` into the inbox, and ask for a slice if that completes a line."""
         if self._ending:
             return
         hit("conn.frame")
-        intake = self._intake
-        if not self._is_full() and (items := intake.take_short(data)) is not None:
-            self._begin_short(items)
-            return
-        pending, waited = intake.pending, bool(intake)
-        completed = intake.take(data)
-        if completed and not waited and not self._is_full():
-            self._begin(CALLS_SHARED)
-        if intake:
+        inbox = self._inbox
+        pending = inbox.pending
+        completed = inbox.put(data)
+        if completed and not self._queued and not self._is_blocked():
+            self._queued = True
+            self._listener.scheduler.run(self)
+        elif not inbox.is_empty:
             self._hold()
-        elif intake.fault is not None:
-            self._break_off(intake.fault)
-        if not self._ending and intake.pending and (completed or not pending):
+        elif inbox.fault is not None:
+            self._break_off(inbox.fault)
+        if inbox.pending and not self._ending and (completed or not pending):
             self._time_frame()
 
     def eof_received(self) -> bool:
@@ -144,40 +142,47 @@ class Connection(asyncio.Protocol):
         return self._owes()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel what only this client wanted; let submitted writes go on."""
+        """Cancel what only this client wanted; submitted writes go on."""
         self._transport = None
         self._ending = True
-        self._intake.clear()
+        self._inbox.clear()
         self._unsent = self._notices = None
         for timer in (self._frame_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
         if self._calls is not None:
             self._calls.abandon()
-        self._lane.leave(self)
+        self._listener.leave(self)
         for closer in self._closers or ():
             closer()
         self._closers = self._writable = None
 
     def pause_writing(self) -> None:
-        """Take no more work until the client has read what it asked for; give it a bounded time."""
+        """Begin nothing more until the client has read its answers; give it a bounded time."""
         self._choked = True
-        self._stall_timer = self._lane.loop.call_later(self._lane.timing.stall_s, self._give_up)
+        if self._transport is not None and self._calls is not None:
+            self._unread = self._transport.get_write_buffer_size()
+            self._calls.budget.take(self._unread)
+        self._stall_timer = self._listener.loop.call_later(self._listener.timing.stall_s, self._give_up)
 
     def resume_writing(self) -> None:
-        """Go on with what was held."""
+        """Go on with what was held: the client has read everything."""
         self._choked = False
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        if self._calls is not None and self._transport is not None:
+            unread, self._unread = self._unread, 0
+            self._calls.budget.give(unread)
         while self._unsent and not self._choked:
-            self._write(self._encode([self._unsent.popleft()]))
+            answer, reserved = self._unsent.popleft()
+            self._send([answer], reserved)
         self._flush_notices()
         for callback in list(self._writable or ()):
             callback()
         self._go_on()
 
-    # --- what the server asks
+    # --- called by the server and the scheduler
 
     def drain(self) -> None:
         """Refuse new calls, answer those in flight, then close."""
@@ -191,135 +196,146 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def run_slice(self) -> bool:
+        """Begin calls of the inbox for one slice, and read on once it is empty. True if another could begin more."""
+        may_go_on = not self._is_blocked() and self._begin(Slice())
+        if self._inbox.is_empty:
+            self._queued = False
+            if self._inbox.fault is not None:
+                self._break_off(self._inbox.fault)
+            elif self._held and self._transport is not None and not self._ending:
+                self._held = False
+                self._transport.resume_reading()
+            if self._draining or self._ending:
+                self._close_if_idle()
+            return False
+        self._hold()
+        self._queued = may_go_on and not self._is_blocked()
+        return self._queued
+
     # --- calls
 
-    def take_turn(self, calls: int) -> bool:
-        """As ``turns.Runnable``: begin held calls, and read on once there are none."""
-        stopped = self._is_full() or self._begin(calls)
-        self._queued = bool(self._intake) and not stopped
-        if self._intake:
-            return self._queued
-        if self._intake.fault is not None:
-            self._break_off(self._intake.fault)
-        elif self._transport is not None and not self._ending:
-            self._transport.resume_reading()
-        self._close_if_idle()
-        return False
-
-    def beside_writers(self) -> bool:
-        """As ``turns.Runnable``: whether others wait for writes of theirs."""
-        return self._calls is not None and self._lane.writers > self._calls.is_writing
-
-    def _is_full(self) -> bool:
-        """True if nothing may be begun until something else has happened."""
-        return self._choked or len(self._open) >= self._lane.limits.in_flight
+    def _is_blocked(self) -> bool:
+        """True if nothing may be begun until an answer has been sent."""
+        return self._choked or len(self._open) >= self._listener.limits.in_flight
 
     def _hold(self) -> None:
         """Read no more until all that was received is begun."""
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._held and self._transport is not None and not self._transport.is_closing():
+            self._held = True
             self._transport.pause_reading()
-        self._want_turn()
 
-    def _want_turn(self) -> None:
-        if not self._queued and not self._is_full():
+    def _go_on(self) -> None:
+        """Ask for a slice if the inbox holds work that may be begun."""
+        if not self._inbox.is_empty and not self._queued and not self._is_blocked():
             self._queued = True
-            self._lane.turns.want(self)
+            self._listener.scheduler.add(self)
+        elif self._draining or self._ending:
+            self._close_if_idle()
 
-    def _begin_short(self, items: list[Any]) -> None:
-        hit("rpc.dispatch")
-        answers: list[Any] = []
-        self._begin_some(items, answers)
-        if answers:
-            self._write(self._encode(answers))
-        assert self._calls is not None, "work comes after the connection was admitted"
-        self._calls.note_received(len(items) + bool(self._intake))
-        if self._intake:
-            self._hold()
-
-    def _begin(self, calls: int) -> bool:
-        """Begin at most ``calls`` held calls, until the turn is over or a bound is met. Answers that are there go out
-        together. Returns: whether a bound was met."""
-        stopped = False
+    def _begin(self, piece: Slice) -> bool:
+        """Begin work of the inbox until ``piece`` is over. False if more may be begun only once something has ended."""
+        inbox, quota = self._inbox, self._listener.quota
         frames: list[bytes] = []
-        unsent = 0
-        ends = perf_counter() + TURN_S
-        at_once = min(max(calls // _LOOKS, _ANSWERS_MIN), _ANSWERS_MAX)
-        while calls > 0 and (items := self._intake.next(min(calls, at_once))):
+        unsent, may_go_on = 0, True
+        while may_go_on:
             hit("rpc.dispatch")
-            calls -= len(items)
+            items, cost = inbox.take(min(piece.lines, _LINES_AT_ONCE))
+            piece.lines -= cost
+            if quota is not None:
+                quota.spend(cost)
             answers: list[Any] = []
-            stopped = self._begin_some(items, answers)
+            may_go_on = self._begin_some(items, answers, piece)
             if answers:
-                encoded = self._encode(answers)
-                frames.append(encoded)
-                unsent += len(encoded)
+                frames.append(self._encode(answers))
+                unsent += len(frames[-1])
             if unsent >= _WRITE_BYTES:
                 self._write(b"".join(frames))
                 frames, unsent = [], 0
-            if stopped or self._choked or perf_counter() >= ends:
+                may_go_on = may_go_on and not self._choked
+            if inbox.is_empty or piece.is_over:
                 break
         if frames:
-            self._write(b"".join(frames))
-        return stopped or self._is_full()
+            self._write(frames[0] if len(frames) == 1 else b"".join(frames))
+        return may_go_on
 
-    def _begin_some(self, items: list[Any], answers: list[Any]) -> bool:
-        """Begin ``items`` and gather the answers that are there at once. Returns: whether a bound was met; the rest is
-        given back."""
+    def _begin_some(self, items: list[Work], answers: list[Any], piece: Slice) -> bool:
+        """Begin ``items``, and gather the answers that are there at once; give the rest back. False if more may be
+        begun only after something has ended."""
         assert self._calls is not None, "work comes after the connection was admitted"
-        begin, begun, open_max = self._begin_call, self._open, self._lane.limits.in_flight
-        may_write: bool | None = None
-        for place, item in enumerate(items):
-            if not self._lane.tasks.idle:
-                self._lane.tasks.grow()
-                self._intake.give_back(items[place:])
-                return False
-            if may_write is None:
-                may_write = self._calls.may_write
-            if not may_write and self._writes(item):
-                self._intake.give_back(items[place:])
-                return True
-            answer = begin(item) if type(item) is Request else self._begin_other(item)
-            if answer is not None:
-                answers.append(answer)
-            elif len(begun) >= open_max:
-                self._intake.give_back(items[place + 1 :])
-                return True
-            else:
-                may_write = None  # To be looked up if there is another.
-        return False
+        calls, tasks, entry_of, open_calls = self._calls, self._listener.tasks, self._calls.table.get, self._open
+        begin, in_flight_max, ends = calls.begin, self._listener.limits.in_flight, piece.ends
+        rest = iter(items)
+        if not tasks.idle:
+            self._inbox.give_back(items)
+            return self._grow(piece)
+        tasks.enter()
+        try:
+            for item in rest:
+                request = item if type(item) is Request else self._request_of(item, answers)
+                if request is None:
+                    continue
+                entry = entry_of(request.method)
+                if entry is not None and entry.is_metered and calls.must_wait(entry, self._go_on):
+                    self._inbox.give_back([item, *rest])
+                    return False
+                answer: Answer | None
+                if request is item:
+                    answer = begin(request, entry)
+                else:
+                    answer = calls.begin_member(request, entry, cast(Any, item)[1])
+                if answer is not None:
+                    answers.append(answer)
+                elif len(open_calls) >= in_flight_max or not tasks.idle:
+                    self._inbox.give_back(list(rest))
+                    return self._grow(piece)
+                # A large answer is sent before the next one is made.
+                if perf_counter() >= ends or (entry is not None and entry.answer_bytes):
+                    self._inbox.give_back(list(rest))
+                    break
+        finally:
+            tasks.leave()
+        return True
 
-    def _writes(self, item: Work) -> bool:
-        request = item[0] if isinstance(item, tuple) else item
-        return self._calls is not None and isinstance(request, Request) and self._calls.writes(request)
+    def _grow(self, piece: Slice) -> bool:
+        """True if only an idle task lacks, which is there in the next iteration of the loop."""
+        piece.lines = 0
+        if not self._listener.tasks.idle:
+            self._listener.tasks.grow()
+        return not self._is_blocked()
 
-    def _begin_other(self, item: Work) -> Answer | None:
+    def _request_of(self, item: Work, answers: list[Any]) -> Request | None:
+        """The request that ``item`` is; for other work None, with its answer in ``answers``."""
         assert self._calls is not None, "work comes after the connection was admitted"
-        if not isinstance(item, tuple):
-            return cast(Failure, item)
+        if type(item) is not tuple:
+            answers.append(item)
+            return None
         member, batch = item
-        if isinstance(member, Failure):
-            return batch.add(member)
-        if isinstance(member, Stray):
-            return batch.add(None)
-        return self._calls.begin_member(member, batch)
+        if type(member) is Request:
+            return member
+        answer = self._calls.add(batch, None if isinstance(member, Stray) else cast(Failure, member))
+        if answer is not None:
+            answers.append(answer)
+        return None
 
-    def _go_on(self) -> None:
-        if self._intake:
-            self._want_turn()
-        if self._draining or self._ending:
-            self._close_if_idle()
-
-    def _deliver(self, answer: Answer | None) -> None:
+    def _deliver(self, answer: Answer | None, reserved: int) -> None:
         """Send the answer of a call that took its time; to a client that does not read, once it does."""
         if answer is not None and self._choked:
-            # Not encoded yet: what many answers share is in memory once, and encoded it would be once for each.
+            # Not encoded yet: text that many answers share is in memory once, and encoded it would be once for each.
             self._unsent = self._unsent or deque()
-            self._unsent.append(answer)
+            self._unsent.append((answer, reserved))
         elif answer is not None:
-            self._write(self._encode([answer]))
+            self._send([answer], reserved)
+        elif reserved and self._calls is not None:
+            self._calls.budget.give(reserved)
         self._go_on()
 
     # --- sending
+
+    def _send(self, answers: list[Any], reserved: int) -> None:
+        self._write(self._encode(answers))
+        if reserved and self._calls is not None:
+            self._calls.budget.give(reserved)
 
     def _write(self, frames: bytes) -> None:
         if self._transport is not None:
@@ -327,18 +343,18 @@ class Connection(asyncio.Protocol):
             self._transport.write(frames)
 
     def _encode(self, answers: list[Any]) -> bytes:
-        return encode_answers(answers, log=self._lane.log)
+        return encode_answers(answers, log=self._listener.log, bytes_max=self._listener.answer_bytes_max)
 
     def _notify(self, method: str, params: msgspec.Struct) -> bool:
-        """Queue a notification; false if the queue is full. It goes out after the answers of this turn of the loop."""
+        """Queue a notification; False if the queue is full. It goes out after the answers of this slice."""
         if self._transport is None or self._ending:
             return False
         if self._notices is None:
             self._notices = deque()
-        if len(self._notices) >= self._lane.timing.notices:
+        if len(self._notices) >= self._listener.timing.notices:
             return False
         if not self._notices:
-            self._lane.loop.call_soon(self._flush_notices)
+            self._listener.loop.call_soon(self._flush_notices)
         self._notices.append(encode(Notification("2.0", method, params)))
         return True
 
@@ -358,8 +374,8 @@ class Connection(asyncio.Protocol):
     # --- endings
 
     def _owes(self) -> bool:
-        """Whether the client has an answer to come."""
-        return bool(self._open or self._unsent or self._intake)
+        """True if the client has an answer to come."""
+        return bool(self._open or self._unsent or not self._inbox.is_empty)
 
     def _close_if_idle(self) -> None:
         if not (self._draining or self._ending) or self._owes():
@@ -369,34 +385,34 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _break_off(self, error: ErrorObject) -> None:
-        """Say what is wrong with the stream, and end it."""
+        """Send the fault of the stream, and end it."""
         self._ending = True
-        self._intake.clear()
+        self._inbox.clear()
         if self._transport is not None:
             self._transport.write(encode(refuse(None, error)))
             self._transport.close()
 
     def _give_up(self) -> None:
-        self._lane.log.warning("rpc.slow_reader", seconds=self._lane.timing.stall_s)
+        self._listener.log.warning("rpc.slow_reader", seconds=self._listener.timing.stall_s)
         self.abort()
 
     def _time_frame(self) -> None:
-        """A frame was begun: from now on it has its time. A timer that runs for an earlier one finds that by itself."""
-        self._frame_began = self._lane.loop.time()
+        """Give a line that was begun its time from now on. A timer of an earlier line finds that by itself."""
+        self._frame_began = self._listener.loop.time()
         if self._frame_timer is None:
-            self._frame_timer = self._lane.loop.call_later(self._lane.timing.frame_s, self._check_frame)
+            self._frame_timer = self._listener.loop.call_later(self._listener.timing.frame_s, self._check_frame)
 
     def _check_frame(self) -> None:
-        """Close if the frame that was begun is still not complete."""
+        """Close if the line that was begun is still not complete."""
         self._frame_timer = None
-        if self._ending or not self._intake.pending:
+        if self._ending or not self._inbox.pending:
             return
-        if self._intake:  # It is this side that does not read on.
+        if not self._inbox.is_empty:  # The daemon is the one that does not read on.
             self._time_frame()
             return
-        left = self._frame_began + self._lane.timing.frame_s - self._lane.loop.time()
+        left = self._frame_began + self._listener.timing.frame_s - self._listener.loop.time()
         if left > 0:
-            self._frame_timer = self._lane.loop.call_later(left, self._check_frame)
+            self._frame_timer = self._listener.loop.call_later(left, self._check_frame)
             return
-        seconds = self._lane.timing.frame_s
+        seconds = self._listener.timing.frame_s
         self._break_off(error_object("timeout", f"a frame was begun and not completed within {seconds:g} s"))

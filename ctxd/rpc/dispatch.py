@@ -27,14 +27,41 @@ there on it runs under the deadline of its call. A write marks its request as su
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 
 
-class Entry:
-    """One method as one kind of connection may call it. ``decode`` turns params bytes into the method's struct."""
+_MIB: Final = 1024 * 1024
 
-    __slots__ = ("call", "decode", "default", "method", "writes")
+ANSWER_BYTES: Final = {
+    "context.assemble": 16 * _MIB,
+    "context.plan": _MIB,
+    "context.show": 16 * _MIB,
+    "object.bulk": 16 * _MIB,
+    "object.get": 8 * _MIB,
+    "object.history": _MIB,
+    "object.list": _MIB,
+    "object.scan": _MIB,
+    "session.chat": 16 * _MIB,
+    "session.export": 16 * _MIB,
+    "session.get": 4 * _MIB,
+    "session.list": _MIB,
+    "session.notices": _MIB,
+    "tracker.list": _MIB,
+}
+"""Bytes reserved for the answers of methods whose answers may be large, before they are made."""
+
+
+class Entry:
+    """One method as one kind of connection may call it. ``decode`` turns params bytes into the method's struct.
+
+    ``answer_bytes`` are reserved before the call begins; 0 for a method whose answers are short. ``is_metered``: a call
+    may have to wait for others, because it writes or its answer is large.
+    """
+
+    __slots__ = ("answer_bytes", "call", "decode", "default", "is_metered", "method", "writes")
 
     def __init__(self, method: Method, handler: Handler) -> None:
         self.method = method
         self.writes = method.writes
+        self.answer_bytes = ANSWER_BYTES.get(method.name, 0)
+        self.is_metered = method.writes or self.answer_bytes > 0
         self.call = handler
         self.decode: Callable[[Any], Any] = msgspec.json.Decoder(method.params).decode
         self.default = _default(method)
@@ -44,13 +71,13 @@ class Entry:
 
         Raises: CtxdError ``invalid_params`` if they do not fit, MalformedParams if they are neither array nor object.
         """
-        if raw is UNSET:
-            if self.default is None:
-                raise CtxdError("invalid_params", f"{self.method.name} needs params", hint=_HINT)
-            return self.default
         try:
             return self.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as exc:
+            if raw is UNSET:
+                if self.default is None:
+                    raise CtxdError("invalid_params", f"{self.method.name} needs params", hint=_HINT) from None
+                return self.default
             first = bytes(raw)[:1]
             if first == b"[":
                 return self._by_position(raw)

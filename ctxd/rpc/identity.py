@@ -80,6 +80,7 @@ class Caller(msgspec.Struct, frozen=True):
     sessions: frozenset[str] | None = None
     methods: frozenset[str] | None = None
     limits: Limits | None = None
+    answer_bytes_max: int | None = None
 
     def may_name(self, session: str) -> bool:
         """Whether ``session`` is one that this caller may work in, if it exists."""

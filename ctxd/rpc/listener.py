@@ -6,32 +6,31 @@ Owns the set of open connections and their counts. The listener decides capabili
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.observe.tally import Tally
+from ctxd.rpc.answer_budget import (
+    CONNECTION_BYTES,
+    HOST_ANSWER_BYTES_MAX,
+    SANDBOX_ANSWER_BYTES_MAX,
+    SANDBOX_BYTES,
+    SANDBOXES_BYTES,
+    TOTAL_BYTES,
+    AnswerBudget,
+)
 from ctxd.rpc.dispatch import Table
 from ctxd.rpc.identity import may_enter, peer_of
 from ctxd.rpc.quota import QuotaMeter
-from ctxd.rpc.scheduler import Group, Loop, Order, RoundRobin
+from ctxd.rpc.scheduler import Group, Loop, RoundRobin
 from ctxd.rpc.tasks import TaskPool
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.row import Capability
-
-_WRITES_MIN: Final = 4
-"""Writes of one connection that may wait for their transaction however many others write: enough to pipeline."""
-
-_WRITES_BESIDE_INTERACTIVE: Final = 10
-"""Writes of all connections that may wait for their transaction while somebody is interactive: it takes about twice as
-long as one of a single write."""
-
-_WRITES_BESIDE_INTERACTIVE_MIN: Final = 2
-"""Of those, what one connection may have however many others write."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +51,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     notices: int = 256
 
 
-class Guest(Protocol):
-    """A connection as its lane sees it."""
+class Connection(Protocol):
+    """The part of a connection that its listener needs."""
 
     def drain(self) -> None:
         """Refuse new calls, answer those in flight, then close."""
@@ -63,17 +62,20 @@ class Guest(Protocol):
 
 
 class SharedState:
-    """What all listeners of one loop share, so that nobody is served at another listener's cost.
+    """State shared by all listeners of one loop, so that no client is served at another listener's cost.
 
-    ``loop`` null: the one that runs now. To be closed last. ``writers`` counts connections with a write that is not
-    decided; ``tally`` how calls ended.
+    ``loop`` None: the running one. To be closed last. ``writers`` counts connections with an undecided write; ``tally``
+    counts how calls ended. ``answers`` and ``sandbox_answers`` bound the bytes of all answers and of all sandboxes'.
     """
 
     def __init__(self, loop: Loop | None = None) -> None:
-        self.turns = RoundRobin(loop or asyncio.get_running_loop())
+        self.loop = loop or asyncio.get_running_loop()
+        self.scheduler = RoundRobin(self.loop)
         self.reader = BlockReader()
         self.writers = 0
         self.tally = Tally()
+        self.answers = AnswerBudget(TOTAL_BYTES)
+        self.sandbox_answers = AnswerBudget(SANDBOXES_BYTES, self.answers)
         self._last = 0
 
     def next_number(self) -> int:
@@ -82,8 +84,8 @@ class SharedState:
         return self._last
 
     def close(self) -> None:
-        """Give no turn more."""
-        self.turns.close()
+        """Run no slice more."""
+        self.scheduler.close()
 
 
 class ListenerIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,15 +100,18 @@ class ListenerIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListenerContext:
-    """One listener's connections. ``table`` is what they may call; ``tasks`` run what suspends."""
+    """The connections of one listener, with the bounds and the methods that they share.
+
+    ``table``: the methods they may call. ``tasks`` run the calls that suspend. ``quota``: a sandbox's.
+    """
 
     def __init__(
         self,
         *,
         table: Table,
-        standing: ListenerIdentity,
-        floor: SharedState,
-        meter: QuotaMeter | None,
+        identity: ListenerIdentity,
+        shared: SharedState,
+        quota: QuotaMeter | None,
         connections_max: int,
         owner_uid: int,
         owner_only: bool,
@@ -117,22 +122,29 @@ class ListenerContext:
         tasks: TaskPool,
     ) -> None:
         self.table = table
-        self.standing = standing
-        self.capability = standing.capability
-        self.session = standing.sessions[0] if standing.sessions else None
-        self.sessions = None if standing.sessions is None else frozenset(standing.sessions)
-        self.methods = None if standing.sessions is None else frozenset(table)
-        self.floor = floor
-        self.meter = meter
+        self.identity = identity
+        self.capability = identity.capability
+        self.session = identity.sessions[0] if identity.sessions else None
+        self.sessions = None if identity.sessions is None else frozenset(identity.sessions)
+        self.methods = None if identity.sessions is None else frozenset(table)
+        self.shared = shared
+        self.quota = quota
         self.limits = limits
         self.timing = timing
         self.log = log
         self.loop = loop
         self.tasks = tasks
-        self.reader = floor.reader
-        # A sandbox has one turn among the others, however many connections it opens.
-        self.turns: Order = floor.turns if meter is None else Group(floor.turns)
-        self.guests: set[Guest] = set()
+        self.reader = shared.reader
+        self.scheduler: RoundRobin | Group = shared.scheduler
+        self.answers = shared.answers
+        self.connection_answer_bytes = CONNECTION_BYTES
+        self.answer_bytes_max = HOST_ANSWER_BYTES_MAX
+        if quota is not None:
+            self.scheduler = Group(shared.scheduler, shared.loop, quota.delay_s)
+            self.answers = AnswerBudget(SANDBOX_BYTES, shared.sandbox_answers)
+            self.connection_answer_bytes = SANDBOX_BYTES
+            self.answer_bytes_max = SANDBOX_ANSWER_BYTES_MAX
+        self.connections: set[Connection] = set()
         self.requests = 0
         self.in_flight = 0
         self.strays = 0
@@ -141,48 +153,26 @@ class ListenerContext:
         self._owner_uid = owner_uid
         self._owner_only = owner_only
 
-    @property
-    def writers(self) -> int:
-        """Connections, of any listener, with a write that is neither durable nor known to have failed."""
-        return self.floor.writers
+    def admit(self, connection: Connection, fd: int) -> tuple[str, int] | ErrorObject:
+        """Admit the peer behind ``fd``. Returns its principal and the connection's number, or the refusal.
 
-    @writers.setter
-    def writers(self, count: int) -> None:
-        self.floor.writers = count
-
-    def admit(self, guest: Guest, fd: int) -> tuple[str, int] | ErrorObject:
-        """Let the peer behind ``fd`` in: its principal and the connection's number; or what to refuse it with.
-
-        Raises: OSError if the kernel cannot say who it is.
+        Raises: OSError if the kernel does not return the peer's credentials.
         """
         peer = peer_of(fd)
         if not may_enter(peer, owner_uid=self._owner_uid, owner_only=self._owner_only):
             self.log.warning("rpc.foreign_peer", uid=peer.uid, pid=peer.pid)
             return error_object("unauthorized", "this socket belongs to another user")
-        if len(self.guests) >= self.connections_max:
+        if len(self.connections) >= self.connections_max:
             message = f"there are {self.connections_max} connections already"
             hint = "Close idle connections, or connect again later."
             retry = self.timing.retry_after_ms
-            code: ErrorCode = "rate_limited" if self.meter is None else "quota_exceeded"
+            code: ErrorCode = "rate_limited" if self.quota is None else "quota_exceeded"
             return error_object(code, message, hint=hint, retry_after_ms=retry)
-        self.guests.add(guest)
-        return self.standing.principal or f"uid:{peer.uid}", self.floor.next_number()
+        self.connections.add(connection)
+        return self.identity.principal or f"uid:{peer.uid}", self.shared.next_number()
 
-    def writes_max(self, writes: int) -> int:
-        """How many writes that are not durable a connection may have that has ``writes``.
-
-        A transaction takes all that wait, and all of them wait for it: connections that write at once share half of
-        what one may have alone, and less while somebody is interactive.
-        """
-        writers = self.writers + (writes == 0)
-        if writers == 1:
-            return self.limits.in_flight
-        if self.floor.turns.beside_interactive:
-            return max(_WRITES_BESIDE_INTERACTIVE_MIN, _WRITES_BESIDE_INTERACTIVE // writers)
-        return max(_WRITES_MIN, self.limits.in_flight // 2 // writers)
-
-    def leave(self, guest: Guest) -> None:
-        """Forget ``guest``, whose connection is gone."""
-        self.guests.discard(guest)
-        if not self.guests and self.emptied is not None:
+    def leave(self, connection: Connection) -> None:
+        """Remove ``connection``, which has ended."""
+        self.connections.discard(connection)
+        if not self.connections and self.emptied is not None:
             self.emptied()

@@ -17,6 +17,9 @@ from ctxd_protocol.sandboxes import Quota
 _BURST_S: Final = 2.0
 """Seconds' worth of calls that may come at once."""
 
+_LINES_PER_CALL: Final = 4
+"""Lines read for each call that the quota lets through: the others are blank, malformed, or calls beyond the quota."""
+
 _ROUNDING_S: Final = 1e-6
 """Seconds that nobody waits for: what is left of a wait by rounding."""
 
@@ -51,7 +54,7 @@ class _Bucket:
 class QuotaMeter:
     """The use of one quota. ``objects`` tells how many there are, ``now`` seconds of a monotonic clock."""
 
-    __slots__ = ("_bytes", "_calls", "_now", "_objects", "_quota", "_writes", "refused")
+    __slots__ = ("_bytes", "_calls", "_lines", "_now", "_objects", "_quota", "_writes", "refused")
 
     def __init__(self, quota: Quota, *, objects: Callable[[], int], now: Callable[[], float]) -> None:
         self._quota = quota
@@ -61,7 +64,17 @@ class QuotaMeter:
         self._calls = _Bucket(quota.requests_per_s, quota.requests_per_s * _BURST_S, began)
         self._writes = _Bucket(quota.writes_per_s, quota.writes_per_s * _BURST_S, began)
         self._bytes = _Bucket(quota.write_bytes_per_day / _DAY_S, quota.write_bytes_per_day, began)
+        lines_per_s = _LINES_PER_CALL * quota.requests_per_s
+        self._lines = _Bucket(lines_per_s, lines_per_s * _BURST_S, began)
         self.refused = 0
+
+    def spend(self, lines: int) -> None:
+        """Count the cost of received lines, whatever they hold: calls, refused calls, blank and malformed lines."""
+        self._lines.take(lines)
+
+    def delay_s(self) -> float:
+        """Seconds until further lines may be read; 0 if they may now."""
+        return self._lines.missing_s(0, self._now())
 
     def refuse(self, request: Request, entry: Entry | None, in_flight: int) -> ErrorObject | None:
         """Count ``request``, whose method is ``entry`` if there is one; or why it is beyond the quota."""

@@ -1,211 +1,133 @@
-"""Whose calls are begun next: connections that hold received work take turns, a few calls each.
+"""Round-robin scheduler over the connections that have received work: one bounded slice each.
 
-Owns the order of turns and how long one is; knows no call. Promise: between two turns the loop looks at its sockets and
-timers, so that who has one call waits for one short turn, however much the others have sent. Who is alone has longer
-turns: then looking costs more than it gives. Who sends much has shorter ones while somebody is interactive.
+Between two slices the loop polls its sockets and timers, so a connection with one call waits for at most one slice of
+each of the others, however much they have sent. The connections of one sandbox are one member of the round.
 """
 
-import sys
-import time
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final, Protocol
 
-CALLS_SHARED: Final = 8
-"""InFlight of one turn while others wait for theirs, and of what is begun as soon as it is received."""
+SLICE_LINES: Final = 256
+"""Cost of one slice: a line costs 1, and 1 more for each ``LINE_BYTES``; blank and malformed lines included."""
 
-CALLS_BESIDE_WRITERS: Final = 4
-"""InFlight of one turn while others wait for their writes."""
+LINE_BYTES: Final = 16 * 1024
+"""Bytes of received text that cost as much as one short line."""
 
-CALLS_BESIDE_INTERACTIVE: Final = 1
-"""The same while somebody is interactive: one waits for each answer, and notices each call that came before its own."""
-
-INTERACTIVE_S: Final = 1.0
-"""Seconds for which somebody is interactive after a call that was sent with none before it and none behind it."""
-
-ROUNDS_BESIDE_WRITERS: Final = 3
-"""Turns of the loop from one turn to the next while others wait for their writes: a write takes some eight of them."""
-
-CALLS_ALONE_MAX: Final = 512
-"""InFlight of one turn of a connection that has long been the only one with work, while nobody is interactive."""
-
-TURN_S: Final = 0.0005
-"""Seconds after which a turn ends whatever is left of it: some calls take as long as a hundred others."""
-
-SWITCH_S: Final = 0.00005
-"""Seconds that a thread waits for the interpreter while connections hold work. The thread that commits waits a dozen
-times for each transaction, and each time as long as this if the loop never rests."""
-
-YIELD_S: Final = 0.00002
-"""Seconds that the loop rests after a turn beside writers: the committing thread has the interpreter, and the
-processor if there is only one, until then."""
-
-CALM_S: Final = 1.0
-"""Seconds without work held after which threads wait as long as they always do."""
+SLICE_S: Final = 0.0005
+"""Seconds after which a slice ends, whatever is left of it: some calls take as long as a hundred others."""
 
 
 class Runnable(Protocol):
-    """Who takes turns."""
+    """A member of the round: a connection, or a group of them."""
 
-    def beside_writers(self) -> bool:
-        """Whether others wait for writes of theirs."""
-
-    def take_turn(self, calls: int) -> bool:
-        """Begin at most ``calls`` calls within ``TURN_S``. Returns: whether another turn could begin more."""
+    def run_slice(self) -> bool:
+        """Process one slice of the received work. True if another slice could process more."""
 
 
 class Loop(Protocol):
-    """The part of an event loop that turns are given by."""
+    """The part of an event loop that the scheduler needs."""
 
     def call_soon(self, callback: Callable[[], None]) -> Any:  # noqa: ANN401 - a handle that is not used
-        """Have ``callback`` called in the loop's next turn."""
+        """Call ``callback`` in the next iteration."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Any:  # noqa: ANN401 - as above
-        """Have ``callback`` called in ``delay`` seconds."""
+        """Call ``callback`` in ``delay`` seconds."""
 
 
 class RoundRobin:
-    """The takers that have work, in the order of their turns: one a turn of the loop."""
+    """The ready members in the order of their slices; one slice per iteration of the loop."""
 
-    __slots__ = ("_busy", "_calls", "_due", "_hurried", "_interactive_s", "_last", "_loop", "_rounds", "_waiting")
+    __slots__ = ("_due", "_loop", "_ready")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._waiting: deque[Runnable] = deque()
-        self._last: Runnable | None = None
-        self._calls = CALLS_SHARED
-        self._hurried = False
-        self._busy = False
+        self._ready: deque[Runnable] = deque()
         self._due = False
-        self._rounds = 1
-        self._interactive_s = 0.0
 
-    @property
-    def beside_interactive(self) -> bool:
-        """Whether some connection is interactive now."""
-        return time.perf_counter() < self._interactive_s
+    def run(self, member: Runnable) -> None:
+        """Run a slice of ``member`` now if no other is ready, else after those. Called by the transport only."""
+        if self._ready or member.run_slice():
+            self.add(member)
 
-    def note_interactive(self) -> None:
-        """Somebody waits for the answer to each call before sending the next."""
-        self._interactive_s = time.perf_counter() + INTERACTIVE_S
-
-    def want(self, taker: Runnable) -> None:
-        """Give ``taker`` a turn after those that wait already. Not to be called while it waits for one or has it."""
-        self._hurry()
-        self._put(taker)
-
-    def _put(self, taker: Runnable) -> None:
-        self._waiting.append(taker)
-        if not self._due:
-            self._due = True
-            self._loop.call_soon(self._give)
-
-    def _give(self) -> None:
-        if self._rounds > 1:
-            self._rounds -= 1
-            self._loop.call_soon(self._give)
-            return
-        self._due = False
-        if not self._waiting:
-            return
-        taker = self._waiting.popleft()
-        alone = not self._waiting and taker is self._last and not self.beside_interactive
-        self._calls = min(2 * self._calls, CALLS_ALONE_MAX) if alone else CALLS_SHARED
-        if beside_writers := taker.beside_writers():
-            self._calls = CALLS_BESIDE_INTERACTIVE if self.beside_interactive else CALLS_BESIDE_WRITERS
-            self._rounds = ROUNDS_BESIDE_WRITERS
-        self._last = taker
-        if self._waiting:
-            self._due = True
-            self._loop.call_soon(self._give)
-        if taker.take_turn(self._calls):
-            self._put(taker)
-        if beside_writers:
-            time.sleep(YIELD_S)
+    def add(self, member: Runnable) -> None:
+        """Run a slice of ``member`` after those that are ready. Not to be called while it is ready."""
+        self._ready.append(member)
+        self._schedule()
 
     def close(self) -> None:
-        """Give no turn more, and have threads wait as before."""
-        self._waiting.clear()
-        self._rounds = 1
-        if self._hurried:
-            self._hurried = False
-            _SWITCHING.relax()
+        """Run no slice more."""
+        self._ready.clear()
 
-    # --- threads
+    def _schedule(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._turn)
 
-    def _hurry(self) -> None:
-        self._busy = True
-        if not self._hurried:
-            self._hurried = True
-            _SWITCHING.hurry()
-            self._loop.call_later(CALM_S, self._calm)
-
-    def _calm(self) -> None:
-        """Have threads wait as before, once no work was held for a while."""
-        if not self._hurried:
+    def _turn(self) -> None:
+        self._due = False
+        if not self._ready:
             return
-        if self._busy or self._waiting:
-            self._busy = bool(self._waiting)
-            self._loop.call_later(CALM_S, self._calm)
-        else:
-            self._hurried = False
-            _SWITCHING.relax()
-
-
-class _Switching:
-    """How long threads wait for the interpreter: one for the process, whoever is in a hurry in it."""
-
-    def __init__(self) -> None:
-        self._hurries = 0
-        self._usual_s = 0.0
-
-    def hurry(self) -> None:
-        if self._hurries == 0:
-            self._usual_s = sys.getswitchinterval()
-            sys.setswitchinterval(SWITCH_S)
-        self._hurries += 1
-
-    def relax(self) -> None:
-        self._hurries -= 1
-        if self._hurries == 0:
-            sys.setswitchinterval(self._usual_s)
-
-
-_SWITCHING: Final = _Switching()
-
-
-class Order(Protocol):
-    """Who gives turns."""
-
-    def want(self, taker: Runnable) -> None:
-        """Give ``taker`` a turn after those that wait already."""
+        member = self._ready.popleft()
+        if member.run_slice():
+            self._ready.append(member)
+        if self._ready:
+            self._schedule()
 
 
 class Group:
-    """Passes each turn that it is given by ``order`` to the next of its own takers that have work."""
+    """Connections that share one place in the round: opening more of them gains a sandbox nothing.
 
-    __slots__ = ("_order", "_queued", "_waiting")
+    ``delay_s`` returns the seconds for which no slice may run, because the group's quota of lines is used up.
+    """
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._waiting: deque[Runnable] = deque()
+    __slots__ = ("_delay_s", "_loop", "_queued", "_ready", "_round")
+
+    def __init__(self, round_robin: RoundRobin, loop: Loop, delay_s: Callable[[], float]) -> None:
+        self._round = round_robin
+        self._loop = loop
+        self._delay_s = delay_s
+        self._ready: deque[Runnable] = deque()
         self._queued = False
 
-    def want(self, taker: Runnable) -> None:
-        """Give ``taker`` a turn after those that wait already. Not to be called while it waits for one or has it."""
-        self._waiting.append(taker)
+    def run(self, member: Runnable) -> None:
+        """As ``add``: no slice runs outside the round."""
+        self.add(member)
+
+    def add(self, member: Runnable) -> None:
+        """Run a slice of ``member`` after those that are ready. Not to be called while it is ready."""
+        self._ready.append(member)
         if not self._queued:
             self._queued = True
-            self._order.want(self)
+            self._round.add(self)
 
-    def beside_writers(self) -> bool:
-        """As ``turns.Runnable``: whether others wait for writes of theirs, for whom the next taker is another."""
-        return bool(self._waiting) and self._waiting[0].beside_writers()
-
-    def take_turn(self, calls: int) -> bool:
-        """As ``turns.Runnable``: let the next taker begin at most ``calls`` calls."""
-        taker = self._waiting.popleft()
-        if taker.take_turn(calls):
-            self._waiting.append(taker)
-        self._queued = bool(self._waiting)
+    def run_slice(self) -> bool:
+        """Run a slice of the next member, unless the quota says to wait. True if more is ready now."""
+        if delay_s := self._delay_s():
+            # It stays queued meanwhile, so that nothing else puts it back into the round.
+            self._loop.call_later(delay_s, self._resume)
+            return False
+        member = self._ready.popleft()
+        if member.run_slice():
+            self._ready.append(member)
+        self._queued = bool(self._ready)
         return self._queued
+
+    def _resume(self) -> None:
+        self._round.add(self)
+
+
+class Slice:
+    """The lines and the time that one slice may take."""
+
+    __slots__ = ("ends", "lines")
+
+    def __init__(self) -> None:
+        self.ends = perf_counter() + SLICE_S
+        self.lines = SLICE_LINES
+
+    @property
+    def is_over(self) -> bool:
+        """True once its lines or its time are used up."""
+        return self.lines <= 0 or perf_counter() >= self.ends

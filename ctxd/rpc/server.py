@@ -52,40 +52,40 @@ class Server:
         timing: Timing | None = None,
         connections_max: int = CONNECTIONS_MAX,
         table: Table | None = None,
-        standing: ListenerIdentity | None = None,
-        floor: SharedState | None = None,
-        meter: QuotaMeter | None = None,
+        identity: ListenerIdentity | None = None,
+        shared: SharedState | None = None,
+        quota: QuotaMeter | None = None,
         accept: Callable[[ListenerContext], asyncio.Protocol] = Connection,
     ) -> None:
         self._path = path
         sessions = None if session is None else (session,)
-        self._standing = standing or ListenerIdentity(capability=capability, sessions=sessions)
-        self._table = build_table(handlers or {}, self._standing.capability) if table is None else table
+        self._identity = identity or ListenerIdentity(capability=capability, sessions=sessions)
+        self._table = build_table(handlers or {}, self._identity.capability) if table is None else table
         self._log = log
         self._gid = gid
-        self._floor = floor
-        self._meter = meter
+        self._shared = shared
+        self._quota = quota
         self._accept = accept
         self._limits = limits or Limits()
         self._timing = timing or Timing()
         self._connections_max = connections_max
-        self._lane: ListenerContext | None = None
+        self._listening: ListenerContext | None = None
         self._listener: asyncio.Server | None = None
 
     @property
     def connections(self) -> int:
         """Open connections."""
-        return 0 if self._lane is None else len(self._lane.guests)
+        return 0 if self._listening is None else len(self._listening.connections)
 
     @property
     def in_flight(self) -> int:
         """InFlight that are not answered."""
-        return 0 if self._lane is None else self._lane.in_flight
+        return 0 if self._listening is None else self._listening.in_flight
 
     @property
     def requests(self) -> int:
         """InFlight and notifications since the start, refused ones included."""
-        return 0 if self._lane is None else self._lane.requests
+        return 0 if self._listening is None else self._listening.requests
 
     def bind(self) -> socket.socket:
         """The listening socket, bound before anything else is started.
@@ -97,8 +97,8 @@ class Server:
     def retime(self, timing: Timing, connections_max: int) -> None:
         """Go by ``timing`` and ``connections_max`` from the next call and the next connection on."""
         self._timing, self._connections_max = timing, connections_max
-        if self._lane is not None:
-            self._lane.timing, self._lane.connections_max = timing, _affordable(connections_max)
+        if self._listening is not None:
+            self._listening.timing, self._listening.connections_max = timing, _affordable(connections_max)
 
     async def run(
         self,
@@ -118,9 +118,9 @@ class Server:
             async with anyio.create_task_group() as group:
                 tasks = TaskPool(asyncio.get_running_loop(), group.start_soon)
                 await group.start(tasks.serve)
-                lane = self._lane = self._make_lane(tasks)
+                context = self._listening = self._context(tasks)
                 loop: Any = asyncio.get_running_loop()
-                self._listener = await loop.create_unix_server(lambda: self._accept(lane), sock=bound, backlog=1024)
+                self._listener = await loop.create_unix_server(lambda: self._accept(context), sock=bound, backlog=1024)
                 task_status.started()
                 await anyio.sleep_forever()
         finally:
@@ -137,37 +137,37 @@ class Server:
         hit("drain.start")
         if self._listener is not None:
             self._listener.close()
-        lane = self._lane
-        if lane is None:
+        context = self._listening
+        if context is None:
             return
         emptied = anyio.Event()
-        lane.emptied = emptied.set
-        for guest in list(lane.guests):
-            guest.drain()
-        if lane.guests:
+        context.emptied = emptied.set
+        for connection in list(context.connections):
+            connection.drain()
+        if context.connections:
             with anyio.move_on_after(self._timing.drain_s):
                 await emptied.wait()
-        for guest in list(lane.guests):
-            guest.abort()
+        for connection in list(context.connections):
+            connection.abort()
 
     def _end(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        if self._lane is not None:
-            for guest in list(self._lane.guests):
-                guest.abort()
-            if self._floor is None:
-                self._lane.floor.close()
+        if self._listening is not None:
+            for connection in list(self._listening.connections):
+                connection.abort()
+            if self._shared is None:
+                self._listening.shared.close()
 
-    def _make_lane(self, tasks: TaskPool) -> ListenerContext:
+    def _context(self, tasks: TaskPool) -> ListenerContext:
         return ListenerContext(
             table=self._table,
-            standing=self._standing,
-            floor=self._floor or SharedState(),
-            meter=self._meter,
+            identity=self._identity,
+            shared=self._shared or SharedState(),
+            quota=self._quota,
             connections_max=_affordable(self._connections_max),
             owner_uid=self._path.stat().st_uid,
-            owner_only=self._gid is None and self._meter is None,
+            owner_only=self._gid is None and self._quota is None,
             limits=self._limits,
             timing=self._timing,
             log=self._log,

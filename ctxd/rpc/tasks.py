@@ -56,15 +56,16 @@ class PooledTask:
 class TaskPool:
     """The tasks of one listener; ``spawn`` starts one in the listener's group.
 
-    Before ``step`` at least one task must be idle; where none is, ``grow`` and wait for an iteration of the loop.
+    Before ``enter`` and before each first step a task must be idle; where none is, ``grow`` and wait for an iteration.
     """
 
-    __slots__ = ("_loop", "_spawn", "_starting", "idle")
+    __slots__ = ("_entered", "_loop", "_spawn", "_starting", "idle")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, spawn: Callable[..., Any]) -> None:
         self._loop = loop
         self._spawn = spawn
         self._starting = 0
+        self._entered: asyncio.Task[Any] | None = None
         self.idle: list[PooledTask] = []
 
     def grow(self) -> None:
@@ -74,22 +75,27 @@ class TaskPool:
             for _ in range(GROWTH):
                 self._spawn(self.serve)
 
-    def step(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - any future
-        """Run the first step of ``coroutine`` as the next idle task. Returns the future that it awaits.
+    def enter(self) -> None:
+        """Become the next idle task, until ``leave``: first steps run as this task."""
+        self._entered = self.idle[-1].task
+        _enter_task(self._loop, self._entered)
 
-        Raises: StopIteration with the coroutine's result if it does not suspend; whatever it raises.
-        """
-        task = self.idle[-1].task
-        _enter_task(self._loop, task)
-        try:
-            return coroutine.send(None)
-        finally:
-            _leave_task(self._loop, task)
+    def leave(self) -> None:
+        """End what ``enter`` began."""
+        if self._entered is not None:
+            _leave_task(self._loop, self._entered)
+            self._entered = None
 
     def go_on(self, rest: Coroutine[Any, Any, None]) -> anyio.CancelScope:
-        """Run ``rest``, which awaits what the last ``step`` has left, in the task of that step. Returns its scope."""
+        """Run ``rest``, of a coroutine that has suspended, in the entered task, and become the next idle one.
+
+        Returns the scope that cancels ``rest``.
+        """
+        self.leave()
         pooled = self.idle.pop()
         pooled.rest.set_result(rest)
+        if self.idle:
+            self.enter()
         return pooled.scope
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

@@ -29,8 +29,8 @@ class SandboxConnection(Connection):
 
     __slots__ = ("_current", "_question", "_timer", "_undecided")
 
-    def __init__(self, lane: ListenerContext, current: Callable[[], CurrentContext]) -> None:
-        super().__init__(lane)
+    def __init__(self, listener: ListenerContext, current: Callable[[], CurrentContext]) -> None:
+        super().__init__(listener)
         self._current = current
         self._undecided = True
         self._question: bytearray | None = None
@@ -42,7 +42,7 @@ class SandboxConnection(Connection):
             self._undecided = False
             if data[0] in _MAPS and self._transport is not None and not self._ending:
                 self._question = bytearray()
-                self._timer = self._lane.loop.call_later(self._lane.timing.frame_s, self.abort)
+                self._timer = self._listener.loop.call_later(self._listener.timing.frame_s, self.abort)
         if self._question is None:
             super().data_received(data)
         else:
@@ -67,7 +67,7 @@ class SandboxConnection(Connection):
         except (cbor2.CBORDecodeError, RecursionError, OverflowError, MemoryError):
             asked = None
         self._ending = True
-        self._lane.requests += 1
+        self._listener.requests += 1
         transport = cast(asyncio.Transport, self._transport)
         transport.write(cbor2.dumps(self._answer(asked)))
         transport.close()

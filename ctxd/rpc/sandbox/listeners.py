@@ -75,13 +75,13 @@ class Listeners:
         self._timing = _of_a_sandbox(timing)
         self._handlers: Mapping[str, Handler] = {}
         self._tables: dict[frozenset[str], Table] = {}
-        self._floor: SharedState | None = None
+        self._shared: SharedState | None = None
         self._group: TaskGroup | None = None
         self._open: dict[str, _Open] = {}
 
-    def serve(self, handlers: Mapping[str, Handler], floor: SharedState) -> None:
-        """Answer with ``handlers``, and share ``floor`` with the host's listener."""
-        self._handlers, self._floor = discreet(handlers, self._holds), floor
+    def serve(self, handlers: Mapping[str, Handler], shared: SharedState) -> None:
+        """Answer with ``handlers``, and share ``shared`` with the host's listener."""
+        self._handlers, self._shared = discreet(handlers, self._holds), shared
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep listeners until cancelled. Cancel: safe; every connection is closed at once."""
@@ -91,7 +91,7 @@ class Listeners:
 
     async def open(self, registration: Registration, path: Path) -> None:
         """See ``Doors.open``."""
-        assert self._group is not None and self._floor is not None, "run and serve come first"
+        assert self._group is not None and self._shared is not None, "run and serve come first"
         meter = QuotaMeter(
             registration.quota,
             objects=lambda: sum(map(self._objects, registration.sessions)),
@@ -104,12 +104,12 @@ class Listeners:
             timing=self._timing,
             connections_max=registration.quota.connections,
             table=self._table(granted(registration.grants)),
-            standing=ListenerIdentity(
+            identity=ListenerIdentity(
                 capability="session", principal=registration.principal, sessions=registration.sessions
             ),
-            floor=self._floor,
-            meter=meter,
-            accept=lambda lane: SandboxConnection(lane, lambda: self._current(registration.sessions[0])),
+            shared=self._shared,
+            quota=meter,
+            accept=lambda listener: SandboxConnection(listener, lambda: self._current(registration.sessions[0])),
         )
         bound = await self._bound(server, registration.id, path)
         made = self._open[registration.id] = _Open(server, meter, bound, registration.quota.connections)

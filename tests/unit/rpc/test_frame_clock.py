@@ -1,110 +1,20 @@
 """When an unfinished frame ends its connection, on a clock that the test moves."""
 
-import socket
-
 import pytest
-import structlog
 
-from ctxd.rpc.connection import Connection
-from ctxd.rpc.dispatch import build_table
-from ctxd.rpc.listener import ListenerContext, ListenerIdentity, SharedState, Timing
+from ctxd.rpc.listener import Timing
 from ctxd_protocol.limits import Limits
+from tests.fakes.edge import Edge
 from tests.fakes.loopback import frame
 from tests.unit.rpc.families import RECEIPT, Services
 
 
-class Clock:
-    """The part of an event loop that a connection tells time by."""
-
-    def __init__(self):
-        self.now = 100.0
-        self.timers = []
-
-    def time(self):
-        return self.now
-
-    def call_soon(self, callback):
-        callback()
-
-    def call_later(self, seconds, callback):
-        self.timers.append((self.now + seconds, callback))
-        return self
-
-    def cancel(self):
-        self.timers.clear()
-
-    def advance(self, seconds):
-        self.now += seconds
-        due = [callback for at, callback in self.timers if at <= self.now]
-        self.timers = [(at, callback) for at, callback in self.timers if at > self.now]
-        for callback in due:
-            callback()
-
-
-class Transport:
-    """A transport that keeps what is written."""
-
-    def __init__(self, held):
-        self.held = held
-        self.written = b""
-        self.closed = False
-        self.reading = True
-
-    def get_extra_info(self, name):
-        return self.held
-
-    def set_write_buffer_limits(self, high):
-        pass
-
-    def write(self, data):
-        self.written += data
-
-    def close(self):
-        self.closed = True
-
-    def is_closing(self):
-        return self.closed
-
-    def pause_reading(self):
-        self.reading = False
-
-    def resume_reading(self):
-        self.reading = True
-
-
-class Tasks:
-    """A pool for handlers that do not suspend."""
-
-    idle = (None,)
-
-    def step(self, coroutine):
-        return coroutine.send(None)
-
-
 @pytest.fixture
 def peer():
-    clock = Clock()
     services = Services()
-    table = build_table(services.handlers(), "host")
-    lane = ListenerContext(
-        table=table,
-        standing=ListenerIdentity(),
-        floor=SharedState(clock),
-        meter=None,
-        connections_max=1,
-        owner_uid=0,
-        owner_only=False,
-        limits=Limits(in_flight=1),
-        timing=Timing(frame_s=10.0),
-        log=structlog.get_logger(),
-        loop=clock,
-        tasks=Tasks(),
-    )
-    one, two = socket.socketpair()
-    with one, two:
-        connection, transport = Connection(lane), Transport(one)
-        connection.connection_made(transport)
-        yield connection, transport, clock, services
+    with Edge(services.handlers(), limits=Limits(in_flight=1), timing=Timing(frame_s=10.0)) as edge:
+        connection, transport = edge.connect()
+        yield connection, transport, edge.loop, services
 
 
 def test_each_frame_has_the_whole_time_from_its_own_start(peer):
@@ -158,6 +68,7 @@ def test_a_frame_is_not_timed_while_the_connection_itself_does_not_read(peer):
     clock.advance(15)
     assert not transport.closed
     services.pending[0].resolve(RECEIPT)
+    clock.turns()
     assert transport.reading
     clock.advance(9)
     assert not transport.closed

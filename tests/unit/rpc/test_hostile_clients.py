@@ -208,8 +208,11 @@ async def test_a_client_that_only_closes_its_sending_side_gets_its_answers(tmp_p
 async def test_hostile_clients_leak_no_task_and_no_descriptor(tmp_path):
     services = Services()
     async with serving(tmp_path, services.handlers()) as server:
+        async with server.connected() as wire:
+            await wire.send(frame("context.plan", {"session": "s"}) * 2)
+            await server.until(lambda: server.server.in_flight)
         await assert_served(server)
-        await server.until(lambda: server.server.connections == 0)
+        await server.until(lambda: server.server.connections == server.server.in_flight == 0)
         descriptors, tasks = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
         for data in (
             b"{",

@@ -5,7 +5,6 @@ import pytest
 
 from ctxd.rpc.dispatch import Entry
 from ctxd.rpc.quota import QuotaMeter
-from ctxd.rpc.scheduler import Group, RoundRobin
 from ctxd_protocol.jsonrpc import Request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sandboxes import Quota
@@ -70,51 +69,3 @@ def test_bytes_objects_and_unanswered_calls_have_bounds_of_their_own():
     use.in_flight = 3
     assert "3 calls" in use.call("context.current").message
     assert use.meter.refused == 92 + 99 + 2
-
-
-class Later:
-    """A loop whose turns the test takes."""
-
-    def __init__(self):
-        self.due = []
-
-    def call_soon(self, callback):
-        self.due.append(callback)
-
-    def call_later(self, delay, callback):
-        pass
-
-    def turn(self):
-        due, self.due = self.due, []
-        for callback in due:
-            callback()
-
-
-class Busy:
-    """A connection that always has work."""
-
-    def __init__(self, name, log):
-        self.name, self.log = name, log
-
-    def beside_writers(self):
-        return False
-
-    def take_turn(self, calls):
-        self.log.append(self.name)
-        return True
-
-
-@pytest.mark.requirement("BOX-5")
-def test_a_sandbox_has_one_turn_of_several_whatever_it_opens():
-    loop, log = Later(), []
-    turns = RoundRobin(loop)
-    flooding, other = Group(turns), Group(turns)
-    for number in range(8):
-        flooding.want(Busy(f"flood {number}", log))
-    other.want(Busy("other", log))
-    turns.want(Busy("host", log))
-    for _ in range(24):
-        loop.turn()
-    turns.close()
-    assert [log.count(name) for name in ("other", "host")] == [8, 8]
-    assert sorted(name for name in log if name.startswith("flood")) == [f"flood {number}" for number in range(8)]

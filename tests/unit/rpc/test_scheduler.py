@@ -1,182 +1,130 @@
-"""Connections take turns: who has one call does not wait for those of a client that sent thousands."""
-
-import sys
+"""Slices of received work: bounded, one after the other, whoever sends how much of what."""
 
 import anyio
-import anyio.lowlevel
 import pytest
 
-from ctxd.rpc.listener import SharedState
-from ctxd.rpc.scheduler import (
-    CALLS_ALONE_MAX,
-    CALLS_BESIDE_INTERACTIVE,
-    CALLS_BESIDE_WRITERS,
-    CALLS_SHARED,
-    CALM_S,
-    INTERACTIVE_S,
-    ROUNDS_BESIDE_WRITERS,
-    RoundRobin,
-)
+from ctxd.rpc.calls import WRITE_WINDOW
+from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.scheduler import LINE_BYTES, SLICE_LINES, Group, RoundRobin
 from ctxd_protocol.limits import IN_FLIGHT_MAX
+from ctxd_protocol.sandboxes import Quota
+from tests.fakes.edge import Edge, Loop
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import RECEIPT, Services
 
-
-class Loop:
-    """The part of an event loop that gives turns, one at a time when the test says so."""
-
-    def __init__(self):
-        self.soon = []
-        self.later = []
-
-    def call_soon(self, callback):
-        self.soon.append(callback)
-
-    def call_later(self, delay, callback):
-        self.later.append((delay, callback))
-
-    def turn(self):
-        due, self.soon = self.soon, []
-        for callback in due:
-            callback()
-
-    def wait(self):
-        due, self.later = self.later, []
-        for _, callback in due:
-            callback()
+JUNK = {
+    "blank": b"\n",
+    "spaces": b"  \r\n",
+    "stray response": b'{"jsonrpc":"2.0","id":1,"result":{}}\n',
+    "malformed": b"{]\n",
+    "not an object": b"17\n",
+    "notification without a method": b'{"jsonrpc":"2.0","method":"no.such","params":{}}\n',
+}
+CALL = frame("context.current", id=1)
 
 
-class Runnable:
-    """Has so many calls; notes its turns in ``log``."""
+class Member:
+    """Work for so many slices."""
 
-    def __init__(self, name, calls, log, *, beside_writers=False):
-        self.name, self.calls, self.log, self.writers = name, calls, log, beside_writers
+    def __init__(self, name, slices, log):
+        self.name, self.slices, self.log = name, slices, log
 
-    def beside_writers(self):
-        return self.writers
-
-    def take_turn(self, calls):
-        self.log.append((self.name, min(calls, self.calls)))
-        self.calls -= min(calls, self.calls)
-        return self.calls > 0
+    def run_slice(self):
+        self.log.append(self.name)
+        self.slices -= 1
+        return self.slices > 0
 
 
 @pytest.fixture
-def loop():
-    return Loop()
-
-
-@pytest.fixture
-def turns(loop):
-    made = RoundRobin(loop)
-    yield made
-    made.close()
+def services():
+    return Services()
 
 
 @pytest.mark.requirement("RPC-9")
-def test_those_with_work_take_turns_a_few_calls_each_one_a_turn_of_the_loop(loop, turns):
-    log = []
-    turns.want(Runnable("flooder", 100, log))
-    turns.want(Runnable("other", 20, log))
-    for number in range(1, 5):
+def test_members_have_one_slice_each_in_turn_and_the_loop_iterates_between():
+    loop, log = Loop(), []
+    scheduler = RoundRobin(loop)
+    for name in "abc":
+        scheduler.add(Member(name, 3, log))
+    for number in range(1, 10):
         loop.turn()
         assert len(log) == number
-    assert log == [("flooder", CALLS_SHARED), ("other", CALLS_SHARED)] * 2
+    assert log == list("abcabcabc")
+    assert not loop.turn()
 
 
-def test_who_comes_while_another_floods_is_served_after_one_short_turn(loop, turns):
-    log = []
-    for name in "ab":
-        turns.want(Runnable(name, 10_000, log))
-    for _ in range(6):
+def test_a_member_runs_at_once_while_no_other_is_ready_and_after_those_that_are():
+    loop, log = Loop(), []
+    scheduler = RoundRobin(loop)
+    scheduler.run(Member("alone", 1, log))
+    assert log == ["alone"]
+    scheduler.run(Member("first", 3, log))
+    scheduler.run(Member("second", 1, log))
+    loop.turns()
+    assert log == ["alone", "first", "first", "second", "first"]
+
+
+@pytest.mark.requirement("BOX-5")
+def test_a_group_has_one_slice_in_each_round_however_many_members_it_has():
+    loop, log = Loop(), []
+    scheduler = RoundRobin(loop)
+    crowd, other = (Group(scheduler, loop, lambda: 0.0) for _ in range(2))
+    for number in range(8):
+        crowd.run(Member(f"crowd {number}", 100, log))
+    other.run(Member("other", 100, log))
+    scheduler.add(Member("host", 100, log))
+    for _ in range(24):
         loop.turn()
-    log.clear()
-    turns.want(Runnable("late", 1, log))
-    for _ in range(3):
-        loop.turn()
-    assert ("late", 1) in log
-    assert sum(calls for _, calls in log[: log.index(("late", 1))]) <= 2 * CALLS_SHARED
+    assert [log.count(name) for name in ("other", "host")] == [8, 8]
+    assert sorted(name for name in log if name.startswith("crowd")) == [f"crowd {number}" for number in range(8)]
 
 
-def test_turns_of_one_who_is_alone_grow_up_to_a_bound_and_are_short_again_in_company(loop, turns):
-    log = []
-    turns.want(Runnable("alone", 1_000_000, log))
-    for _ in range(20):
-        loop.turn()
-    assert log[0][1] == CALLS_SHARED
-    assert log[-1][1] == CALLS_ALONE_MAX
-    log.clear()
-    turns.want(Runnable("other", 20, log))
-    loop.turn()
-    loop.turn()
-    assert log == [("alone", CALLS_SHARED), ("other", CALLS_SHARED)]
+@pytest.mark.parametrize("line", JUNK.values(), ids=JUNK)
+@pytest.mark.requirement("RPC-9")
+def test_lines_that_are_no_calls_are_read_in_slices_like_calls(services, line):
+    lines = 20 * SLICE_LINES
+    with Edge(services.handlers()) as edge:
+        flooding, flooded = edge.connect()
+        other, answered = edge.connect()
+        flooding.data_received(line * lines + CALL)
+        assert not flooded.reading, "the rest waits for further slices"
+        assert not services.calls
+        other.data_received(CALL)
+        edge.loop.turn()
+        edge.loop.turn()
+        assert b'"result"' in answered.written, "the other connection waits for one slice"
+        assert len(services.calls) == 1
+        assert edge.loop.turns() >= lines // SLICE_LINES - 4
+        assert flooded.reading and b'"result"' in flooded.written
 
 
-def test_turns_of_one_who_is_alone_do_not_grow_while_somebody_is_interactive(loop, turns):
-    log = []
-    turns.note_interactive()
-    turns.want(Runnable("alone", 1_000, log))
-    for _ in range(20):
-        loop.turn()
-    assert set(log) == {("alone", CALLS_SHARED)}
+def test_long_lines_cost_as_much_as_many_short_ones(services):
+    line = b'"%b"\n' % (b"x" * LINE_BYTES * SLICE_LINES)
+    with Edge(services.handlers()) as edge:
+        flooding, flooded = edge.connect()
+        flooding.data_received(line * 5)
+        assert not flooded.reading
+        assert edge.loop.turns() >= 3
+        assert flooded.written.count(b"\n") == 5
 
 
-def test_turns_beside_writers_are_shorter_and_leave_the_loop_to_the_writes_between_them(loop, turns):
-    log = []
-    turns.want(Runnable("reader", 1_000, log, beside_writers=True))
-    for _ in range(1 + ROUNDS_BESIDE_WRITERS):
-        loop.turn()
-    assert log == [("reader", CALLS_BESIDE_WRITERS)] * 2
-
-
-def test_turns_beside_writers_are_shortest_while_somebody_is_interactive(loop, turns, monkeypatch):
-    now = 100.0
-    monkeypatch.setattr("ctxd.rpc.scheduler.time.perf_counter", lambda: now)
-    log = []
-    turns.note_interactive()
-    turns.want(Runnable("flooder", 1_000, log, beside_writers=True))
-    loop.turn()
-    now += INTERACTIVE_S
-    for _ in range(ROUNDS_BESIDE_WRITERS):
-        loop.turn()
-    assert log == [("flooder", CALLS_BESIDE_INTERACTIVE), ("flooder", CALLS_BESIDE_WRITERS)]
-
-
-def test_nothing_is_left_to_do_once_no_work_is_held(loop, turns):
-    log = []
-    turns.want(Runnable("a", 1, log))
-    loop.turn()
-    assert (log, loop.soon) == ([("a", 1)], [])
-
-
-def test_threads_wait_less_while_work_is_held_and_as_before_when_it_is_calm(loop, turns):
-    before = sys.getswitchinterval()
-    turns.want(Runnable("a", 1, []))
-    assert sys.getswitchinterval() < before
-    loop.turn()
-    assert [delay for delay, _ in loop.later] == [CALM_S]
-    loop.wait()
-    assert sys.getswitchinterval() < before
-    loop.wait()
-    assert sys.getswitchinterval() == pytest.approx(before)
-    assert loop.later == []
-
-
-def test_threads_wait_as_before_once_the_last_listener_has_ended(loop, turns):
-    before = sys.getswitchinterval()
-    other = RoundRobin(loop)
-    turns.want(Runnable("a", 100, []))
-    other.want(Runnable("b", 100, []))
-    other.close()
-    assert sys.getswitchinterval() < before
-    turns.close()
-    assert sys.getswitchinterval() == pytest.approx(before)
-    loop.turn()
-    loop.wait()
-    assert (loop.soon, loop.later) == ([], [])
-
-
-# --- on a connection
+@pytest.mark.parametrize("line", JUNK.values(), ids=JUNK)
+@pytest.mark.requirement("BOX-5")
+def test_a_sandbox_whose_lines_are_used_up_is_read_again_when_its_quota_has_room(services, line):
+    loop = Loop()
+    quota = QuotaMeter(Quota(requests_per_s=10), objects=lambda: 0, now=loop.time)
+    with Edge(services.handlers(), loop=loop, quota=quota) as edge:
+        flooding, flooded = edge.connect()
+        flooding.data_received(line * 1000 + CALL)
+        loop.turns()
+        assert loop.timers and not flooded.reading and not services.calls
+        waited = 0
+        while not services.calls and waited < 100 and b"quota_exceeded" not in flooded.written:
+            loop.advance(1)
+            loop.turns()
+            waited += 1
+        assert waited >= 15, "40 lines a second, after those of two seconds at once"
+        assert flooded.reading
 
 
 def current(number):
@@ -197,10 +145,10 @@ async def test_one_call_is_answered_while_floods_of_others_have_hardly_begun(tmp
             services.calls.clear()
             for flooder in (one, two):
                 flooder.writer.write(b"".join(map(current, range(2000))))
-            await server.until(lambda: len(services.calls) >= 2 * CALLS_SHARED)
+            await server.until(lambda: len(services.calls) >= 2)
             assert "result" in await other.call("context.current", {"session": "other"})
             names = [params.session for _, params in services.calls]
-            assert names.index("other") < 1000
+            assert names.index("other") < 2000
             for flooder in (one, two):
                 assert [(await flooder.answer())["id"] for _ in range(2000)] == list(range(2000))
 
@@ -232,43 +180,12 @@ async def test_those_who_write_at_once_share_the_next_transaction_and_their_read
             await one.send(append("first"))
             await server.until(lambda: services.pending)
             await two.send(b"".join(map(append, range(20))))
-            await server.until(lambda: len(services.pending) == 1 + IN_FLIGHT_MAX // 4)
+            await server.until(lambda: len(services.pending) == 1 + WRITE_WINDOW)
             assert (await one.call("context.current", id=2))["id"] == 2
-            assert len(services.pending) == 1 + IN_FLIGHT_MAX // 4
+            assert len(services.pending) == 1 + WRITE_WINDOW
             await resolved(services, 21)
             assert (await one.answer())["id"] == "first"
             assert [(await two.answer())["id"] for _ in range(20)] == list(range(20))
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("RPC-9")
-async def test_who_waits_for_each_answer_shares_the_next_transaction_with_few_writes(tmp_path):
-    services = Services()
-    async with serving(tmp_path, services.handlers()) as server:
-        async with server.connected() as one, server.connected() as two:
-            for number in range(3):
-                assert (await one.call("context.current", id=number))["id"] == number
-            await one.send(append("first"))
-            await server.until(lambda: services.pending)
-            await two.send(b"".join(map(append, range(20))))
-            await server.until(lambda: len(services.pending) == 6)
-            assert (await one.call("context.current", id=3))["id"] == 3
-            assert len(services.pending) == 6
-            await resolved(services, 21)
-            assert (await one.answer())["id"] == "first"
-            assert [(await two.answer())["id"] for _ in range(20)] == list(range(20))
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("calls", [1, 2])
-async def test_interactive_is_who_sends_one_call_at_a_time_and_not_two(tmp_path, calls):
-    floor = SharedState()
-    async with serving(tmp_path, Services().handlers(), floor=floor) as server, server.connected() as wire:
-        for _ in range(9):
-            await wire.send(b"".join(map(current, range(calls))))
-            assert [(await wire.answer())["id"] for _ in range(calls)] == list(range(calls))
-        assert floor.turns.beside_interactive == (calls == 1)
-    floor.close()
 
 
 @pytest.mark.anyio
@@ -278,7 +195,7 @@ async def test_a_cancelled_write_counts_until_it_is_decided(tmp_path):
         async with server.connected() as one, server.connected() as two:
             await one.send(append("first"))
             await server.until(lambda: services.pending)
-            share = IN_FLIGHT_MAX // 4
+            share = WRITE_WINDOW
             for number in range(share):
                 await two.send(append(number))
                 await two.send(frame("$/cancelRequest", {"id": number}, id=None).replace(b'"id": null, ', b""))
