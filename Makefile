@@ -1,26 +1,44 @@
-# Every target sets up what it needs from a bare Python 3.11.
+# Every target sets up what it needs from a bare Python, 3.11 to 3.14: make PYTHON=python3.13 VENV=.venv-3.13 …
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
+LOCK := .venv-lock/bin/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # The many processes that tests start would each compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test nightly bench check generate lock clean setup
+.PHONY: demo test compat nightly bench check generate lock clean setup run-time python
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: requirements-dev.lock pyproject.toml
+run-time: $(VENV)/.run-time
+
+# The run-time dependencies alone: the demo needs no tool of development.
+$(VENV)/.run-time: requirements.lock pyproject.toml | python
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup
+$(VENV)/.ready: requirements-dev.lock $(VENV)/.run-time
+	$(INSTALL) --require-hashes -r requirements-dev.lock
+	@touch $@
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ctxd needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ": run make PYTHON=python3.11")'
+
+demo: run-time
 	$(BIN)/python -m ctxd.examples.demo
 
 test: check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly"
+
+# What other versions of Python could break: the programs, the client, the protocol, start and durability.
+compat: setup
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not nightly" tests/client tests/unit/cli tests/unit/protocol \
+		tests/unit/test_ctxd_commands.py tests/spec/test_operation.py tests/spec/test_durability.py
 
 nightly: setup
 	$(BIN)/python -m pytest -m nightly
@@ -42,9 +60,8 @@ generate: setup
 lock:
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
-	.venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes --allow-unsafe \
-		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-		--extra dev --output-file requirements-dev.lock pyproject.toml
+	$(LOCK) --upgrade --extra dev --output-file requirements-dev.lock pyproject.toml
+	$(LOCK) --extra build --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
 	rm -rf .venv-lock
 
 clean:

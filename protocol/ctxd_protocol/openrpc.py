@@ -3,6 +3,7 @@
 ``rpc.discover`` returns the document, and ``protocol/openrpc.json`` keeps it. The same table gives the same bytes.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ def document() -> dict[str, Any]:
         types += [method.params, method.result]
     types += NOTIFICATIONS.values()
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    for component in components.values():
+        # Python before 3.13 keeps the indentation of docstrings.
+        if "description" in component:
+            component["description"] = inspect.cleandoc(component["description"])
     by_type = dict(zip(map(id, types), schemas, strict=True))
     return {
         "x-generated": "by `make generate` (protocol/generate.py); do not edit",
