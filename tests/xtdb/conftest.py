@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.xtdb.hosts import Host, Pair, require_namespaces
-from tests.xtdb.running import Node, node, postgres, prepare
+from tests.xtdb.running import Node, Postgres, node, postgres, prepare
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +19,15 @@ def memory_node() -> Iterator[Node]:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[tuple[Node, Node]]:
+def log() -> Iterator[Postgres]:
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nodes(log: Postgres) -> Iterator[tuple[Node, Node]]:
     require_namespaces()
     with (
-        postgres() as log,
         node("postgres", environ=log.environ) as one,
         node("postgres", environ=log.environ) as other,
     ):

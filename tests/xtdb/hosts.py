@@ -103,11 +103,14 @@ class Host:
         status = self.client.daemon_status().store
         return status.projection is not None and status.projection.seq >= status.head_seq
 
-    def agrees(self) -> None:
-        """The node has what the journal says is to be there, and nothing else of it."""
+    def differences(self) -> list[str]:
+        """Compare the journal with the node: everything that one of them lacks, or has otherwise."""
         report = anyio.run(compared, self.node.url, self.state, connect, lambda _: None)
-        assert report.problems == []
-        assert report.equal
+        return [*map(str, report.problems)] or ([] if report.equal else [f"{self.name} and its node differ"])
+
+    def agrees(self) -> None:
+        """Require that the node has what the journal says is to be there, and nothing else of it."""
+        assert self.differences() == []
 
     def verified(self) -> None:
         """Check the state, which nobody may be writing."""
@@ -163,9 +166,9 @@ def shown(client: SyncClient, session: str) -> list[str]:
 
 
 def set_aside(host: Host, session: str) -> None:
-    """Pause the session, and wait until it is anybody's."""
+    """Pause the session: then any host may resume it."""
     host.client.session_pause(session)
-    until(lambda: host.client.session_owner(session).released)
+    assert host.client.session_owner(session).released
 
 
 def taken_over(host: Host, session: str) -> None:
@@ -175,7 +178,7 @@ def taken_over(host: Host, session: str) -> None:
         try:
             host.client.session_resume(session)
         except CallFailed as error:
-            assert error.code == "session_owned_elsewhere"
+            assert error.code in ("session_owned_elsewhere", "store_unavailable")
             assert error.retry_after_ms
             return False
         return True

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -177,6 +177,23 @@ class Postgres:
     database: str
     user: str
     password: str
+    data: Path
+
+    def pause(self) -> None:
+        """Have all its processes stand still (SIGSTOP): it takes connections and answers nothing."""
+        self._send(signal.SIGSTOP)
+
+    def cont(self) -> None:
+        """Have it go on after ``pause``."""
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: signal.Signals) -> None:
+        postmaster = int((self.data / "postmaster.pid").read_text().splitlines()[0])
+        os.kill(postmaster, number)
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        for child in map(int, children):
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -214,7 +231,7 @@ def postgres() -> Iterator[Postgres]:
         run(control, "-D", str(data), "-l", str(data / "log"), "-o", options, "-w", "start")
         try:
             run(str(programs / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", "xtdb", "xtdb")
-            yield Postgres("127.0.0.1", port, "xtdb", "xtdb", "")
+            yield Postgres("127.0.0.1", port, "xtdb", "xtdb", "", data)
         finally:
             run(control, "-D", str(data), "-m", "immediate", "-w", "stop")
 
