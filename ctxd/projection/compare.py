@@ -25,6 +25,7 @@ from ctxd.backends.xtdb.form import (
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.projection.cursor import Cursor
 from ctxd.projection.cursor import from_doc as to_cursor
+from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
 from ctxd.projection.rows import Rows
@@ -190,6 +191,9 @@ class _Comparing:
         for version in mine:
             self._embedded.add(version)
         theirs = await self._at_node(slots, id, mine)
+        if theirs != mine and set(theirs) < set(mine) and await self._is_purged(id):
+            # Another host purged it since: versions that are missing are meant to be.
+            theirs = mine
         for version in theirs:
             self._node_digest.add(version)
         if theirs == mine:
@@ -223,6 +227,10 @@ class _Comparing:
             found[version.valid_time] = version
         return [found[place] for place in sorted(found)]
 
+    async def _is_purged(self, entity: str) -> bool:
+        mark = purged_mark(entity)
+        return await self._node.entity(mark["xt/id"], valid_time=FIXED_VALID_TIME) == mark
+
     async def _strangers(self) -> None:
         """What the node has under our name, and the journal has not."""
         writer, after, counted = self._rows.writer, "", 0
@@ -253,7 +261,7 @@ class _Comparing:
             parts = {part for doc in docs.values() for part in _parts(doc)}
             docs |= await self._node.entities(parts, valid_time=FIXED_VALID_TIME)
             for ref in asked:
-                if not _matches(ref, docs):
+                if not _matches(ref, docs) and not await self._is_purged(content_id(ref)):
                     self._report.note("damage", f"the text {ref.hex()} at the node is missing, or another")
             self._report.texts += len(asked)
             self._tell("texts", self._report.texts)

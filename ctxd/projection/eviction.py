@@ -17,8 +17,8 @@ import msgspec
 from anyio.to_thread import run_sync
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_id, evictions_doc, parts_of
-from ctxd.backends.xtdb.operations import Evict, Op, Put
+from ctxd.backends.xtdb.form import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
+from ctxd.backends.xtdb.operations import Doc, Evict, Op, Put
 from ctxd.projection.batches import Piece, documents
 from ctxd.projection.cursor import Cursor, advance
 from ctxd.projection.fences import Fences
@@ -27,6 +27,11 @@ from ctxd.projection.rows import Rows
 
 VERSIONS_MAX: Final = 500
 """Versions of one transaction."""
+
+
+def purged_mark(entity: str) -> Doc:
+    """Return the document that says that a host's purge evicted ``entity``, also the versions that others wrote."""
+    return {"xt/id": f"{RESERVED}purged/{entity}", "type": "purged"}
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -47,8 +52,9 @@ async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fence
     tip = _moved(tip)
     # A name of this attempt alone: the one before it may have put again what is evicted now.
     put = f"{rows.writer}.{tip.run}.{tip.incarnation}"
-    gone = [Evict(id) for id in (*evicted, *(text for text in texts if text not in kept))]
-    yield Step([*gone, Put(evictions_doc(put), FIXED_VALID_TIME)], tip)
+    gone = (*evicted, *(text for text in texts if text not in kept))
+    marks = [Put(purged_mark(id), FIXED_VALID_TIME) for id in gone]
+    yield Step([*map(Evict, gone), *marks, Put(evictions_doc(put), FIXED_VALID_TIME)], tip)
     versions = await run_sync(rows.versions_of, piece.purged, piece.seq)
     if fences is not None:
         versions = list(fences.kept(tuple(versions)))
