@@ -68,6 +68,7 @@ from ctxd_protocol.methods.sessions import (
     SessionListResult,
     SessionOwnerResult,
     SessionParams,
+    SessionPauseParams,
     SessionResult,
     SessionResumeResult,
     SessionWriteParams,
@@ -270,14 +271,17 @@ class ClientMethods(ABC):
         """
         return await self.call(Call("session.owner", SessionParams(session=session), SessionOwnerResult))
 
-    async def session_pause(self, session: str, *, op_id: str | None = None) -> SessionResult:
+    async def session_pause(self, session: str, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
         """Set a session aside; nothing is lost.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_not_released).
 
         Example: ``(await client.session_pause("s1")).session.state``
         """
-        return await self.call(Call("session.pause", SessionWriteParams(session=session, op_id=op_id), SessionResult))
+        return await self.call(
+            Call("session.pause", SessionPauseParams(session=session, wait=wait, op_id=op_id), SessionResult)
+        )
 
     async def session_resume(self, session: str, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.
@@ -1000,14 +1004,15 @@ class SessionMethods:
         """
         return await self._calls.session_get(self.id)
 
-    async def pause(self, *, op_id: str | None = None) -> SessionResult:
+    async def pause(self, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
         """Set a session aside; nothing is lost.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_not_released).
 
         Example: ``(await s.pause()).session.state``
         """
-        return await self._calls.session_pause(self.id, op_id=op_id)
+        return await self._calls.session_pause(self.id, wait=wait, op_id=op_id)
 
     async def resume(self, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.

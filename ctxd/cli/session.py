@@ -83,7 +83,7 @@ def show(run: Invocation, session: str | None) -> None:
     """Show one session's settings and what is in its sets."""
     with run.client() as client:
         try:
-            found = client.session_get(session_id(client, session)).session
+            found = client.session_get(_here_or_elsewhere(client, session)).session
         except NotFound:
             if session is None or (owner := _owner(client, session)) is None:
                 raise
@@ -99,14 +99,15 @@ def _here_or_elsewhere(client: SyncClient, given: str | None) -> str:
     """As ``session_id``; a whole id that no session here has may be another host's."""
     try:
         return session_id(client, given)
-    except NotFound:
-        if given is None or _owner(client, given) is None:
+    except (NotFound, Stop) as missing:
+        symbol = missing.symbol if isinstance(missing, Stop) else missing.code
+        if symbol != "session_not_found" or given is None or _owner(client, given) is None:
             raise
         return given
 
 
 def _owner(client: SyncClient, session: str) -> SessionOwnerResult | None:
-    """Whose the session is; null where no other host is, or none has it, or the node does not tell."""
+    """Return the owner of the session; ``None`` without other hosts, for an unknown session, or without the node."""
     try:
         return client.session_owner(session)
     except CallFailed as error:
@@ -116,8 +117,8 @@ def _owner(client: SyncClient, session: str) -> SessionOwnerResult | None:
 
 
 def _whose(owner: SessionOwnerResult) -> str:
-    whose = f"that of this host, {owner.host}" if owner.here else f"that of host {owner.host}"
-    free = ", given up for any host to resume" if owner.released else ""
+    whose = f"owned by this host, {owner.host}" if owner.here else f"owned by host {owner.host}"
+    free = ", released: any host may resume it" if owner.released else ""
     kept = f"; what was written here too late is session {owner.branch}" if owner.branch else ""
     return whose + free + kept
 
@@ -170,11 +171,12 @@ def new(
 
 @session.command(cls=Command, examples="ctx session pause s1")
 @session_argument
+@click.option("--wait/--no-wait", default=True, help="Wait until another host may resume it [default: wait].")
 @common
-def pause(run: Invocation, session: str | None) -> None:
+def pause(run: Invocation, session: str | None, wait: bool) -> None:
     """Set a session aside; nothing is lost."""
     with run.client() as client:
-        done = client.session_pause(session_id(client, session))
+        done = client.session_pause(session_id(client, session), wait=wait)
     _changed(run, done, f"{done.session.session} is {done.session.state}")
 
 

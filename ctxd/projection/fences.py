@@ -76,6 +76,10 @@ class Fences:
         """The last fence of ``session`` and its row; null if it has none."""
         return max(self._by_session.get(session, ()), key=lambda each: each[1], default=None)
 
+    def count(self, session: str) -> int:
+        """Return how many fences ``session`` has."""
+        return len(self._by_session.get(session, ()))
+
     @property
     def sessions(self) -> tuple[str, ...]:
         """The sessions that have one."""

@@ -161,7 +161,8 @@ class Ownership:
             return
         found = await node.entities(map(owners.owner_id, sessions), valid_time=FIXED_VALID_TIME)
         for session in sessions:
-            self._known[session] = owners.from_doc(found.get(owners.owner_id(session)))
+            # A step that was learned of meanwhile is newer than this answer.
+            self._known.setdefault(session, owners.from_doc(found.get(owners.owner_id(session))))
 
     async def _resting(self, pieces: Sequence[Piece], sessions: Sequence[str]) -> dict[str, bool]:
         """Of the sessions that ``pieces`` have a whole head of, whether there is nothing more to write to them."""

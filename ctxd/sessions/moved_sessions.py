@@ -29,7 +29,7 @@ def owned_elsewhere(session: str, host: str, *, hint: str = "", retry_after_ms: 
     """The error of a call for ``session``, which is that of ``host``."""
     return CtxdError(
         "session_owned_elsewhere",
-        f"session {session} is that of host {host}",
+        f"session {session} is owned by host {host}",
         hint=hint or f"Pause it on {host}, or wait until that has been silent for its lease.",
         retry_after_ms=retry_after_ms,
         outcome="not_applied",

@@ -237,7 +237,7 @@ class Operations:
         return self._set(tx, **given)
 
     @admitted("session.pause", _view_again, paused=True)
-    async def pause(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
+    async def pause(self, tx: Transaction, _: session_methods.SessionPauseParams) -> Accepted:
         """Pause the session: it takes no writes until it is resumed."""
         return self._set(tx, state="paused")
 

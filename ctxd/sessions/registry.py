@@ -38,9 +38,15 @@ NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=
 """The current context when no session is meant."""
 
 
-def no_session(session: str) -> CtxdError:
-    """The error of a call for ``session``, which is not there."""
-    return CtxdError("session_not_found", f"there is no session {session}", hint="session.list names them.")
+def no_session(session: str, *, shared: bool = False) -> CtxdError:
+    """Return the error of a call for ``session``, which is not there. ``shared``: another host may have it."""
+    hint = "session.list names them."
+    if shared:
+        hint = (
+            "If another host has it, session.resume takes it over here: `ctx session ls --elsewhere` lists such "
+            "sessions with their hosts."
+        )
+    return CtxdError("session_not_found", f"there is no session {session}", hint=hint)
 
 
 def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | None = None) -> SessionSummary:
@@ -212,6 +218,8 @@ class Sessions:
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._loading: dict[str, SessionLock] = {}
         self.moved_sessions: dict[str, MovedSession] = {}
+        self.shared = False
+        """Whether other hosts have sessions in the same log."""
         self._creating = SessionLock()
         self._ordinal = 0
         self._folding = anyio.CapacityLimiter(1)
@@ -291,7 +299,7 @@ class Sessions:
             valid_time=valid_time,
         )
         if found is None:
-            raise no_session(session)
+            raise no_session(session, shared=self.shared)
         return found
 
     async def create(

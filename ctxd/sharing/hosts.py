@@ -25,12 +25,17 @@ from ctxd.sharing.heartbeat import Tell
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog, shared_log
-from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.sessions import SessionSummary
 
-STEPS_MAX: Final = 5
-"""Attempts to claim a session of which another host changed the owner meanwhile."""
+ACQUIRE_S: Final = 60.0
+"""Seconds that a session may take to become this host's, with its import."""
+
+RELEASE_S: Final = 20.0
+"""Seconds that a pause waits for the node: less than a client's deadline."""
+
+_LOOK_S: Final = 0.05
+"""Seconds between two looks at an owner that changes."""
 
 UNKNOWN_S: Final = 1.0
 """Seconds that making a session waits for the node to say that no other host has one of this id."""
@@ -56,6 +61,8 @@ class Hosts:
         self._projected = projected
         self._tell = tell
         self._acquiring: dict[str, SessionLock] = {}
+        self._imported: dict[str, int] = {}
+        """The token under which each session was imported in this run of the daemon."""
 
     @property
     def _writer(self) -> str:
@@ -63,6 +70,7 @@ class Hosts:
 
     async def start(self) -> None:
         """Know what was fenced, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
+        self._sessions.shared = True
         self._ownership.open(await self._store.scan(fences.PREFIX), self._loss.settle)
         for session in self._ownership.fences.sessions:
             await self._loss.bar_again(session)
@@ -78,93 +86,99 @@ class Hosts:
 
     @asynccontextmanager
     async def acquire(self, session: str, principal: str) -> AsyncIterator[None]:
-        """Have ``session`` here, whole and this host's, inside: it is about to be resumed.
+        """Context manager: acquire ownership of ``session`` and have it whole in this journal, to resume it inside.
 
         Raises: CtxdError session_not_found, session_owned_elsewhere, store_unavailable, session_closed, corrupt and
-        those of the store. Cancel: safe; what is taken in by then is taken in again by the next attempt.
+        those of the store. Cancel: safe; the next attempt goes on where this one broke off.
         """
         lock = self._acquiring.setdefault(session, SessionLock())
         try:
             async with lock:
                 with self._ownership.holding(session):
-                    if not self._is_active(session):
-                        await self._acquire(session, principal)
+                    await self._acquire(session, principal)
                     yield
         finally:
             if lock.free:
                 self._acquiring.pop(session, None)
 
-    def _is_active(self, session: str) -> bool:
-        """Whether ``session`` is here and was not given up."""
-        state = self._sessions.catalog.state(session)
-        return state == "active" and session not in self._sessions.moved_sessions
-
     def _is_whole(self, session: str) -> bool:
-        """Whether all of ``session`` is here, as it was when it was here last."""
+        """True if all of ``session`` is here, as it was when it was here last."""
         return session in self._sessions.catalog and session not in self._sessions.moved_sessions
 
     async def _acquire(self, session: str, principal: str) -> None:
-        for attempt in range(STEPS_MAX):
-            try:
-                owner = await self._take(session, level=attempt > 0)
-            except CtxdError as error:
-                if error.code == "store_unavailable" and self._is_unprojected(session):
-                    return
+        try:
+            with anyio.fail_after(ACQUIRE_S):
+                # The owner at the node says that the session is ours, or what it is before the next step.
+                while (owner := await self._take(session)) is None:
+                    await self._clock.sleep(_LOOK_S)
+                if owner.source is not None and self._imported.get(session) != owner.token:
+                    await self._take_in(session, owner, principal)
+        except TimeoutError:
+            hint = "It changes hands; try again."
+            raise owned_elsewhere(session, "another", retry_after_ms=1_000, hint=hint) from None
+        except CtxdError as error:
+            if error.code != "store_unavailable" or not self._is_unprojected(session):
                 raise
-            if owner is not None:
-                if owner.source is not None:
-                    await self._take_in(session, owner.source, principal)
-                return
-        raise owned_elsewhere(session, "another", retry_after_ms=1_000, hint="It changes hands; try again.")
 
     def _is_unprojected(self, session: str) -> bool:
-        """Whether the pause of ``session`` surely has not got to the node: then nobody can have claimed it."""
+        """True if ``session`` is here and this host has not given it up: without its node it goes on."""
         owner = self._ownership.believed(session)
-        return owner is not None and self._is_whole(session) and owners.standing(owner, self._writer) == "mine"
+        if not self._is_whole(session):
+            return False
+        if owner is None:
+            return self._sessions.catalog.state(session) == "active"
+        return owners.standing(owner, self._writer) == "mine"
 
-    async def _take(self, session: str, *, level: bool) -> Owner | None:
-        """One attempt to make ``session`` this host's. ``level``: the node is first waited for, to have all that the
-        others did. Returns: the owner then; null if it changed meanwhile, or may have.
+    async def _take(self, session: str) -> Owner | None:
+        """Make ``session`` this host's by one step from what the log says now. Returns: the owner then; ``None`` if it
+        changed meanwhile, or may have.
 
         Raises: CtxdError session_not_found, session_owned_elsewhere, session_closed, store_unavailable.
         """
-        owner = await (self._log.newest_owner(session) if level else self._log.owner(session))
+        # A node that is away is noticed sooner than one that is behind.
+        await self._log.owner(session)
+        owner = await self._log.newest_owner(session)
         if owner is None:
             if self._is_whole(session):
                 return owners.first(self._writer)
-            if not level:
-                return None
             raise no_session(session)
         match owners.standing(owner, self._writer):
-            case "mine" if owner.source is not None or self._is_whole(session):
+            case "mine" if owner.source is not None:
+                return await self._resume_import(session, owner)
+            case "mine" if self._is_whole(session):
                 believed = self._ownership.believed(session)
                 # A batch that gives it up may be under way: wait for its outcome by looking again.
                 if believed is not None and believed.token == owner.token and believed.released:
-                    await self._clock.sleep(0.05)
                     return None
                 return owner
             case "resting" if self._is_whole(session):
                 after = owners.resumed(owner)
             case _:
-                claim = await self._claim(session, owner, certain=level)
-                if claim is None:
-                    return None
-                after = claim
+                after = await self._claim(session, owner)
         if not await self._log.step(session, owner, after):
             return None
         self._ownership.learn(session, after)
         self._tell("sharing.claimed", {"session": session, "token": after.token, "from": owner.writer})
         return after
 
-    async def _claim(self, session: str, owner: Owner, *, certain: bool) -> Owner | None:
-        """``owner`` once this host has claimed ``session``; null if it may not, but whose it is is not ``certain``.
+    async def _resume_import(self, session: str, owner: Owner) -> Owner | None:
+        """Return ``owner`` if ``session``, which it claimed, has to be imported or was; ``None`` to look again."""
+        if self._imported.get(session) == owner.token or not await self._loss.is_behind(session):
+            return owner
+        # The import may be complete here and on its way to the node, with writes of later: they are not to be undone.
+        await self._loss.told_apart(session)
+        return None
+
+    async def _claim(self, session: str, owner: Owner) -> Owner:
+        """Return ``owner`` once this host has claimed ``session``, of which nothing written here is then unsettled.
 
         Raises: CtxdError session_owned_elsewhere, session_closed, store_unavailable.
         """
+        if owner.writer != self._writer:
+            await self._log.meet(owner.writer)
+            self._loss.bar(session, self._log.host(owner.writer))
         left_s = await self._left_s(owner)
         if not owners.may_claim(owner, self._writer, expired=left_s <= 0):
-            if not certain:
-                return None
             wait = max(1, int(left_s * 1000))
             raise owned_elsewhere(session, self._log.host(owner.writer), retry_after_ms=wait)
         await self._loss.told_apart(session)
@@ -183,8 +197,9 @@ class Hosts:
         if stored is not None and read_head(stored).settings.state == "closed":
             raise CtxdError("session_closed", f"session {session} is closed", outcome="not_applied")
 
-    async def _take_in(self, session: str, source: str, principal: str) -> None:
-        """Write ``session`` here as it is at the node. Raises: CtxdError."""
+    async def _take_in(self, session: str, owner: Owner, principal: str) -> None:
+        """Import ``session``, which ``owner`` claimed, from the node. Raises: CtxdError."""
+        source = owner.whole
         began = self._clock.monotonic()
         origin: SessionSource = await self._log.origin(session, source)
         past = await read_history(origin, session)
@@ -201,12 +216,40 @@ class Hosts:
         read_ms = int((self._clock.monotonic() - began) * 1000)
         self._sessions.unload(session)
         pending = await import_session(self._store, origin, past, here, kind="session.adopt", principal=principal)
-        await pending.wait()
+        receipt = await pending.wait()
+        self._imported[session] = owner.token
+        self._loss.note_import(session, receipt.seq)
         self._sessions.unload(session)
         self._sessions.moved_sessions.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
         figures = {"segments": len(past.segments), "objects": len(past.objects), "read_ms": read_ms, "took_ms": took_ms}
         self._tell("sharing.taken_in", {"session": session, "from": self._log.host(source), **figures})
+
+    async def release(self, session: str) -> None:
+        """Return once other hosts may take up ``session``, which was paused here: all of it is at the node, and this
+        host has given it up. A session that is active again is not waited for.
+
+        Raises: CtxdError session_not_released if that takes long; it is paused all the same. Cancel: safe.
+        """
+        with anyio.move_on_after(RELEASE_S):
+            while not await self._is_released(session):
+                await self._clock.sleep(_LOOK_S)
+            return
+        rows = max(0, await self._loss.newest_row(session) - self._projected())
+        raise CtxdError(
+            "session_not_released",
+            f"session {session} is paused, but not released after {RELEASE_S:g} s: {rows:,} rows are not at the node",
+            hint="It is released once the node has them. Pause it again to wait on, or with wait=false.",
+            outcome="applied",
+        )
+
+    async def _is_released(self, session: str) -> bool:
+        if self._sessions.catalog.state(session) == "active" or session in self._sessions.moved_sessions:
+            return True
+        owner = self._ownership.believed(session)
+        if owner is None or await self._loss.is_behind(session):
+            return False
+        return owner.released or owners.standing(owner, self._writer) == "elsewhere"
 
     async def require_unknown(self, session: str) -> None:
         """Raises: CtxdError session_exists if another host is known to have ``session``. A node that does not answer
@@ -245,11 +288,11 @@ class Hosts:
             if session not in self._sessions.moved_sessions and not self._ownership.is_held(session)
         }
         unsure = [session for session in states if self._is_untidy(session, states[session])]
+        found = await self._log.owners(unsure) if unsure else {}
         for session in unsure:
-            head = (await self._store.heads((session_object_id(session),)))[session_object_id(session)]
-            if head is None or head.tx > self._projected():
+            if await self._loss.is_behind(session) or self._ownership.is_held(session):
                 continue
-            owner = await self._log.owner(session)
+            owner = found.get(session)
             if owner is not None and owners.standing(owner, self._writer) != "mine":
                 self._ownership.learn(session, owner)
                 continue

@@ -9,19 +9,22 @@ from contextlib import suppress
 from typing import Final
 
 import anyio
+import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.objects.identity import assemblies_prefix
+from ctxd.objects.document import Stored
+from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.projection import fences
 from ctxd.projection.fences import Fence
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership_guard import Lost, Ownership
-from ctxd.sessions.moved_sessions import MovedSession, owned_elsewhere
+from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import SessionSettings, read_head
 from ctxd.sharing.heartbeat import Tell
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
-from ctxd.sharing.shared_log import SharedLog
+from ctxd.sharing.shared_log import SharedLog, unavailable
 from ctxd.store.writes import Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 
@@ -51,6 +54,7 @@ class OwnershipLoss:
         self._clock = clock
         self._projected = projected
         self._tell = tell
+        self._imported: dict[str, int] = {}
 
     async def bar_again(self, session: str) -> None:
         """Refuse writes to ``session`` if its last fence was not followed by its return."""
@@ -60,22 +64,40 @@ class OwnershipLoss:
             self._sessions.moved_sessions[session] = MovedSession(newest[0].host, newest[0].branch)
 
     async def told_apart(self, session: str) -> None:
-        """Return once nothing of ``session`` was written here that another host, which claimed it, may not have had.
+        """Return once every row of ``session`` written here is at the node, or fenced.
 
-        Raises: CtxdError session_owned_elsewhere if that takes long: the node does not keep up. Cancel: safe.
+        Raises: CtxdError store_unavailable if that takes long: the node does not keep up. Cancel: safe.
         """
         with anyio.move_on_after(TOLD_APART_S):
-            while (newest := await self._newest(session)) > self._projected() and newest > self._fenced(session):
+            while await self.is_behind(session):
                 await self._clock.sleep(_LOOK_S)
             return
-        hint = "What was written to it here is still on its way to the node; try again."
-        raise owned_elsewhere(session, "another", retry_after_ms=1_000, hint=hint)
+        why = f"rows of session {session} that were written here are still on their way to it"
+        raise unavailable(f"what became of session {session}", why)
 
-    async def _newest(self, session: str) -> int:
-        """The newest journal row with anything of ``session``."""
+    async def is_behind(self, session: str) -> bool:
+        """True if a row of ``session`` written here is neither at the node nor fenced."""
+        newest = await self.newest_row(session)
+        return newest > self._projected() and newest > self._fenced(session)
+
+    async def newest_row(self, session: str) -> int:
+        """Return the newest journal row with anything of ``session``; 0 if there is none."""
         found = (await self._store.heads((str(session_object_id(session)), str(system_prompt_id(session))))).values()
-        assemblies = await self._store.scan_newest(assemblies_prefix(session), before_id=None, limit=1)
-        return max((stored.tx for stored in (*found, *assemblies) if stored is not None), default=0)
+        newest = [stored.tx for stored in found if stored is not None]
+        for prefix in (segments_prefix(session), assemblies_prefix(session)):
+            newest += [stored.tx for stored in await self._store.scan_newest(prefix, before_id=None, limit=1)]
+        return max(newest, default=0)
+
+    def bar(self, session: str, host: str) -> None:
+        """Refuse writes to ``session``, which ``host`` owns, from now on. Rows that were written too late are fenced
+        when the projection comes to them."""
+        if session in self._sessions.catalog and session not in self._sessions.moved_sessions:
+            self._sessions.moved_sessions[session] = MovedSession(host, None)
+            self._sessions.unload(session)
+
+    def note_import(self, session: str, seq: int) -> None:
+        """Take note that ``session`` was imported up to row ``seq``: rows up to there are copies."""
+        self._imported[session] = seq
 
     def _fenced(self, session: str) -> int:
         """The journal row of the last fence of ``session``; 0 if there is none."""
@@ -96,29 +118,54 @@ class OwnershipLoss:
         with suppress(CtxdError):
             await self._log.meet(owner.writer)
         host = self._log.host(owner.writer)
-        branch = self._branch_id(session, owner) if session in self._sessions.catalog else None
+        branch = self._branch_id(session)
         self._sessions.moved_sessions[session] = MovedSession(host, branch)
         self._sessions.unload(session)
         await self._store.settled()
-        if branch is not None:
-            await self._keep_branch(session, branch)
-        fence = Fence(session=session, first=first, branch=branch, host=host, token=owner.token)
+        kept = branch if await self._keep_branch(session, branch, first) else None
+        self._sessions.moved_sessions[session] = MovedSession(host, kept)
+        fence = Fence(session=session, first=first, branch=kept, host=host, token=owner.token)
         receipt = await self._store.submit(
             Write(kind="session.fence", principal="daemon", puts=(fences.document_of(fence),))
         ).wait()
         self._ownership.fences.add(fence, receipt.seq)
-        self._tell("sharing.lost", {"session": session, "to": host, "branch": branch})
+        self._tell("sharing.lost", {"session": session, "to": host, "branch": kept})
 
-    async def _keep_branch(self, session: str, branch: str) -> None:
+    async def _keep_branch(self, session: str, branch: str, first: int) -> bool:
+        """Copy ``session`` to ``branch`` if it was written to here from row ``first`` on. Returns: whether there is a
+        branch."""
         if branch in self._sessions.catalog:
-            return
-        origin = LocalSession(self._store)
-        past = await read_history(origin, session)
-        if past is None:
-            return
-        here = await read_destination(self._store, past, branch, ordinal=self._sessions.next_ordinal())
-        pending = await import_session(self._store, origin, past, here, kind="session.branch", principal="daemon")
+            return True
+        if session not in self._sessions.catalog or not await self._has_writes(session, first):
+            return False
+        source = LocalSession(self._store)
+        history = await read_history(source, session)
+        if history is None:
+            return False
+        destination = await read_destination(self._store, history, branch, ordinal=self._sessions.next_ordinal())
+        pending = await import_session(
+            self._store, source, history, destination, kind="session.branch", principal="daemon"
+        )
         await pending.wait()
+        return True
 
-    def _branch_id(self, session: str, owner: Owner) -> str:
-        return f"{session[:_SESSION_CHARS]}@{self._store.writer[:8]}.{owner.token}"
+    async def _has_writes(self, session: str, first: int) -> bool:
+        """True if rows from ``first`` on say anything of ``session`` that is not a copy, or only its state."""
+        first = max(first, self._imported.get(session, 0) + 1)
+        prompt, head = str(system_prompt_id(session)), str(session_object_id(session))
+        newest = list((await self._store.heads((prompt,))).values())
+        for prefix in (segments_prefix(session), assemblies_prefix(session)):
+            newest += await self._store.scan_newest(prefix, before_id=None, limit=1)
+        if any(stored is not None and stored.tx >= first for stored in newest):
+            return True
+        now, before = (await self._store.heads((head,)))[head], await self._store.get(head, tx=first - 1)
+        return now is not None and now.tx >= first and (before is None or _lasting(now) != _lasting(before))
+
+    def _branch_id(self, session: str) -> str:
+        """Return the same id for a branch that is begun again after a break, and another after each fence."""
+        return f"{session[:_SESSION_CHARS]}@{self._store.writer[:8]}.{self._ownership.fences.count(session) + 1}"
+
+
+def _lasting(head: Stored) -> SessionSettings:
+    """Return the settings of ``head`` without what a pause or a resume changes."""
+    return msgspec.structs.replace(read_head(head).settings, state="active", ordinal=0)

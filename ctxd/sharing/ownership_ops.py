@@ -1,6 +1,6 @@
 """Owners and leases at a node: read, and moved on one matched step at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ctxd.backends.xtdb.client import XtdbClient
@@ -48,9 +48,12 @@ async def basis_of(client: XtdbClient, session: str) -> int:
     return basis
 
 
-async def every_owner(client: XtdbClient) -> dict[str, Owner]:
-    """The owner of each session that has one. Raises: XtdbFailure, ValueError."""
-    ids = await client.ids(owners.PREFIX, valid_time=FIXED_VALID_TIME)
+async def owners_of(client: XtdbClient, sessions: Iterable[str] | None) -> dict[str, Owner]:
+    """Return the owner of each of ``sessions`` that has one; ``None``: of all. Raises: XtdbFailure, ValueError."""
+    if sessions is None:
+        ids = await client.ids(owners.PREFIX, valid_time=FIXED_VALID_TIME)
+    else:
+        ids = [owners.owner_id(session) for session in sessions]
     docs = await client.entities(ids, valid_time=FIXED_VALID_TIME)
     found = {id.removeprefix(owners.PREFIX): owners.from_doc(doc) for id, doc in docs.items()}
     return {session: owner for session, owner in sorted(found.items()) if owner is not None}

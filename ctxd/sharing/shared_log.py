@@ -86,10 +86,10 @@ class SharedLog:
             await self._client.sync(LEVEL_S)
             return await ownership_ops.owner_of(self._client, session)
 
-    async def owners(self) -> dict[str, Owner]:
-        """The owner of each session that has one, by id of session."""
+    async def owners(self, sessions: Iterable[str] | None = None) -> dict[str, Owner]:
+        """Return the owner of each of ``sessions`` that has one, by session; ``None``: of all sessions."""
         with _asking("whose the sessions are"):
-            return await ownership_ops.every_owner(self._client)
+            return await ownership_ops.owners_of(self._client, sessions)
 
     async def step(self, session: str, before: Owner | None, after: Owner) -> bool:
         """See ``ownership_ops.take_step``."""

@@ -68,6 +68,7 @@ from ctxd_protocol.methods.sessions import (
     SessionListResult,
     SessionOwnerResult,
     SessionParams,
+    SessionPauseParams,
     SessionResult,
     SessionResumeResult,
     SessionWriteParams,
@@ -270,14 +271,17 @@ class SyncClientMethods(ABC):
         """
         return self.call(Call("session.owner", SessionParams(session=session), SessionOwnerResult))
 
-    def session_pause(self, session: str, *, op_id: str | None = None) -> SessionResult:
+    def session_pause(self, session: str, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
         """Set a session aside; nothing is lost.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_not_released).
 
         Example: ``client.session_pause("s1").session.state``
         """
-        return self.call(Call("session.pause", SessionWriteParams(session=session, op_id=op_id), SessionResult))
+        return self.call(
+            Call("session.pause", SessionPauseParams(session=session, wait=wait, op_id=op_id), SessionResult)
+        )
 
     def session_resume(self, session: str, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.
@@ -994,14 +998,15 @@ class SyncSessionMethods:
         """
         return self._calls.session_get(self.id)
 
-    def pause(self, *, op_id: str | None = None) -> SessionResult:
+    def pause(self, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
         """Set a session aside; nothing is lost.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_not_released).
 
         Example: ``s.pause().session.state``
         """
-        return self._calls.session_pause(self.id, op_id=op_id)
+        return self._calls.session_pause(self.id, wait=wait, op_id=op_id)
 
     def resume(self, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.

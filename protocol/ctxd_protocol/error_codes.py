@@ -38,6 +38,7 @@ ErrorCode = Literal[
     "content_unavailable",
     "purged",
     "source_unreachable",
+    "session_not_released",
     "session_owned_elsewhere",
     "too_large",
     "unsupported",

@@ -84,6 +84,9 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
     "content_unavailable": ErrorKind(-32007, "invalid_state", "The object has no text to show."),
     "purged": ErrorKind(-32007, "invalid_state", "The content was erased by object.purge."),
     "source_unreachable": ErrorKind(-32007, "unavailable", "The file cannot be read now.", retryable=True),
+    "session_not_released": ErrorKind(
+        -32007, "invalid_state", "The session is paused, but not all of it is in the log."
+    ),
     "session_owned_elsewhere": ErrorKind(-32007, "invalid_state", "Another host owns the session."),
     "too_large": ErrorKind(-32008, "too_large", "A value exceeds a limit."),
     "unsupported": ErrorKind(-32009, "invalid_call", "The daemon, its backend or its version does not support this."),

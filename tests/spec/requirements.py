@@ -241,9 +241,10 @@ HST-4 | What a host writes to a session that it lost does not reach it, and is k
 HST-5 | Clocks of hosts that are minutes apart change nothing that is read, shown or owned. | ctxd
 HST-6 | Equal ids of tool calls, and of sessions, of two hosts are told apart, and a text shows what it showed before. | ctxd
 HST-7 | Equal text is kept once for all hosts. | ctxd
-HST-8 | With the node down a resume of what was given up is refused as `store_unavailable`, to be tried again, and everything else goes on. | ctxd
+HST-8 | A pause returns once all of the session is in the log and another host may resume it, or fails as `session_not_released` and says how many rows are missing; `wait` false returns once it is durable here. With the node down a resume of what was given up is refused as `store_unavailable`, to be tried again, and everything else goes on. | ctxd
 HST-9 | What a host purged keeps no session from going on elsewhere, claimed before or after, its own or another's with the same text: there it is purged too, and the rest is whole. | ctxd
 HST-10 | What was said in a chat is purged where its session is: on another host the call is refused with `session_owned_elsewhere`, and a purge that a takeover overtakes erases nothing of the session there. | ctxd
+HST-11 | An import or a branch writes rows in proportion to what the journal lacks of the session, also when it is begun again, and nothing is copied once the hosts are level. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

@@ -15,7 +15,7 @@ from ctxd.backends.xtdb.form import content_id
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient
 from tests.xtdb.hosts import LEASE_S, TEN_MINUTES_MS, Host, Pair, hosts, lived, set_aside, shown, taken_over, until
-from tests.xtdb.running import Node
+from tests.xtdb.running import Node, Postgres
 
 
 def copies(node: Node, text: str) -> int:
@@ -91,7 +91,7 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
         lived(a.client, "alive", tmp_path / "tree")
         a.level()
         until(lambda: b.client.session_list(elsewhere=True, text="alive").sessions)
-        with pytest.raises(CallFailed, match="session alive is that of host alpha") as caught:
+        with pytest.raises(CallFailed, match="session alive is owned by host alpha") as caught:
             b.client.session_resume("alive")
         assert caught.value.code == "session_owned_elsewhere"
         assert 0 < (caught.value.retry_after_ms or 0) <= LEASE_S * 1000
@@ -102,6 +102,8 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
         assert (owner.host, owner.here, owner.released) == ("alpha", False, False)
         assert a.client.session_owner("alive").here
         assert code_of(lambda: b.client.session_resume("nowhere")) == "session_not_found"
+        with pytest.raises(CallFailed, match="session_not_found.*--elsewhere"):
+            b.client.session("alive").user("not here")
         listed, shown_here, shown_there = (
             ctx(host, *words)
             for host, words in (
@@ -111,11 +113,11 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
             )
         )
         assert "alive" in listed and "alpha" in listed
-        assert "that of this host, alpha" in shown_here
-        assert "session alive is that of host alpha" in shown_there
+        assert "owned by this host, alpha" in shown_here
+        assert "session alive is owned by host alpha" in shown_there
         set_aside(a, "alive")
         ctx(b, "session", "resume", "alive")
-        assert "that of this host, beta" in ctx(b, "session", "show", "alive")
+        assert "owned by this host, beta" in ctx(b, "session", "show", "alive")
 
 
 @pytest.mark.requirement("HST-3")
@@ -191,7 +193,7 @@ def test_what_was_written_late_is_kept_also_if_the_session_comes_back_before_its
         nodes[0].pause()
         try:
             late = a.client.session("back").record("late", "bash", "late").object
-            a.client.session_pause("back")
+            a.client.session_pause("back", wait=False)
             taken_over(b, "back")
             b.client.session("back").user("said on beta")
             set_aside(b, "back")
@@ -214,6 +216,97 @@ def test_what_was_written_late_is_kept_also_if_the_session_comes_back_before_its
         for host in (a, b):
             host.level()
             host.agrees()
+
+
+@pytest.mark.requirement("HST-4")
+def test_a_resume_does_not_undo_writes_that_the_log_does_not_have_yet(
+    pair: Pair, log: Postgres, tmp_path: Path
+) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(b.client, "newer", tmp_path / "tree", turns=1)
+        set_aside(b, "newer")
+        a.client.session_resume("newer")
+        # The node answers from its index, which does not have the import.
+        log.pause()
+        try:
+            written = [a.client.session("newer").record(f"new-{n}", "bash", f"new {n}").object for n in range(3)]
+            a.client.session("newer").user("said before the pause")
+            a.client.session_pause("newer", wait=False)
+            a.client.session_resume("newer")
+            assert set(written) <= set(a.client.session_get("newer").session.session_index)
+        finally:
+            log.cont()
+        a.client.session("newer").user("said after it")
+        a.level()
+        set_aside(a, "newer")
+        b.client.session_resume("newer")
+        same(a.client, b.client, "newer")
+        assert set(written) <= set(b.client.session_get("newer").session.session_index)
+        assert [row.session for row in a.client.session_list().sessions] == ["newer"]
+
+
+@pytest.mark.requirement("HST-4")
+def test_tool_calls_alone_are_kept_when_their_session_was_lost_and_is_back(
+    pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "calls", tmp_path / "tree", turns=1)
+        a.level()
+        nodes[0].pause()
+        try:
+            late = [a.client.session("calls").record(f"late-{n}", "bash", f"late {n}").object for n in range(7)]
+            taken_over(b, "calls")
+            b.client.session("calls").user("said on beta")
+            set_aside(b, "calls")
+        finally:
+            nodes[0].cont()
+        taken_over(a, "calls")
+        same(a.client, b.client, "calls")
+        (branch,) = {row.session for row in a.client.session_list().sessions} - {"calls"}
+        assert set(late) <= set(a.client.session_get(branch).session.session_index)
+        for host in (a, b):
+            host.level()
+            host.agrees()
+
+
+@pytest.mark.requirement("HST-2")
+def test_a_host_that_was_away_asks_the_log_before_it_resumes(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "away", tmp_path / "tree", turns=1)
+        a.level()
+        a.send(signal.SIGSTOP)
+        taken_over(b, "away")
+        b.client.session("away").user("said on beta")
+        a.send(signal.SIGCONT)
+        with pytest.raises(CallFailed) as caught:
+            a.client.session_resume("away")
+        assert caught.value.code == "session_owned_elsewhere"
+        assert code_of(lambda: a.client.session("away").user("late")) == "session_owned_elsewhere"
+        set_aside(b, "away")
+        a.client.session_resume("away")
+        same(a.client, b.client, "away")
+
+
+@pytest.mark.requirement("HST-8")
+def test_a_pause_that_cannot_be_completed_says_what_is_missing(pair: Pair, nodes: tuple[Node, Node]) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        a.client.session_create("agent", session="waits-for-node")
+        a.level()
+        nodes[0].pause()
+        try:
+            a.client.session("waits-for-node").user("not at the node")
+            with pytest.raises(CallFailed, match="is paused, but not released after 20 s: . rows") as caught:
+                a.client.session_pause("waits-for-node")
+            assert (caught.value.code, caught.value.outcome) == ("session_not_released", "applied")
+            assert a.client.session_get("waits-for-node").session.state == "paused"
+        finally:
+            nodes[0].cont()
+        a.client.session_pause("waits-for-node")
+        b.client.session_resume("waits-for-node")
 
 
 @pytest.mark.requirement("HST-6")
@@ -351,6 +444,8 @@ def test_a_text_that_another_host_purged_does_not_keep_a_session_where_it_is(pai
         a.client.object_purge("told-alpha")
         a.level()
         set_aside(b, "said-beta")
+        b.level()
+        b.agrees()
         a.client.session_resume("said-beta")
         assert a.client.object_get("told-beta", session="said-beta").object.payload.get("purged") is True
         assert a.client.object_get("said-beta-0-0", session="said-beta").object.payload["content"] == "said-beta 0 0"
@@ -362,7 +457,7 @@ def test_sessions_of_before_there_were_several_hosts_can_be_taken_over(pair: Pai
     a.shared = False
     with hosts(a, b):
         lived(a.client, "old", tmp_path / "tree")
-        a.client.session_pause("old")
+        a.client.session_pause("old")  # Alone it has nobody to wait for.
         a.level()
         assert code_of(lambda: a.client.session_owner("old")) == "unsupported"
         assert code_of(lambda: b.client.session_resume("old")) == "session_not_found"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ctxd.errors import CtxdError
 from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.rpc.identity import Caller
-from ctxd.sessions.session import WriteRequest
+from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.sessions import SessionSummary
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ctxd.sharing.hosts import Hosts
 
 _RESUME: Final = "session.resume"
+_PAUSE: Final = "session.pause"
 _CREATE: Final = "session.create"
 _LIST: Final = "session.list"
 
@@ -26,7 +27,9 @@ def handlers(family: Mapping[str, Handler], hosts: "Hosts | None") -> dict[str, 
     """``family``, the methods of sessions on this host, with the other hosts in sight; ``hosts`` null: none are."""
     shared = _SharedCalls(family, hosts)
     table: dict[str, Handler] = {**family, "session.owner": shared.owner, _LIST: shared.list}
-    return table if hosts is None else table | {_RESUME: shared.resume, _CREATE: shared.create}
+    if hosts is None:
+        return table
+    return table | {_RESUME: shared.resume, _PAUSE: shared.pause, _CREATE: shared.create}
 
 
 class _SharedCalls:
@@ -47,6 +50,14 @@ class _SharedCalls:
     async def resume(self, caller: Caller, params: wire.SessionWriteParams, call: WriteRequest) -> Answer:
         async with self._others.acquire(params.session, caller.principal):
             return await self._family[_RESUME](caller, params, call)
+
+    async def pause(self, caller: Caller, params: wire.SessionPauseParams, call: WriteRequest) -> Answer:
+        answer = await self._family[_PAUSE](caller, params, call)
+        if params.wait:
+            if isinstance(answer, Accepted) and answer.pending is not None:
+                await answer.pending.wait()
+            await self._others.release(params.session)
+        return answer
 
     async def create(self, caller: Caller, params: wire.SessionCreateParams, call: WriteRequest) -> Answer:
         if params.session is not None:

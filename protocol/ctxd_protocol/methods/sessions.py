@@ -42,6 +42,15 @@ class SessionWriteParams(Params, frozen=True, kw_only=True):
     op_id: OpIdText | None = None
 
 
+class SessionPauseParams(Params, frozen=True, kw_only=True):
+    """A session to set aside. With several hosts on one log, ``wait`` makes the call return once all of the session is
+    in the log and another host may resume it; otherwise it returns once the pause is durable here."""
+
+    session: SessionIdText
+    wait: bool = True
+    op_id: OpIdText | None = None
+
+
 class SessionCreateParams(Params, frozen=True, kw_only=True):
     """Settings of a new session.
 
@@ -308,13 +317,13 @@ ROWS: Final = (
     ),
     Method(
         name="session.pause",
-        params=SessionWriteParams,
+        params=SessionPauseParams,
         result=SessionResult,
         access="host",
         writes=True,
         handle="pause",
         summary="Set a session aside; nothing is lost.",
-        errors=(*SESSION_ERRORS, "session_closed"),
+        errors=(*SESSION_ERRORS, "session_closed", "session_not_released"),
         example={"session": "s1"},
         shows=".session.state",
     ),
