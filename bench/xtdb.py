@@ -34,7 +34,7 @@ from bench.figures import Figure
 from bench.running import Caller, folder, quick, serving
 from bench.xtdb_node import Bare, node
 from ctxd import dbfile
-from ctxd.backends.xtdb import form
+from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.operations import Op, Put
 from ctxd.store import journal
@@ -151,9 +151,9 @@ def documents(state: Path) -> list[Op]:
         for version in fold(row):
             if version.content is not None:
                 (text,) = connection.execute("SELECT bytes FROM content WHERE hash=?", (version.content,)).fetchone()
-                docs = form.content_docs(version.content, str(text, "utf-8"))
-                ops += [Put(doc, form.FIXED_VALID_TIME) for doc in docs]
-            ops.append(Put(form.to_doc(version, writer), version.valid_time))
+                docs = xtdb_documents.content_docs(version.content, str(text, "utf-8"))
+                ops += [Put(doc, xtdb_documents.FIXED_VALID_TIME) for doc in docs]
+            ops.append(Put(xtdb_documents.to_doc(version, writer), version.valid_time))
     connection.close()
     return ops
 
@@ -283,7 +283,7 @@ async def _read_here(socket: str, ids: Sequence[str]) -> float:
     async with XtdbClient(f"unix:{socket}") as client:
         began = time.perf_counter()
         docs = await client.entities(ids, valid_time=VALID_TIME_MAX)
-        versions = [form.from_doc(doc) for doc in docs.values()]
+        versions = [xtdb_documents.from_doc(doc) for doc in docs.values()]
         taken = time.perf_counter() - began
     if len(versions) != len(ids):
         raise RuntimeError(f"{len(versions)} of {len(ids)} objects were found")

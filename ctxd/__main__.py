@@ -18,9 +18,9 @@ _COMMANDS: Final = {
     "restore": "ctxd.commands.restore:restore",
     "config": "ctxd.commands.config:config",
     "xtdb": "ctxd.commands.xtdb:xtdb",
-    "rebuild-xtdb": "ctxd.commands.rebuild_xtdb:rebuild_xtdb",
-    "migrate": "ctxd.commands.migrate:migrate",
-    "requeue": "ctxd.commands.requeue:requeue",
+    "rebuild-xtdb": "ctxd.commands.projection:rebuild_xtdb",
+    "migrate": "ctxd.commands.projection:migrate",
+    "requeue": "ctxd.commands.projection:requeue",
     "doctor": "ctxd.commands.xtdb:check_node",
 }
 

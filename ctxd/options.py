@@ -17,8 +17,8 @@ import msgspec
 
 from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
+from ctxd.projection.backlog import Room
 from ctxd.projection.projection import Target
-from ctxd.projection.spill import Room
 from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
 from ctxd.secrets.policy import DEFAULT

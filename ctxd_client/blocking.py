@@ -104,7 +104,7 @@ class BlockingConnection:
             self._next_id += 1
             line = wire.request_line(self._next_id, call, self.limits)
             try:
-                answer = self._exchange(line, deadline)
+                answer = self._http(line, deadline)
             except BaseException:
                 self.close()  # half a line may have gone out, or half an answer been read
                 raise
@@ -152,7 +152,7 @@ class BlockingConnection:
             raise TimeoutError
         self._socket.settimeout(None if math.isinf(left) else left)
 
-    def _exchange(self, line: bytes, deadline: float) -> wire.Answer:
+    def _http(self, line: bytes, deadline: float) -> wire.Answer:
         self._send(line, deadline)
         try:
             while True:

@@ -162,9 +162,9 @@ class Connection:
         self._next_id += 1
         line = wire.request_line(self._next_id, call, self.limits)
         with anyio.fail_after(deadline - now()):
-            return call.decode(await self._exchange(self._next_id, line, call))
+            return call.decode(await self._http(self._next_id, line, call))
 
-    async def _exchange(self, id: int, line: bytes, call: Call[R]) -> msgspec.Raw:
+    async def _http(self, id: int, line: bytes, call: Call[R]) -> msgspec.Raw:
         await self._room()
         waiting = self._waiting[id] = _Waiting(call.method.name)
         self._post(id, line)

@@ -7,7 +7,7 @@ from typing import IO, NoReturn
 import click
 import msgspec
 
-from ctxd.commands.projecting import Place, counted, end, perform, place, url_option
+from ctxd.commands.projection import Place, counted, end, perform, place, url_option
 from ctxd.commands.terminal import (
     EXITS,
     config_option,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 import msgspec
 
-from ctxd.backends.xtdb.node.failures import NodeFailure
-from ctxd.backends.xtdb.node.installation import Installation, default_directory
+from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, default_directory
 from ctxd.commands.terminal import EXIT_CONFIG, fail, json_option, show
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
       ctxd xtdb check
       ctxd xtdb check --url http://127.0.0.1:3000 --json
     """
-    from ctxd.backends.xtdb.node.look import look
+    from ctxd.backends.xtdb.node.check import look
 
     findings = look(_installation(directory), url or _config().store_url, os.environ)
     lines = [

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 from blake3 import blake3
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import (
+from ctxd.backends.xtdb.documents import (
     FIXED_VALID_TIME,
     NEWEST_VALID_TIME,
     content_id,

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
 
 QUARANTINED_MAX: Final = 1_000

@@ -17,9 +17,9 @@ import msgspec
 from anyio.to_thread import run_sync
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
 from ctxd.backends.xtdb.operations import Doc, Evict, Op, Put
-from ctxd.projection.batches import Piece, documents
+from ctxd.projection.batching import Piece, documents
 from ctxd.projection.cursor import Cursor, advance
 from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node

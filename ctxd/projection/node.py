@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from ctxd.backends.xtdb.answers import HistoryRow, NodeStatus
 from ctxd.backends.xtdb.operations import Doc, Op
+from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus
 
 
 class Node(Protocol):

@@ -11,17 +11,17 @@ import anyio
 import msgspec
 
 from ctxd.backends.port import LATEST, Version
+from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id, from_doc
 from ctxd.backends.xtdb.errors import XtdbFailure
-from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id, from_doc
-from ctxd.backends.xtdb.offload import offload
 from ctxd.backends.xtdb.operations import Doc
+from ctxd.backends.xtdb.responses import offload
 from ctxd.clock import Clock
 from ctxd.projection import cursor as cursors
+from ctxd.projection.backlog import Progress
 from ctxd.projection.cursor import Cursor
 from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
-from ctxd.projection.progress import Progress
-from ctxd.projection.stream import Tide
+from ctxd.projection.stream import HighWaterMark
 from ctxd.store.reads import EmbeddedReads
 
 READ_S: Final = 2.0
@@ -55,12 +55,18 @@ class NodeReads:
     """See ``Past``. ``answered`` counts reads that the node answered, ``fallen_back`` those that it should have."""
 
     def __init__(
-        self, embedded: EmbeddedReads, progress: Progress, tide: Tide, clock: Clock, writer: str, fences: Fences
+        self,
+        embedded: EmbeddedReads,
+        progress: Progress,
+        high_water: HighWaterMark,
+        clock: Clock,
+        writer: str,
+        fences: Fences,
     ) -> None:
         """``fences`` names rows that are not projected although they are below the cursor."""
         self._embedded = embedded
         self._progress = progress
-        self._tide = tide
+        self._high_water = high_water
         self._clock = clock
         self._writer = writer
         self._fences = fences
@@ -131,10 +137,10 @@ class NodeReads:
         if node is None or cursor is None or avoided or cursor.quarantined or self._fences:
             return None
         # Until the node has carried out a purge, it shows what was destroyed.
-        if cursor.seq < max(progress.purged, min(tx, self._tide.head)):
+        if cursor.seq < max(progress.purged, min(tx, self._high_water.seq)):
             return None
         at = min(valid_time, NEWEST_VALID_TIME)
-        if tx < self._tide.head:
+        if tx < self._high_water.seq:
             # The node has no transaction for each row: several share one. But the journal's valid times do not go
             # back, so a valid time leaves out later rows, unless the next one has the same.
             row_at = await self._embedded.valid_time(tx)

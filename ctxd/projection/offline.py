@@ -1,7 +1,7 @@
-"""Projecting while no daemon runs: until the node has everything, or one row that it would not take.
+"""Projection without a daemon: rebuild a node, put back quarantined rows, compare.
 
-The state directory is held meanwhile, so a daemon cannot start. Whatever is interrupted goes on where it was when it
-is begun again: the cursor says where.
+The state directory is held meanwhile, so a daemon cannot start. An interrupted command continues at the cursor when it
+is run again.
 """
 
 import secrets
@@ -17,14 +17,14 @@ from anyio.to_thread import run_sync
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
+from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.errors import Refused, XtdbFailure
-from ctxd.backends.xtdb.form import NEWEST_VALID_TIME, cursor_id
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.projection.batches import transaction
+from ctxd.projection.batching import transaction
 from ctxd.projection.compare import Comparison, compare
 from ctxd.projection.cursor import Cursor, Halt, fence, from_doc, judge, moved, requeued
-from ctxd.projection.node import Connect, Node
+from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.node import connect as connect_to
 from ctxd.projection.projection import Projection, Target
 from ctxd.projection.rows import Rows, Texts
@@ -263,3 +263,49 @@ def _first(group: BaseExceptionGroup[GivenUp]) -> GivenUp:
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     return found
+
+
+async def rebuild(
+    root: Path,
+    url: str,
+    clock: Clock,
+    step: Step,
+    compared_step: Callable[[Comparison], None],
+    *,
+    force: bool = False,
+    connect: Connect = connect,
+) -> Comparison:
+    """Project the whole journal in ``root`` to the node at ``url``, and compare. No daemon may run on it.
+
+    A node that has a part of it gets the rest. One that holds something else under the journal's name is refused;
+    with ``force`` the journal takes another name first, and all of it is projected.
+
+    Raises: StateDirError; GivenUp. Cancel: safe; the next call goes on.
+    """
+    async with held(root) as state:
+        if await _stands_in_the_way(root, url, connect, force=force, compared_step=compared_step):
+            await run_sync(become_another_writer, state)
+        await project(state, Target(url=url), clock, connect, step)
+    return await compared(url, root, connect, compared_step)
+
+
+async def _stands_in_the_way(
+    root: Path, url: str, connect: Connect, *, force: bool, compared_step: Callable[[Comparison], None]
+) -> bool:
+    """Whether what the node holds under the journal's name has to be left behind. Raises: GivenUp if it may not be."""
+    try:
+        async with rows_of(root) as rows:
+            cursor, head = await found(url, rows, connect), await run_sync(rows.head)
+    except XtdbFailure as error:
+        raise unanswered(url, error) from error
+    except CtxdError as error:
+        raise GivenUp(error.message, exit_code=EXIT_IO) from error
+    reason = ""
+    if isinstance(cursor, Halt):
+        reason = cursor.reason
+    elif cursor is not None and cursor.seq == head and force:
+        report = await compared(url, root, connect, compared_step)
+        reason = "" if report.equal and report.worst in (None, "warning") else "what the node has is not the journal's"
+    if reason and not force:
+        raise GivenUp(f"{reason}. Take an empty node, or --force", exit_code=EXIT_REFUSED)
+    return bool(reason)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
 
 PREFIX: Final = "ctxd/owner/"

@@ -14,12 +14,12 @@ import anyio
 import msgspec
 
 from ctxd.backends import documents
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.operations import Doc, Op
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import session_of
 from ctxd.projection import owners
-from ctxd.projection.batches import Piece
+from ctxd.projection.batching import Piece
 from ctxd.projection.fences import Fences
 from ctxd.projection.owners import Owner
 

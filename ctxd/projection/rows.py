@@ -10,10 +10,10 @@ from typing import Final
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import content_docs, content_ref
+from ctxd.backends.xtdb.documents import content_docs, content_ref
 from ctxd.backends.xtdb.operations import Op
 from ctxd.errors import CtxdError
-from ctxd.projection.batches import Piece, documents, wanted
+from ctxd.projection.batching import Piece, documents, wanted
 from ctxd.projection.fences import PREFIX, Fences
 from ctxd.store import journal
 from ctxd.store.journal import fold

@@ -14,18 +14,28 @@ import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
+from ctxd.backends.xtdb.documents import EVICTIONS_ID, FIXED_VALID_TIME, put_after
 from ctxd.backends.xtdb.errors import Refused, XtdbFailure
-from ctxd.backends.xtdb.form import EVICTIONS_ID, FIXED_VALID_TIME, put_after
 from ctxd.backends.xtdb.operations import Doc, Match, Op
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
-from ctxd.projection.batches import Bounds, Piece, take, transaction
+from ctxd.projection.batching import (
+    ROWS_MAX,
+    Bounds,
+    Pace,
+    Piece,
+    adapted,
+    bounds,
+    is_full,
+    linger_s,
+    take,
+    transaction,
+)
 from ctxd.projection.cursor import QUARANTINED_MAX, Cursor, advance
 from ctxd.projection.eviction import steps
 from ctxd.projection.node import Node
 from ctxd.projection.ownership_guard import Guarded, Lost, Ownership
-from ctxd.projection.pace import ROWS_MAX, Pace, adapted, bounds, is_full, linger_s
 from ctxd.projection.rows import PORTION_ROWS, Rows, Texts
 
 OUTSTANDING_MAX: Final = 4
@@ -76,22 +86,22 @@ class Sent(msgspec.Struct, frozen=True):
     matched: Mapping[str, Doc | None] = {}
 
 
-class Tide:
-    """How far the journal reaches, and who waits for more."""
+class HighWaterMark:
+    """Highest durable sequence of the journal, awaitable."""
 
     def __init__(self) -> None:
-        self.head = 0
+        self.seq = 0
         self._risen = anyio.Event()
 
-    def rise(self, head: int) -> None:
-        """The journal is durable up to ``head``."""
-        self.head = head
+    def rise(self, seq: int) -> None:
+        """Note that the journal is durable up to ``seq``."""
+        self.seq = seq
         if not self._risen.is_set():
             self._risen.set()
 
     async def beyond(self, seq: int) -> None:
         """Return once there is a row beyond ``seq``. Cancel: safe."""
-        while self.head <= seq:
+        while self.seq <= seq:
             self._risen = anyio.Event()
             await self._risen.wait()
 
@@ -103,7 +113,7 @@ class Stream:
         self,
         node: Node,
         rows: Rows,
-        tide: Tide,
+        high_water: HighWaterMark,
         clock: Clock,
         start: Cursor,
         confirmed: Callable[[Sent], None],
@@ -118,7 +128,7 @@ class Stream:
         ``condemned`` is left out. ``ownership``: whose sessions are projected, null for all of the journal's."""
         self._node = node
         self._rows = rows
-        self._tide = tide
+        self._high_water = high_water
         self._clock = clock
         self._tip = start
         self._confirmed = confirmed
@@ -181,11 +191,11 @@ class Stream:
     async def _gather(self) -> None:
         """Have rows to send: those at hand, or the next portion, once there is one."""
         last = self._buffer[-1].seq if self._buffer else self._tip.seq
-        if self._buffer and (len(self._buffer) > PORTION_ROWS // 2 or self._tide.head <= last):
+        if self._buffer and (len(self._buffer) > PORTION_ROWS // 2 or self._high_water.seq <= last):
             return
         if not self._buffer:
-            await self._tide.beyond(last)
-            if self._tide.head - last < self.pace.versions:
+            await self._high_water.beyond(last)
+            if self._high_water.seq - last < self.pace.versions:
                 # Nothing is behind: a moment's company makes one transaction of many.
                 await self._clock.sleep(linger_s(self.pace))
         try:

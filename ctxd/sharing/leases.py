@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
 
 PREFIX: Final = "ctxd/lease/"

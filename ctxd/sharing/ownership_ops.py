@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ctxd.backends.xtdb.client import XtdbClient
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME
 from ctxd.backends.xtdb.errors import Refused, Unknown
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Op
 from ctxd.projection import owners
 from ctxd.projection.owners import Owner

@@ -12,7 +12,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb import form
+from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.operations import Doc
@@ -78,7 +78,7 @@ class RemoteSession:
 
     async def contents(self, refs: Iterable[str]) -> dict[str, str]:
         """See ``SessionSource.contents``."""
-        wanted = {ref: form.content_id(bytes.fromhex(ref)) for ref in refs}
+        wanted = {ref: xtdb_documents.content_id(bytes.fromhex(ref)) for ref in refs}
         docs = await self._texts(wanted.values())
         parts = {id: _parts(doc) for id, doc in docs.items()}
         docs |= await self._texts([part for some in parts.values() for part in some or ()])
@@ -88,7 +88,7 @@ class RemoteSession:
             if not docs.keys() >= set(needed):
                 continue
             try:
-                texts[ref] = "".join(form.text_of(docs[part]) for part in needed)
+                texts[ref] = "".join(xtdb_documents.text_of(docs[part]) for part in needed)
             except ValueError as error:
                 raise CtxdError("corrupt", f"content {ref} at the node cannot be read") from error
             if blake3(texts[ref].encode()).hexdigest() != ref:
@@ -96,7 +96,9 @@ class RemoteSession:
         return texts
 
     async def _texts(self, ids: Iterable[str]) -> dict[str, Doc]:
-        return await _answered(self._client.entities(ids, valid_time=form.FIXED_VALID_TIME, tx_id=self._tx_id))
+        return await _answered(
+            self._client.entities(ids, valid_time=xtdb_documents.FIXED_VALID_TIME, tx_id=self._tx_id)
+        )
 
     def _mine(self, doc: Doc, valid_time: int | None) -> Stored | None:
         """The version that ``doc`` is, null if it is another writer's."""
@@ -116,14 +118,14 @@ async def _answered(asking: Awaitable[T]) -> T:
 
 def _version(doc: Doc, valid_time: int | None) -> Version:
     try:
-        return form.from_doc(doc, valid_time)[0]
+        return xtdb_documents.from_doc(doc, valid_time)[0]
     except ValueError as error:
         raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
 
 
 def _parts(doc: Doc) -> list[str] | None:
     try:
-        return form.parts_of(doc)
+        return xtdb_documents.parts_of(doc)
     except ValueError as error:
         raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
 

@@ -11,8 +11,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
+from ctxd.backends.xtdb.documents import from_doc
 from ctxd.backends.xtdb.errors import XtdbFailure
-from ctxd.backends.xtdb.form import from_doc
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored

@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 
 from ctxd.backends.port import LATEST, Change
-from ctxd.backends.xtdb.answers import HistoryRow, NodeStatus
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
 from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction
+from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus
 from tests.fakes.backend import MemoryBackend
 
 

@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
+from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.errors import Behind, Refused, Unreachable
-from ctxd.backends.xtdb.form import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Delete, Match, Put
 
 WAIT_S = 30

@@ -23,9 +23,8 @@ from typing import NoReturn
 
 import pytest
 
-from ctxd.backends.xtdb.node.failures import EXIT_MISSING, NodeFailure
 from ctxd.backends.xtdb.node.install import install
-from ctxd.backends.xtdb.node.installation import Installation
+from ctxd.backends.xtdb.node.installation import EXIT_MISSING, Installation, NodeFailure
 from ctxd.backends.xtdb.node.launch import Launch, command, find_config, start
 
 START_S_MAX = 60.0

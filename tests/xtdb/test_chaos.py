@@ -10,12 +10,12 @@ import pytest
 
 from ctxd import dbfile
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb import form
+from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import SystemClock
-from ctxd.projection import projector, stream
+from ctxd.projection import projection, stream
+from ctxd.projection.backlog import Room
 from ctxd.projection.node import connect
-from ctxd.projection.spill import Room
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.store import VersionStore
@@ -103,7 +103,7 @@ async def at_the_node(url: str, versions: list[Version]) -> list[Version]:
         for id in {version.id for version in versions}:
             for row in await client.history(id, corrections=True):
                 assert row.doc is not None, f"{id} is deleted, which nobody asked for"
-                found.append(form.from_doc(row.doc, row.valid_time)[0])
+                found.append(xtdb_documents.from_doc(row.doc, row.valid_time)[0])
     return found
 
 
@@ -120,8 +120,8 @@ async def require_equal(url: str, root: Path) -> None:
         assert sorted(found, key=repr) == sorted(wanted, key=repr)
     texts = {version.content for version in wanted if version.content is not None}
     async with XtdbClient(url) as client:
-        ids = [form.content_id(text) for text in texts]
-        assert len(await client.entities(ids, valid_time=form.FIXED_VALID_TIME)) == len(texts)
+        ids = [xtdb_documents.content_id(text) for text in texts]
+        assert len(await client.entities(ids, valid_time=xtdb_documents.FIXED_VALID_TIME)) == len(texts)
 
 
 async def run_schedule(seed: int, running: Node, root: Path) -> Counter[Fault]:
@@ -150,7 +150,7 @@ async def run_schedule(seed: int, running: Node, root: Path) -> Counter[Fault]:
 def short_waits(monkeypatch):
     """A transaction that was never submitted is given up after a second, not after half a minute."""
     monkeypatch.setattr(stream, "COMMIT_S", 1.0)
-    monkeypatch.setattr(projector, "FENCE_S", 1.0)
+    monkeypatch.setattr(projection, "FENCE_S", 1.0)
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))

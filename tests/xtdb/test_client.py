@@ -8,11 +8,12 @@ import pytest
 
 from ctxd.backends import documents
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb import answers, form
 from ctxd.backends.xtdb import client as client_module
+from ctxd.backends.xtdb import documents as xtdb_documents
+from ctxd.backends.xtdb import responses
 from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, Put, XtdbClient
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
-from ctxd.backends.xtdb.exchange import Exchange
+from ctxd.backends.xtdb.http import HttpConnections
 from ctxd.objects.document import Document
 from tests.xtdb.running import node
 
@@ -136,12 +137,12 @@ async def test_queries_find_every_document_by_type_and_by_what_is_looked_up(clie
             id=f"{name}{number}", type="toolcall", identity_hash=look_alike, content_hash=look_alike, payload=fields
         )
         version = Version(document.id, 5, number, 5, documents.encode(document))
-        return Put(form.to_doc(version, name), 5)
+        return Put(xtdb_documents.to_doc(version, name), 5)
 
     assert await done(client, call(0, {}), call(1, {"args": {"x": -0.0}}))
     for key in (":tool", ":session", ":writer"):
         query = f'{{:find [e] :in [value] :where [[e :type "toolcall"] [e {key} value]]}}'
-        found = await client._query(query, [name], answers.to_ids, 5, None)
+        found = await client._query(query, [name], responses.to_ids, 5, None)
         assert sorted(found) == [f"{name}0", f"{name}1"], key
 
 
@@ -172,9 +173,9 @@ async def test_a_transaction_to_come_is_behind(client):
 )
 async def test_what_the_node_refuses_is_known_for_certain(memory_node, body, certainty, named):
     """The client writes none of these: so they are sent past it."""
-    async with Exchange(memory_node.url) as exchange:
+    async with HttpConnections(memory_node.url) as exchange:
         answer = await exchange.post("submit-tx", {}, body, timeout_s=20)
-    failure = answers.failure(answer.status, answer.media_type, answer.body)
+    failure = responses.failure(answer.status, answer.media_type, answer.body)
     assert type(failure) is certainty
     assert (getattr(failure, "op", None) is not None) == named
 

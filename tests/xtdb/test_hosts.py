@@ -11,7 +11,7 @@ import pytest
 from blake3 import blake3
 
 from ctxd.backends.xtdb.client import XtdbClient
-from ctxd.backends.xtdb.form import content_id
+from ctxd.backends.xtdb.documents import content_id
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient
 from tests.xtdb.hosts import LEASE_S, TEN_MINUTES_MS, Host, Pair, hosts, lived, set_aside, shown, taken_over, until

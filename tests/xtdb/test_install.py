@@ -14,13 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.backends.xtdb.node.failures import EXIT_MISSING, NodeFailure
-from ctxd.backends.xtdb.node.install import install
-from ctxd.backends.xtdb.node.installation import CONFIGURATIONS, PROGRAM, Installation, listed_jars
-from ctxd.backends.xtdb.node.jars import check_jars
-from ctxd.backends.xtdb.node.java import find_java, find_maven
+from ctxd.backends.xtdb.node.check import look
+from ctxd.backends.xtdb.node.install import check_jars, install
+from ctxd.backends.xtdb.node.installation import (
+    CONFIGURATIONS,
+    EXIT_MISSING,
+    PROGRAM,
+    Installation,
+    NodeFailure,
+    find_java,
+    find_maven,
+    listed_jars,
+)
 from ctxd.backends.xtdb.node.launch import Launch, command, find_config
-from ctxd.backends.xtdb.node.look import look
 from tests.xtdb.running import installation, node
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from ctxd.backends.xtdb.client import Put, XtdbClient
 from ctxd.backends.xtdb.errors import XtdbFailure
-from ctxd.backends.xtdb.node.ask import ask
-from ctxd.backends.xtdb.node.failures import NodeFailure
-from ctxd.backends.xtdb.node.launch import Launch, command, environment, find_config
+from ctxd.backends.xtdb.node.installation import NodeFailure
+from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config
 from tests.xtdb.asking import Http
 from tests.xtdb.running import QUICK, START_S_MAX, installation, node, postgres
 

@@ -14,9 +14,9 @@ import pytest
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.errors import Refused, Unknown
-from ctxd.backends.xtdb.node.java import find_java
+from ctxd.backends.xtdb.node.check import look
+from ctxd.backends.xtdb.node.installation import find_java
 from ctxd.backends.xtdb.node.launch import start
-from ctxd.backends.xtdb.node.look import look
 from ctxd.backends.xtdb.operations import Put
 from tests.xtdb import test_node_suite, test_spec
 from tests.xtdb.running import QUICK, START_S_MAX, installation

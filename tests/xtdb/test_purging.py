@@ -10,7 +10,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.client import XtdbClient
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, RESERVED
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, RESERVED
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.sessions import Message

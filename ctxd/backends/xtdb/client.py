@@ -11,14 +11,13 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from ctxd.backends.xtdb import answers, transit
-from ctxd.backends.xtdb.answers import HistoryRow, NodeStatus
+from ctxd.backends.xtdb import responses, transit
 from ctxd.backends.xtdb.awaiter import Awaiter
 from ctxd.backends.xtdb.breaker import Breaker
 from ctxd.backends.xtdb.errors import Behind, Unknown
-from ctxd.backends.xtdb.exchange import Answer, Exchange
-from ctxd.backends.xtdb.offload import offload
+from ctxd.backends.xtdb.http import Answer, HttpConnections
 from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction
+from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus, offload
 from ctxd.clock import Clock, SystemClock
 
 __all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "Put", "XtdbClient"]
@@ -68,25 +67,25 @@ class XtdbClient:
         self.url = url
         self._answer_s = answer_s
         self.breaker = Breaker(clock or SystemClock())
-        self._exchange = Exchange(url)
+        self._http = HttpConnections(url)
         self._awaiter = Awaiter(self._await)
         self._readers = anyio.CapacityLimiter(1)
 
     async def __aenter__(self) -> "XtdbClient":
-        await self._exchange.__aenter__()
+        await self._http.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._exchange.__aexit__(kind, error, trace)
+        await self._http.__aexit__(kind, error, trace)
 
     # --- the node ---
 
     async def status(self) -> NodeStatus:
         """The node's account of itself. Asks even while the circuit is open, and says nothing to it."""
-        answer = await self._exchange.get("status", {}, timeout_s=self._answer_s)
-        return await self._read(answer, answers.to_status)
+        answer = await self._http.get("status", {}, timeout_s=self._answer_s)
+        return await self._read(answer, responses.to_status)
 
     async def latest_completed(self) -> int | None:
         """The newest transaction that reads can see; null before the first."""
@@ -109,7 +108,7 @@ class XtdbClient:
     async def sync(self, timeout_s: float) -> None:
         """Return when reads see everything that was in the log. Raises: Unknown if that takes longer."""
         parameters = {"timeout": int(timeout_s * 1000)}
-        await self._ask_if_any("sync", parameters, answers.named, waits_s=timeout_s)
+        await self._ask_if_any("sync", parameters, responses.named, waits_s=timeout_s)
 
     # --- transactions ---
 
@@ -117,7 +116,7 @@ class XtdbClient:
         """Append ``ops`` to the log as one transaction. Returns: its id. Whether it commits is for ``committed``."""
         body = encode_transaction(ops)
         with self.breaker.request():
-            answer = await self._exchange.post("submit-tx", {}, body, timeout_s=self._answer_s)
+            answer = await self._http.post("submit-tx", {}, body, timeout_s=self._answer_s)
             tx_id = await self._read(answer, _tx_id, success=202)
         if tx_id <= self._awaiter.completed:
             # Ids only rise: perhaps this is another node than the one that completed that.
@@ -132,7 +131,7 @@ class XtdbClient:
         if not await self._awaiter.reach(tx_id, timeout_s=timeout_s):
             raise Unknown(f"transaction {tx_id} is not indexed after {timeout_s:g} s", kind="timeout")
         try:
-            return await self._ask("tx-committed", {"tx-id": tx_id}, answers.to_committed)
+            return await self._ask("tx-committed", {"tx-id": tx_id}, responses.to_committed)
         except Behind as error:
             self._awaiter.forget()
             raise Unknown(f"the node has lost transaction {tx_id}: {error.message}", kind=error.kind) from error
@@ -140,8 +139,8 @@ class XtdbClient:
     async def _await(self, tx_id: int, timeout_s: float) -> int | None:
         parameters = {"tx-id": tx_id, "timeout": max(1, int(timeout_s * 1000))}
         with self.breaker.request():
-            answer = await self._exchange.get("await-tx", parameters, timeout_s=timeout_s + self._answer_s)
-            if not answers.too_early(answer.status, answer.media_type, answer.body):
+            answer = await self._http.get("await-tx", parameters, timeout_s=timeout_s + self._answer_s)
+            if not responses.too_early(answer.status, answer.media_type, answer.body):
                 return await self._read(answer, _tx_id)
         return await self.latest_completed()
 
@@ -150,18 +149,18 @@ class XtdbClient:
     async def entity(self, id: str, *, valid_time: int, tx_id: int | None = None) -> Doc | None:
         """What ``id`` is; null if it is not there."""
         parameters = {"eid": id, "valid-time": _date(valid_time), "tx-id": tx_id}
-        return await self._ask_if_any("entity", parameters, lambda doc: answers.to_entity(doc, id))
+        return await self._ask_if_any("entity", parameters, lambda doc: responses.to_entity(doc, id))
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
         """What each of ``ids`` is; those that are not there are left out."""
-        return await self._bulk(_DOCS, ids, answers.to_docs, valid_time, tx_id)
+        return await self._bulk(_DOCS, ids, responses.to_docs, valid_time, tx_id)
 
     async def _bulk(
         self, query: str, ids: Iterable[str], read: Callable[[Any], dict[str, T]], valid_time: int, tx_id: int | None
     ) -> dict[str, T]:
         async def query_for(chunk: list[str]) -> dict[str, T]:
             return await self._query(
-                query, [chunk], lambda rows: answers.asked_for(read(rows), chunk), valid_time, tx_id
+                query, [chunk], lambda rows: responses.asked_for(read(rows), chunk), valid_time, tx_id
             )
 
         wanted = list(dict.fromkeys(ids))
@@ -215,7 +214,7 @@ class XtdbClient:
             "start-valid-time": None if start is None else _date(start),
             "end-valid-time": None if end is None else _date(end),
         }
-        return await self._ask("entity", parameters, lambda rows: answers.to_history(rows, id, docs=docs))
+        return await self._ask("entity", parameters, lambda rows: responses.to_history(rows, id, docs=docs))
 
     async def ids(
         self,
@@ -240,7 +239,7 @@ class XtdbClient:
         while limit is None or len(found) < limit:
             size = IDS_PAGE if limit is None else min(IDS_PAGE, limit - len(found))
             query = _RANGE % (" ".join([bound, *wanted]), size)
-            page = await self._query(query, [low, high, writer], answers.to_ids, valid_time, tx_id)
+            page = await self._query(query, [low, high, writer], responses.to_ids, valid_time, tx_id)
             found += sorted(page)
             if len(page) < size:
                 break
@@ -255,20 +254,20 @@ class XtdbClient:
         body = b'{"~:query":%s,"~:in-args":%s}' % (transit.encode(query), transit.encode(arguments))
         parameters = {"valid-time": _date(valid_time), "tx-id": tx_id}
         with self.breaker.request():
-            answer = await self._exchange.post("query", parameters, body, timeout_s=self._answer_s)
+            answer = await self._http.post("query", parameters, body, timeout_s=self._answer_s)
             return await self._read(answer, read)
 
     async def _ask(self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, waits_s: float = 0.0) -> T:
         with self.breaker.request():
-            answer = await self._exchange.get(path, parameters, timeout_s=waits_s + self._answer_s)
+            answer = await self._http.get(path, parameters, timeout_s=waits_s + self._answer_s)
             return await self._read(answer, read)
 
     async def _ask_if_any(
         self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, waits_s: float = 0.0
     ) -> T | None:
         with self.breaker.request():
-            answer = await self._exchange.get(path, parameters, timeout_s=waits_s + self._answer_s)
-            if answers.absent(answer.status, answer.media_type, answer.body):
+            answer = await self._http.get(path, parameters, timeout_s=waits_s + self._answer_s)
+            if responses.absent(answer.status, answer.media_type, answer.body):
                 return None
             return await self._read(answer, read)
 
@@ -280,8 +279,8 @@ class XtdbClient:
 
 def _read(answer: Answer, read: Callable[[Any], T], success: int) -> T:
     if answer.status != success:
-        raise answers.failure(answer.status, answer.media_type, answer.body)
-    value = answers.parse(answer.status, answer.media_type, answer.body)
+        raise responses.failure(answer.status, answer.media_type, answer.body)
+    value = responses.parse(answer.status, answer.media_type, answer.body)
     try:
         return read(value)
     except (ValueError, TypeError, KeyError) as error:
@@ -289,7 +288,7 @@ def _read(answer: Answer, read: Callable[[Any], T], success: int) -> T:
 
 
 def _tx_id(read: Any) -> int:  # noqa: ANN401
-    return answers.number(read, "tx-id")
+    return responses.number(read, "tx-id")
 
 
 def _before(milliseconds: int | None) -> int | None:

@@ -21,7 +21,7 @@ from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 
 class NotTransit(ValueError):
-    """Bytes that are not transit, or hold what no XTDB node answers."""
+    """Bytes that are not transit, or hold what no XTDB node responses."""
 
 
 class Keyword(str):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.projection import projector
+from ctxd.projection import projection
 from tests.fakes.node import MemoryNode
 
 
@@ -19,5 +19,5 @@ def node():
 @pytest.fixture
 def quick(monkeypatch):
     """What a node is given to recover is not waited for."""
-    monkeypatch.setattr(projector, "BACKOFF_MAX_S", 0.05)
-    monkeypatch.setattr(projector, "RECHECK_S", 0.02)
+    monkeypatch.setattr(projection, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(projection, "RECHECK_S", 0.02)

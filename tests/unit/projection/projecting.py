@@ -10,11 +10,11 @@ from anyio.to_thread import run_sync
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock, SystemClock
+from ctxd.projection.backlog import Room
 from ctxd.projection.compare import Comparison, compare
 from ctxd.projection.node import Connect
 from ctxd.projection.projection import Projection, Target
 from ctxd.projection.rows import Rows
-from ctxd.projection.spill import Room
 from ctxd.store.store import VersionStore
 from ctxd_protocol.status import StoreStatus
 from tests.unit.store.documents import document, write

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb import form
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id
+from ctxd.backends.xtdb import documents as xtdb_documents
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id
 from ctxd.backends.xtdb.operations import Match, Put
 from ctxd.errors import CtxdError
-from ctxd.projection import batches, cursor, pace, spill
-from ctxd.projection.batches import Bounds, Piece
+from ctxd.projection import backlog, batching, cursor
+from ctxd.projection.batching import Bounds, Piece
 from ctxd.projection.cursor import Cursor, Halt, Resume
 
 WIDE = Bounds(rows=100, versions=100, bytes=10_000)
@@ -24,52 +24,55 @@ def piece(seq: int, *ids: str, size: int = 10, fault: str = "", content: bytes |
 class TestBatches:
     def test_a_batch_keeps_several_versions_of_an_entity_but_not_of_one_valid_time(self) -> None:
         rows = [piece(1, "a", "b"), piece(2, "c"), piece(3, "b"), piece(4, "b")]
-        assert batches.take(rows, WIDE) == 4
+        assert batching.take(rows, WIDE) == 4
         again = msgspec.structs.replace(rows[3], versions=rows[2].versions)
-        assert batches.take([*rows[:3], again], WIDE) == 3
+        assert batching.take([*rows[:3], again], WIDE) == 3
 
     def test_a_batch_keeps_to_every_bound_but_holds_one_row_at_least(self) -> None:
         rows = [piece(n, f"a{n}", f"b{n}", size=100) for n in range(1, 6)]
-        assert batches.take(rows, Bounds(rows=3, versions=100, bytes=10_000)) == 3
-        assert batches.take(rows, Bounds(rows=100, versions=5, bytes=10_000)) == 2
-        assert batches.take(rows, Bounds(rows=100, versions=100, bytes=250)) == 2
-        assert batches.take(rows, Bounds(rows=100, versions=1, bytes=1)) == 1
-        assert batches.take([], WIDE) == 0
+        assert batching.take(rows, Bounds(rows=3, versions=100, bytes=10_000)) == 3
+        assert batching.take(rows, Bounds(rows=100, versions=5, bytes=10_000)) == 2
+        assert batching.take(rows, Bounds(rows=100, versions=100, bytes=250)) == 2
+        assert batching.take(rows, Bounds(rows=100, versions=1, bytes=1)) == 1
+        assert batching.take([], WIDE) == 0
 
     def test_a_row_that_cannot_be_projected_stands_alone(self) -> None:
         rows = [piece(1, "a"), piece(2, "b", fault="damaged"), piece(3, "c")]
-        assert batches.take(rows, WIDE) == 1
-        assert batches.take(rows[1:], WIDE) == 1
+        assert batching.take(rows, WIDE) == 1
+        assert batching.take(rows[1:], WIDE) == 1
 
     def test_a_transaction_matches_the_cursor_before_it_puts_and_moves_it(self) -> None:
         after = cursor.advance(AT, 8, "c8")
         put = Put({"xt/id": "a", "type": "t"}, 8)
-        ops = batches.transaction(AT, after, [put], "w")
+        ops = batching.transaction(AT, after, [put], "w")
         assert ops == [
             Match(cursor_id("w"), cursor.to_doc(AT, "w"), NEWEST_VALID_TIME),
             put,
             Put(cursor.to_doc(after, "w"), cursor.valid_time(after)),
         ]
-        assert isinstance(batches.transaction(None, after, [], "w")[0], Match)
-        assert batches.transaction(None, after, [], "w")[0].doc is None
+        assert isinstance(batching.transaction(None, after, [], "w")[0], Match)
+        assert batching.transaction(None, after, [], "w")[0].doc is None
 
     def test_a_text_is_put_once_and_before_what_refers_to_it(self) -> None:
         rows = [piece(1, "a", content=b"\1" * 32), piece(2, "b", content=b"\1" * 32), piece(3, "c", content=b"\2" * 32)]
-        assert batches.wanted(rows, {b"\2" * 32}) == [b"\1" * 32]
-        ops = batches.documents(rows, {b"\1" * 32: "text"}, "w")
+        assert batching.wanted(rows, {b"\2" * 32}) == [b"\1" * 32]
+        ops = batching.documents(rows, {b"\1" * 32: "text"}, "w")
         assert [op.doc["xt/id"] for op in ops] == [content_id(b"\1" * 32), "a", "b", "c"]
         assert [op.valid_time for op in ops] == [FIXED_VALID_TIME, 1, 2, 3]
 
     def test_what_may_have_been_evicted_is_never_put_as_the_same_document_again(self) -> None:
         texts = {b"\1" * 32: "text", b"\2" * 32: "x" * 1_100_000}
-        puts = [batches.documents([piece(1, "a")], texts, "w", put=put) for put in ("", "w.run.1", "w.run.2")]
+        puts = [batching.documents([piece(1, "a")], texts, "w", put=put) for put in ("", "w.run.1", "w.run.2")]
         said = [str(op.doc) for ops in puts for op in ops if op.doc["type"] == "content"]
         assert len(said) == len(set(said)) == 3 * 4
         (once,), (anew,) = (
-            batches.documents([piece(1, "a")], {}, "w", put="w.run.1", again=again) for again in (False, True)
+            batching.documents([piece(1, "a")], {}, "w", put="w.run.1", again=again) for again in (False, True)
         )
-        assert once.doc != anew.doc and form.from_doc(once.doc, 1) == form.from_doc(anew.doc, 1)
-        assert form.put_after(form.evictions_doc("w.run.1")) == "w.run.1" and form.put_after(None) == ""
+        assert once.doc != anew.doc and xtdb_documents.from_doc(once.doc, 1) == xtdb_documents.from_doc(anew.doc, 1)
+        assert (
+            xtdb_documents.put_after(xtdb_documents.evictions_doc("w.run.1")) == "w.run.1"
+            and xtdb_documents.put_after(None) == ""
+        )
 
 
 class TestCursors:
@@ -130,49 +133,49 @@ class TestCursors:
 
 class TestPace:
     def test_quick_answers_to_full_batches_make_them_larger_up_to_a_bound(self) -> None:
-        now = pace.Pace()
+        now = batching.Pace()
         for _ in range(20):
-            now = pace.adapted(now, 0.05, now.versions, full=True)
-        assert now.versions == pace.VERSIONS_MAX
-        assert pace.adapted(pace.Pace(), 0.05, 3, full=False).versions == pace.Pace().versions
+            now = batching.adapted(now, 0.05, now.versions, full=True)
+        assert now.versions == batching.VERSIONS_MAX
+        assert batching.adapted(batching.Pace(), 0.05, 3, full=False).versions == batching.Pace().versions
 
     def test_slow_answers_make_them_smaller_down_to_a_bound(self) -> None:
-        now = pace.Pace()
+        now = batching.Pace()
         for _ in range(20):
-            now = pace.adapted(now, 2.0, now.versions, full=True)
-        assert now.versions == pace.VERSIONS_MIN
+            now = batching.adapted(now, 2.0, now.versions, full=True)
+        assert now.versions == batching.VERSIONS_MIN
 
     def test_slow_answers_to_those_that_bytes_limit_make_them_smaller_than_they_are(self) -> None:
-        assert pace.adapted(pace.Pace(1_000), 2.0, 400, full=True).versions == 200
-        assert pace.adapted(pace.Pace(1_000), 0.01, 400, full=True).versions == 1_000, "more would not fit"
+        assert batching.adapted(batching.Pace(1_000), 2.0, 400, full=True).versions == 200
+        assert batching.adapted(batching.Pace(1_000), 0.01, 400, full=True).versions == 1_000, "more would not fit"
 
     def test_a_small_batch_that_a_node_stood_still_over_says_nothing_of_large_ones(self) -> None:
-        assert pace.adapted(pace.Pace(), 60.0, 3, full=False).versions == pace.Pace().versions
+        assert batching.adapted(batching.Pace(), 60.0, 3, full=False).versions == batching.Pace().versions
 
     def test_a_batch_is_full_that_has_more_than_half_of_what_it_may(self) -> None:
-        bounds = batches.Bounds(rows=10, versions=100, bytes=1_000)
-        assert [pace.is_full(bounds, *of) for of in ((50, 500), (51, 0), (0, 501))] == [False, True, True]
+        bounds = batching.Bounds(rows=10, versions=100, bytes=1_000)
+        assert [batching.is_full(bounds, *of) for of in ((50, 500), (51, 0), (0, 501))] == [False, True, True]
 
     def test_rows_wait_for_company_as_long_as_a_transaction_takes_within_bounds(self) -> None:
-        assert pace.linger_s(pace.Pace(busy_s=0.0)) == pace.LINGER_MIN_S
-        assert pace.linger_s(pace.Pace(busy_s=0.02)) == 0.02
-        assert pace.linger_s(pace.Pace(busy_s=9.0)) == pace.LINGER_MAX_S
+        assert batching.linger_s(batching.Pace(busy_s=0.0)) == batching.LINGER_MIN_S
+        assert batching.linger_s(batching.Pace(busy_s=0.02)) == 0.02
+        assert batching.linger_s(batching.Pace(busy_s=9.0)) == batching.LINGER_MAX_S
 
 
 class TestRoom:
     def test_eight_hours_of_fifty_writes_a_second_fit_without_a_warning_turning_into_a_refusal(self) -> None:
         rows = 8 * 3600 * 50
-        assert spill.level(spill.fullness(spill.Room(), rows, rows * 2048)) == "warn"
+        assert backlog.level(backlog.fullness(backlog.Room(), rows, rows * 2048)) == "warn"
 
     @pytest.mark.parametrize(
         ("rows", "size", "expected"),
         [(49, 0, "open"), (50, 0, "warn"), (0, 800, "throttle"), (100, 0, "full"), (0, 2_000, "full")],
     )
     def test_whatever_is_fuller_decides(self, rows: int, size: int, expected: str) -> None:
-        assert spill.level(spill.fullness(spill.Room(rows=100, bytes=1_000), rows, size)) == expected
+        assert backlog.level(backlog.fullness(backlog.Room(rows=100, bytes=1_000), rows, size)) == expected
 
     def test_what_waits_is_counted_in_rows_bytes_and_seconds(self) -> None:
-        waiting = spill.Waiting()
+        waiting = backlog.Waiting()
         waiting.begin(reached=10, head=10, bytes_each=0, now=100.0)
         waiting.add(12, 700, now=101.0)
         waiting.add(13, 300, now=105.0)
@@ -183,42 +186,42 @@ class TestRoom:
         assert (waiting.rows, waiting.bytes, waiting.age_s(107.0)) == (0, 0, 0.0)
 
     def test_rows_from_before_the_start_count_as_much_as_they_do_on_average(self) -> None:
-        waiting = spill.Waiting()
+        waiting = backlog.Waiting()
         waiting.begin(reached=0, head=1_000, bytes_each=50.0, now=0.0)
         waiting.reach(400)
         assert (waiting.rows, waiting.bytes) == (600, 30_000)
 
     def test_what_a_node_lost_is_projected_again_and_waits_for_nothing(self) -> None:
-        waiting = spill.Waiting()
+        waiting = backlog.Waiting()
         waiting.begin(reached=1_000, head=1_000, bytes_each=50.0, now=0.0)
         waiting.reach(3)
         assert (waiting.rows, waiting.bytes) == (0, 0)
 
     def test_a_long_outage_is_counted_in_few_words(self) -> None:
-        waiting = spill.Waiting()
+        waiting = backlog.Waiting()
         for n in range(1, 100_001):
             waiting.add(n, 100, now=n / 1_000)
         assert waiting.bytes == 10_000_000
         assert len(waiting._buckets) <= 101
 
     def test_throttled_writes_pass_at_the_rate_of_the_drain(self) -> None:
-        throttle = spill.Throttle()
+        throttle = backlog.Throttle()
         passed = sum(throttle.wait_s(n / 1_000, 100.0) == 0 for n in range(10_000))
         assert 1_000 <= passed <= 1_101
 
     def test_without_any_drain_a_few_still_pass_and_the_others_are_told_when(self) -> None:
-        throttle = spill.Throttle()
-        waits = [throttle.wait_s(0.0, 0.0) for _ in range(1 + int(spill.DRAIN_LEAST))]
-        assert waits[:-1] == [0.0] * int(spill.DRAIN_LEAST) and 0 < waits[-1] <= 1 / spill.DRAIN_LEAST
+        throttle = backlog.Throttle()
+        waits = [throttle.wait_s(0.0, 0.0) for _ in range(1 + int(backlog.DRAIN_LEAST))]
+        assert waits[:-1] == [0.0] * int(backlog.DRAIN_LEAST) and 0 < waits[-1] <= 1 / backlog.DRAIN_LEAST
 
     def test_a_refusal_says_why_when_to_come_back_and_that_nothing_was_applied(self) -> None:
-        full = spill.refusal("full", 1.0, "nobody listens", 0.0)
-        slow = spill.refusal("throttle", 0.9, "", 0.02)
+        full = backlog.refusal("full", 1.0, "nobody listens", 0.0)
+        slow = backlog.refusal("throttle", 0.9, "", 0.02)
         assert isinstance(full, CtxdError)
         assert (full.code, full.outcome, full.retry_after_ms) == (
             "store_backlog_full",
             "not_applied",
-            spill.RETRY_FULL_MS,
+            backlog.RETRY_FULL_MS,
         )
         assert "nobody listens" in full.message and full.hint
         assert (slow.code, slow.outcome, slow.retry_after_ms) == ("rate_limited", "not_applied", 20)

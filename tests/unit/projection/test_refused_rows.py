@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.backends.xtdb.operations import Put
-from ctxd.projection import projector
+from ctxd.projection import projection
 from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, write
 
@@ -73,7 +73,7 @@ class TestPoison:
     async def test_a_row_alone_that_is_aborted_by_accident_is_not_left_out(self, root, node):
         async with projecting(root, node.connect) as store:
             await level(store)
-            taken, accidents = node._take, iter(range(projector.DOUBTS_MAX - 1))
+            taken, accidents = node._take, iter(range(projection.DOUBTS_MAX - 1))
 
             def take(ops):
                 strikes = any(isinstance(op, Put) and op.doc["xt/id"] == "t0" for op in ops)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.backends.xtdb.form import NEWEST_VALID_TIME
+from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.operations import Match
 from ctxd.clock import SystemClock
 from ctxd.sharing import heartbeat, leases, ownership_ops

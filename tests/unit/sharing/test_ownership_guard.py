@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.operations import Put
 from ctxd.objects.document import Document
-from ctxd.projection import fences, owners, projector
+from ctxd.projection import fences, owners, projection
 from ctxd.projection.fences import Fence
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership_guard import Lost, Ownership
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(projector, "BACKOFF_MAX_S", 0.05)
-    monkeypatch.setattr(projector, "RECHECK_S", 0.02)
+    monkeypatch.setattr(projection, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(projection, "RECHECK_S", 0.02)
 
 
 @pytest.fixture

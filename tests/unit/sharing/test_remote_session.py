@@ -6,7 +6,7 @@ import pytest
 from blake3 import blake3
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.form import FIXED_VALID_TIME, content_docs, content_id, to_doc
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_id, to_doc
 from ctxd.backends.xtdb.operations import Doc, Put
 from ctxd.errors import CtxdError
 from ctxd.sharing.remote_session import RemoteSession

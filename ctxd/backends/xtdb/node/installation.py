@@ -1,7 +1,10 @@
-"""Where a node is installed, and whether what is there is whole and of this ctxd."""
+"""The installation of a node: its directory, and the Java and Maven that it needs."""
 
 import hashlib
 import os
+import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +12,25 @@ from typing import Final
 
 import msgspec
 
-from ctxd.backends.xtdb.node.failures import EXIT_MISSING, NodeFailure
 from ctxd_protocol import places
+
+
+class NodeFailure(Exception):
+    """A node that cannot be installed, started or asked. ``remedy`` is what helps; ``exit_code`` is what a command that
+    meets it ends with."""
+
+    def __init__(self, message: str, *, remedy: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.exit_code = exit_code
+
+
+EXIT_MISSING = os.EX_UNAVAILABLE
+"""A program that the machine has to have is missing, or too old."""
+
+EXIT_CONFIG = os.EX_CONFIG
+"""A configuration that cannot be used."""
 
 PROGRAM: Final = Path(__file__).with_name("program")
 """What ships with ctxd: the Maven project, the node program, its build, its configurations, and the jars' hashes."""
@@ -99,3 +119,75 @@ def program_digest() -> str:
         content = path.read_bytes()
         digest.update(b"%s %d\n" % (str(path.relative_to(PROGRAM)).encode(), len(content)) + content)
     return digest.hexdigest()
+
+
+JAVA_MIN: Final = 17
+"""The oldest Java that serves on Unix sockets; 17 and 21 are the ones to prefer."""
+
+_ANSWER_S_MAX: Final = 60
+_INSTALL_JAVA: Final = (
+    "Install a JDK, 17 or 21 (Debian: apt-get install openjdk-17-jdk-headless), or set JAVA_HOME to one."
+)
+_INSTALL_MAVEN: Final = "Install Maven (Debian: apt-get install maven); it is needed for the installation only."
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that will do: where it is, and its version in full."""
+
+    path: Path
+    version: str
+
+
+def find_java(environ: Mapping[str, str]) -> Java:
+    """The Java of ``JAVA_HOME``, or the first on ``PATH``. Raises: NodeFailure if there is none or it is too old."""
+    path = java_path(environ)
+    told = _told(path, "-version", _INSTALL_JAVA)
+    found = re.search(r'version "([^"]+)"', told)
+    if found is None:
+        raise NodeFailure(
+            f"{path} does not say its version: {told[:200]!r}", remedy=_INSTALL_JAVA, exit_code=EXIT_MISSING
+        )
+    version = found[1]
+    if (major := _major(version)) < JAVA_MIN:
+        raise NodeFailure(
+            f"{path} is Java {version}; a node needs {JAVA_MIN} or newer, and found {major}",
+            remedy=_INSTALL_JAVA,
+            exit_code=EXIT_MISSING,
+        )
+    return Java(path, version)
+
+
+def java_path(environ: Mapping[str, str]) -> Path:
+    """Where Java is, not asked for its version. Raises: NodeFailure if it is nowhere."""
+    home = environ.get("JAVA_HOME")
+    found = shutil.which("java", path=os.path.join(home, "bin") if home else environ.get("PATH"))
+    if found is None:
+        where = f"in JAVA_HOME={home}" if home else "on PATH"
+        raise NodeFailure(f"there is no java {where}", remedy=_INSTALL_JAVA, exit_code=EXIT_MISSING)
+    return Path(os.path.realpath(found))
+
+
+def find_maven(environ: Mapping[str, str]) -> Path:
+    """The first Maven on ``PATH``. Raises: NodeFailure if there is none."""
+    found = shutil.which("mvn", path=environ.get("PATH"))
+    if found is None:
+        raise NodeFailure("there is no mvn on PATH", remedy=_INSTALL_MAVEN, exit_code=EXIT_MISSING)
+    return Path(found)
+
+
+def _told(path: Path, flag: str, remedy: str) -> str:
+    try:
+        asked = subprocess.run(
+            [path, flag], capture_output=True, text=True, errors="replace", timeout=_ANSWER_S_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NodeFailure(f"{path} does not run: {error}", remedy=remedy, exit_code=EXIT_MISSING) from error
+    return asked.stderr + asked.stdout
+
+
+def _major(version: str) -> int:
+    """Raises nothing: what is no number is older than anything."""
+    parts = re.findall(r"\d+", version) or ["0"]
+    first = int(parts[0])
+    return int(parts[1]) if first == 1 and len(parts) > 1 else first

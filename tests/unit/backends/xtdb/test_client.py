@@ -10,7 +10,7 @@ import pytest
 from ctxd.backends.xtdb.breaker import FAILURES_TOLERATED
 from ctxd.backends.xtdb.client import Delete, Evict, Match, Put, XtdbClient
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable, XtdbFailure
-from ctxd.backends.xtdb.exchange import CONNECTIONS_MAX, Exchange
+from ctxd.backends.xtdb.http import CONNECTIONS_MAX, HttpConnections
 from ctxd.clock import SystemClock
 from tests.fakes.misbehaving import TRANSIT, answer, babble, drip, hang, misbehaving, unending, vanish
 
@@ -257,7 +257,7 @@ async def test_whoever_still_asks_a_client_that_is_closed_is_told_so_and_not_can
 @pytest.mark.requirement("XTB-3")
 async def test_a_request_that_comes_while_a_client_is_closing_finds_it_closed(server):
     server.behave = lambda asked: answer(404, ABSENT)
-    exchange = await Exchange(server.url).__aenter__()
+    exchange = await HttpConnections(server.url).__aenter__()
 
     async def ask():
         with pytest.raises(Unreachable, match="closed"):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ctxd.backends import documents
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb import form, operations, transit
+from ctxd.backends.xtdb import documents as xtdb_documents
+from ctxd.backends.xtdb import operations, transit
 from ctxd.objects.document import Document
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
@@ -62,15 +63,15 @@ def through_xtdb(doc: operations.Doc, dice: random.Random) -> operations.Doc:
 @pytest.mark.requirement("XTB-2")
 def test_a_version_comes_back_byte_for_byte(body, content, dice):
     version = Version("toolcall:~x", 5, 7, 9, body, content)
-    doc = through_xtdb(form.to_doc(version, WRITER), dice)
-    assert form.from_doc(doc, 5) == (version, WRITER)
+    doc = through_xtdb(xtdb_documents.to_doc(version, WRITER), dice)
+    assert xtdb_documents.from_doc(doc, 5) == (version, WRITER)
 
 
 @given(bodies)
 @settings(max_examples=200)
 @pytest.mark.requirement("XTB-2")
 def test_what_a_client_named_never_becomes_a_key_of_xtdb(body):
-    doc = form.to_doc(Version("a", 1, 1, 1, body), WRITER)
+    doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body), WRITER)
     assert set(doc) <= set(operations.KEYS)
     assert set(doc["payload"]) <= {"tx", "tx_time", "valid_time", "content", "fields", "order", "body"}
 
@@ -92,7 +93,7 @@ def test_a_document_is_readable_in_the_node():
         content_hash="c" * 64,
         payload={"b": 1, "a": {"d": 2, "c": 3}},
     )
-    doc = form.to_doc(Version("a", 4, 7, 9, documents.encode(document), b"\1" * 32), WRITER)
+    doc = xtdb_documents.to_doc(Version("a", 4, 7, 9, documents.encode(document), b"\1" * 32), WRITER)
     assert doc == {
         "xt/id": "a",
         "type": "file",
@@ -115,15 +116,15 @@ def test_a_document_is_readable_in_the_node():
 
 @pytest.mark.parametrize("payload", [{}, {"a": 1, "b": {"c": [], "d": None}}, {"a": [{"b": 1, "c": {}}]}])
 def test_keys_in_order_need_no_word_about_it(payload):
-    assert "order" not in form.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)["payload"]
+    assert "order" not in xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)["payload"]
 
 
 @pytest.mark.parametrize("payload", [{"a": -0.0}, {"a": [{"b": float("nan")}]}, {"a": float("inf")}, {"a": b"x"}])
 def test_what_xtdb_would_change_is_kept_whole(payload):
-    doc = form.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)
+    doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)
     assert "fields" not in doc["payload"]
     assert (doc["type"], doc["content_hash"]) == ("file", "c" * 64), "hidden from no query"
-    assert form.from_doc(doc, 1)[0].body == body_of(payload)
+    assert xtdb_documents.from_doc(doc, 1)[0].body == body_of(payload)
 
 
 @pytest.mark.requirement("XTB-7")
@@ -131,7 +132,7 @@ def test_hashes_that_look_like_unsafe_floats_change_nothing():
     hashes = ("1a2354d7d0e832355d4cd42424aa6c903d46990e7369f598adcbfff109f2bf9f", "cb8000000000000000" + "0" * 46)
     for hash in hashes:
         document = Document(id="a", type="toolcall", identity_hash=hash, content_hash=hash, payload={"tool": "ls"})
-        doc = form.to_doc(Version("a", 1, 1, 1, documents.encode(document)), WRITER)
+        doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, documents.encode(document)), WRITER)
         assert (doc["type"], doc["content_hash"], doc["payload"]["fields"]) == ("toolcall", hash, {"tool": "ls"})
 
 
@@ -144,7 +145,7 @@ def test_what_is_looked_up_is_at_the_top_level():
         content_hash="c" * 64,
         payload={"tool": "bash", "args": {"path": "/x", "turn": 5}, "chat_ref": "chat:s1"},
     )
-    doc = form.to_doc(Version("call-1", 1, 1, 1, documents.encode(call)), WRITER)
+    doc = xtdb_documents.to_doc(Version("call-1", 1, 1, 1, documents.encode(call)), WRITER)
     assert {key: doc[key] for key in ("tool", "session", "writer")} == {
         "tool": "bash",
         "session": "s1",
@@ -152,20 +153,20 @@ def test_what_is_looked_up_is_at_the_top_level():
     }
     assert doc.keys() & {"turn", "path"} == set(), "arguments are the tool's own"
     head = Document(id="session:s1", type="session", identity_hash="i" * 64, content_hash="c" * 64, payload={"turn": 3})
-    doc = form.to_doc(Version("session:s1", 1, 1, 1, documents.encode(head)), WRITER)
+    doc = xtdb_documents.to_doc(Version("session:s1", 1, 1, 1, documents.encode(head)), WRITER)
     assert (doc["session"], doc["turn"]) == ("s1", 3)
 
 
 def test_documents_of_earlier_versions_are_read():
-    doc = form.to_doc(Version("a", 4, 7, 9, body_of({"b": 1})), WRITER)
+    doc = xtdb_documents.to_doc(Version("a", 4, 7, 9, body_of({"b": 1})), WRITER)
     payload = doc["payload"] | {"vt": 4, "writer": WRITER}
     del payload["valid_time"], doc["writer"]
-    assert form.from_doc(doc | {"payload": payload}) == (Version("a", 4, 7, 9, body_of({"b": 1})), WRITER)
+    assert xtdb_documents.from_doc(doc | {"payload": payload}) == (Version("a", 4, 7, 9, body_of({"b": 1})), WRITER)
 
 
 def test_a_deletion_has_no_document():
     with pytest.raises(ValueError, match="no document"):
-        form.to_doc(Version("a", 1, 1, 1, None), WRITER)
+        xtdb_documents.to_doc(Version("a", 1, 1, 1, None), WRITER)
 
 
 @pytest.mark.parametrize(
@@ -182,9 +183,9 @@ def test_a_deletion_has_no_document():
     ],
 )
 def test_a_document_of_somebody_else_is_an_error(damage):
-    doc = form.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER) | damage
+    doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER) | damage
     with pytest.raises(ValueError, match=r"document|number|base64|hex|argument|padding|alphabet"):
-        form.from_doc(doc, 1)
+        xtdb_documents.from_doc(doc, 1)
 
 
 @pytest.mark.parametrize("order", [{}, {"order": []}])
@@ -192,18 +193,18 @@ def test_a_document_without_a_bottom_is_an_error(order):
     fields: dict[str, Any] = {}
     for _ in range(5_000):
         fields = {"a": fields}
-    doc = form.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER)
+    doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER)
     doc["payload"] |= {"fields": fields, **order}
     with pytest.raises(ValueError, match="none of ctxd's"):
-        form.from_doc(doc, 1)
+        xtdb_documents.from_doc(doc, 1)
 
 
 def joined(docs: list[operations.Doc], ref: bytes) -> str:
     by_id = {doc["xt/id"]: doc for doc in docs}
-    parts = form.parts_of(by_id[form.content_id(ref)])
+    parts = xtdb_documents.parts_of(by_id[xtdb_documents.content_id(ref)])
     if parts is None:
-        return form.text_of(by_id[form.content_id(ref)])
-    return "".join(form.text_of(by_id[part]) for part in parts)
+        return xtdb_documents.text_of(by_id[xtdb_documents.content_id(ref)])
+    return "".join(xtdb_documents.text_of(by_id[part]) for part in parts)
 
 
 @pytest.mark.parametrize("size", [0, 1, CONTENT_INLINE_BYTES_MAX, CONTENT_INLINE_BYTES_MAX + 1, 3_000_000])
@@ -212,14 +213,14 @@ def test_text_comes_back_in_parts_that_are_named_by_their_hash(size, character):
     kinds = len(character.encode())
     whole = character * (size // kinds) + "y" * (size % kinds)
     ref = blake3(whole.encode()).digest()
-    docs = form.content_docs(ref, whole)
+    docs = xtdb_documents.content_docs(ref, whole)
     assert joined(docs, ref) == whole
-    assert docs[-1]["xt/id"] == form.content_id(ref)
+    assert docs[-1]["xt/id"] == xtdb_documents.content_id(ref)
     for doc in docs[:-1]:
-        part = form.text_of(doc).encode()
+        part = xtdb_documents.text_of(doc).encode()
         assert len(part) <= CONTENT_INLINE_BYTES_MAX
-        assert doc["xt/id"] == form.content_id(blake3(part).digest())
-    assert all(doc["xt/id"].startswith(form.RESERVED) for doc in docs)
+        assert doc["xt/id"] == xtdb_documents.content_id(blake3(part).digest())
+    assert all(doc["xt/id"].startswith(xtdb_documents.RESERVED) for doc in docs)
 
 
 def test_an_encoding_in_order_is_that_of_sorted_keys():

@@ -1,8 +1,10 @@
-"""What a node answers, read strictly: an answer that is not exactly what was asked for counts as none."""
+"""Responses of a node, read strictly: a response that is not exactly what was requested counts as none."""
 
-from collections.abc import Collection
+import gc
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
+import anyio
 import msgspec
 
 from ctxd.backends.xtdb import transit
@@ -214,3 +216,20 @@ def to_ids(read: Any) -> list[str]:  # noqa: ANN401
     if not all(isinstance(id, str) for id in ids):
         raise ValueError("an id is no text")
     return list(ids)
+
+
+async def offload(function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+    """Return what ``function`` returns, called on a thread of ``limiter``. Cancel: only once it has returned."""
+    return await anyio.to_thread.run_sync(_uncollected, function, limiter=limiter)
+
+
+def _uncollected(function: Callable[[], T]) -> T:
+    # All that is made of a long answer is kept: the collector would walk it several times, at three times the cost.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return function()
+    finally:
+        # Of several calls at once only those that found collection enabled enable it again, so it never stays off.
+        if collecting:
+            gc.enable()

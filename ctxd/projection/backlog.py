@@ -1,15 +1,20 @@
-"""How much of the journal a node may lack, and what becomes of writes as it comes to that.
+"""Backlog of rows that the node lacks: its limits, its figures, and the watermark file.
 
-Pure but for the bucket that it keeps. The journal is where rows wait while a node is away: for hours, on disk. Near
-the bound writes are slowed down to what is drained, at the bound they are refused, and nothing is ever dropped.
+The journal holds the rows while a node is away: for hours, on disk. Near the limit writes are throttled to the rate of
+the drain, at the limit they are refused, and nothing is dropped.
 """
 
+import os
 from collections import deque
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.projection.cursor import Cursor
+from ctxd.projection.node import Node
+from ctxd.projection.stream import Sent
 
 ROWS_MAX: Final = 5_000_000
 BYTES_MAX: Final = 4 * 1024**3
@@ -133,3 +138,94 @@ def refusal(kind: Level, full: float, reason: str, wait_s: float) -> CtxdError:
         return CtxdError("store_backlog_full", share, hint=hint, retry_after_ms=RETRY_FULL_MS, outcome="not_applied")
     wait_ms = max(1, round(wait_s * 1_000))
     return CtxdError("rate_limited", share, retry_after_ms=wait_ms, outcome="not_applied")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The newest cursor that was known to be committed, the newest row that ``reached`` the node, and by sequence why
+    a row was left out. What the journal held before it was first projected counts as having reached it."""
+
+    cursor: Cursor | None = None
+    reached: int | None = None
+    reasons: dict[int, str] = {}
+
+
+def load(path: Path) -> Record:
+    """The record at ``path``; an empty one if there is none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    except (OSError, msgspec.DecodeError):
+        return Record()
+
+
+def save(path: Path, record: Record) -> None:
+    """Put ``record`` at ``path``, all of it or nothing.
+
+    Raises: OSError.
+    """
+    fresh = path.with_name(f"{path.name}.new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(record))
+    os.replace(fresh, path)
+
+
+State = Literal["connecting", "projecting", "unreachable", "failed", "stopped"]
+
+_RATE_S: Final = 5.0
+"""Seconds over which the rate of the drain is taken."""
+
+
+class Progress:
+    """``cursor`` is the newest that is known to be committed, as ``tx_id`` of the node; null before the first fence.
+
+    ``node`` answers reads that rely on it; null while there is none. ``reasons`` says why rows were left out.
+    """
+
+    def __init__(self, cursor: Cursor | None, reasons: dict[int, str]) -> None:
+        self.state: State = "connecting"
+        self.reason = ""
+        self.cursor = cursor
+        self.tx_id = -1
+        self.node: Node | None = None
+        self.reasons = dict(reasons)
+        self.waiting = Waiting()
+        self.purged = 0
+        """The last row that purged something: until the node has it, it shows what is no more."""
+        self.changes = 0
+        self._drained: deque[tuple[float, int]] = deque()
+
+    @property
+    def seq(self) -> int:
+        """The newest row that the node has."""
+        return 0 if self.cursor is None else self.cursor.seq
+
+    @property
+    def quarantined(self) -> tuple[int, ...]:
+        """The rows that are left out."""
+        return () if self.cursor is None else self.cursor.quarantined
+
+    def begin(self, node: Node, cursor: Cursor, tx_id: int) -> None:
+        """``node`` has ``cursor`` since its transaction ``tx_id``, and nothing else moves it."""
+        self.node, self.cursor, self.tx_id = node, cursor, tx_id
+        self.waiting.reach(cursor.seq)
+        self._drained.clear()
+        self.changes += 1
+
+    def confirm(self, sent: Sent, now: float) -> None:
+        """The batch ``sent`` is committed."""
+        self.cursor, self.tx_id = sent.after, sent.tx_id
+        self.waiting.reach(sent.after.seq)
+        self._drained.append((now, sent.after.seq))
+        while now - self._drained[0][0] > _RATE_S:
+            self._drained.popleft()
+        if sent.left_out:
+            self.reasons[sent.after.seq] = sent.left_out
+        self.changes += 1
+
+    def rate(self, now: float) -> float:
+        """Rows a second that the node took lately."""
+        if not self._drained or now - self._drained[-1][0] > _RATE_S:
+            return 0.0
+        first_at, first = self._drained[0]
+        span = self._drained[-1][0] - first_at
+        return (self._drained[-1][1] - first) / span if span > 0 else 0.0

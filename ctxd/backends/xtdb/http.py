@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 import anyio
 
-from ctxd.backends.xtdb import answers
+from ctxd.backends.xtdb import responses
 from ctxd.backends.xtdb.errors import Unknown, Unreachable
 
 CONNECTIONS_MAX: Final = 16
@@ -44,7 +44,7 @@ class Answer:
         self.body = body
 
 
-class Exchange:
+class HttpConnections:
     """Connections to the node at ``url``: ``unix:/path`` or ``http://host:port``. An async context manager.
 
     Raises: ValueError for another kind of address.
@@ -64,7 +64,7 @@ class Exchange:
         self._under_way: set[anyio.CancelScope] = set()
         self._ended = anyio.Event()
 
-    async def __aenter__(self) -> "Exchange":
+    async def __aenter__(self) -> "HttpConnections":
         connector: aiohttp.BaseConnector
         # Without a limit of its own: whoever waits for that is cancelled when the session is closed.
         if self._socket is not None:
@@ -75,7 +75,7 @@ class Exchange:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            headers={"Accept": answers.TYPE},
+            headers={"Accept": responses.TYPE},
         )
         return self
 
@@ -106,7 +106,7 @@ class Exchange:
     ) -> Answer:
         given = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
-        headers = {} if body is None else {"Content-Type": answers.TYPE}
+        headers = {} if body is None else {"Content-Type": responses.TYPE}
         # As a file, which goes out piece by piece: bytes would go in one copy.
         data = None if body is None else BytesIO(body)
         try:

@@ -1,0 +1,207 @@
+"""``ctxd rebuild-xtdb``, ``migrate`` and ``requeue``: commands on a projection, and their shared output."""
+
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import anyio
+import click
+import msgspec
+
+from ctxd.commands.terminal import (
+    EXIT_CONFIG,
+    EXITS,
+    config_option,
+    fail,
+    json_option,
+    progress,
+    refuse,
+    show,
+    state_dir_option,
+    stepped,
+    summary_of,
+)
+from ctxd.errors import StateDirError
+from ctxd_protocol.status import ProjectionStatus
+
+if TYPE_CHECKING:
+    # Loaded by those commands only that compare.
+    from ctxd.projection.compare import Comparison
+
+T = TypeVar("T")
+_EXIT_INTERRUPTED: Final = 130
+
+url_option = click.option(
+    "--store-url", help="Where the XTDB node is: unix:/path or http://host:port; as configured if left out."
+)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Which state, and which node."""
+
+    root: Path
+    url: str
+
+
+def place(state_dir: Path | None, store_url: str | None, config: Path | None) -> Place:
+    """Return what the flags and the configuration name, or end the program saying why not."""
+    from ctxd.config import ConfigError, load
+
+    try:
+        found = load({"state_dir": state_dir, "store.url": store_url}, file=config)
+    except ConfigError as error:
+        fail(str(error), EXIT_CONFIG)
+    return Place(found.state_dir, found.store_url)
+
+
+def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return what ``work`` does, or end the program saying why it cannot be done."""
+    from ctxd.projection.offline import GivenUp
+
+    try:
+        return anyio.run(work)
+    except StateDirError as error:
+        progress("")
+        refuse(error)
+    except GivenUp as error:
+        progress("")
+        fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        progress("")
+        fail("interrupted; run it again to go on", _EXIT_INTERRUPTED)
+
+
+def projected(status: ProjectionStatus) -> None:
+    """Show how far a projection is."""
+    reason = f", {status.reason}" if status.reason else ""
+    total = status.seq + status.lag_rows
+    progress(f"{status.state}: row {status.seq:,} of {total:,}, {status.rows_per_s:,.0f} rows/s{reason}")
+
+
+def counted(report: "Comparison") -> None:
+    """Show how far a comparison is."""
+    progress(f"comparing {report.phase}: {report.done:,}")
+
+
+def told(report: "Comparison") -> str:
+    """Return a comparison as a person reads it."""
+    problems = [f"{problem.severity}: {problem.message}" for problem in report.problems]
+    checked = f"row {report.seq:,} of {report.head_seq:,}, {report.entities:,} entities, {report.texts:,} texts"
+    verdict = "the journal, the embedded versions and the node agree" if report.equal else "they do not agree"
+    return "\n".join([*problems, f"{checked}: {verdict}"])
+
+
+def document(report: "Comparison") -> dict[str, Any]:
+    """Return a comparison as JSON shows it."""
+    return {**msgspec.to_builtins(report), "worst": report.worst, "equal": report.equal}
+
+
+def end(as_json: bool, report: "Comparison", *lines: str, **more: Any) -> NoReturn:  # noqa: ANN401
+    """Print a comparison after ``lines``, and end the program with what it found."""
+    progress("")
+    show(as_json, {**document(report), **more}, "\n".join([*lines, told(report)]))
+    sys.exit(EXITS[report.worst])
+
+
+@click.command()
+@click.option("--to", "store", type=click.Choice(["sqlite", "xtdb"]), required=True, help="The store to go to.")
+@url_option
+@json_option
+@state_dir_option
+@config_option
+def migrate(store: str, store_url: str | None, as_json: bool, state_dir: Path | None, config: Path | None) -> None:
+    """Make the other store hold everything, and prove it. The daemon has to be stopped.
+
+    To "xtdb": the journal is put into the node whole and compared. To "sqlite": the embedded versions are compared with
+    the journal, and folded from it again if they differ; the node is not needed. What is interrupted goes on, or is as
+    it was, when it is run again. Afterwards set "store" in ctxd.toml, and start the daemon.
+
+    \b
+    Examples:
+      ctxd migrate --to xtdb
+      ctxd migrate --to sqlite
+    """
+    at = place(state_dir, store_url, config)
+    if store == "xtdb":
+        _to_xtdb(at, as_json)
+    _to_sqlite(at, as_json)
+
+
+def _to_xtdb(at: Place, as_json: bool) -> NoReturn:
+    from ctxd.clock import SystemClock
+    from ctxd.projection.offline import rebuild
+
+    report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, counted))
+    end(as_json, report, f'{at.url}: set store = "xtdb" and start the daemon', store_url=at.url)
+
+
+def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
+    from ctxd.store.rebuild import checked
+
+    try:
+        report, folded = checked(at.root, stepped)
+    except StateDirError as error:
+        progress("")
+        refuse(error)
+    progress("")
+    how = f"{folded:,} rows were folded again" if folded else "the embedded versions are what the journal says"
+    document = {**msgspec.to_builtins(report), "worst": report.worst, "folded": folded}
+    show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{summary_of(report)}')
+    sys.exit(EXITS[report.worst])
+
+
+@click.command("rebuild-xtdb")
+@click.option("--force", is_flag=True, help="Also into a node that holds something else under this journal's name.")
+@url_option
+@json_option
+@state_dir_option
+@config_option
+def rebuild_xtdb(
+    force: bool, store_url: str | None, as_json: bool, state_dir: Path | None, config: Path | None
+) -> None:
+    """Put the whole journal into an XTDB node, and compare. The daemon has to be stopped.
+
+    The node is to be an empty one, or one that a rebuild was interrupted on: it goes on there. One that has all of it
+    is only compared. One that holds what this journal does not is refused, unless forced: then the journal takes a new
+    name and is put there whole. Nothing is erased; what is there under the old name is not looked at again.
+
+    \b
+    Examples:
+      ctxd rebuild-xtdb
+      ctxd rebuild-xtdb --store-url unix:/run/ctxd/xtdb.sock --json
+    """
+    from ctxd.clock import SystemClock
+    from ctxd.projection.offline import rebuild
+
+    at = place(state_dir, store_url, config)
+    report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, counted, force=force))
+    end(as_json, report, f"{at.url}:", store_url=at.url)
+
+
+@click.command()
+@click.argument("rows", type=int, nargs=-1)
+@url_option
+@json_option
+@state_dir_option
+@config_option
+def requeue(
+    rows: tuple[int, ...], store_url: str | None, as_json: bool, state_dir: Path | None, config: Path | None
+) -> None:
+    """Put the journal rows ROWS, or all that were left out, into the XTDB node. The daemon has to be stopped.
+
+    "ctx status" names them, and why. Ends with 1 if the node still does not take one.
+
+    \b
+    Examples:
+      ctxd requeue
+      ctxd requeue 4711
+    """
+    from ctxd.projection.offline import put_back
+
+    at = place(state_dir, store_url, config)
+    outcome = perform(lambda: put_back(at.root, at.url, rows))
+    lines = [f"row {seq}: {reason or 'is there now'}" for seq, reason in outcome.items()] or ["no row is left out"]
+    items = [{"seq": seq, "reason": reason} for seq, reason in outcome.items()]
+    show(as_json, {"items": items}, "\n".join(lines))
+    sys.exit(int(any(outcome.values())))
