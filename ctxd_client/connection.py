@@ -301,7 +301,7 @@ class Connection:
         """Fail the call that ``error`` is about: the daemon could not read its id.
 
         If several calls are unanswered it may be any of them: all fail, and the connection ends, for the answers to
-        come no longer tell which slot is free.
+        come can no longer be matched to free slots.
         """
         sent = [id for id, waiting in self._waiting.items() if waiting.sent]
         if len(sent) == 1 and not self._abandoned:

@@ -1,7 +1,6 @@
-"""What can go wrong with a call, as exceptions: one class for each thing a caller does differently.
+"""Exceptions of calls: one class for each category of ``ctxd_protocol.errors``, and those of the client itself.
 
-Owns the way from a wire code to a class. A program switches on the class, or on ``code`` where it needs to know more;
-the message is for people. The set is closed: every code of ``ctxd_protocol.errors`` has exactly one class.
+A program switches on the class, or on ``code`` where it needs more detail; the message is for people.
 """
 
 from typing import Final
@@ -10,11 +9,11 @@ from ctxd_protocol.errors import ERRORS, Category, ErrorObject, Outcome
 
 
 class CallFailed(Exception):
-    """A call that did not do what was asked; every exception of this package is one.
+    """Base of all exceptions of this package: a call that failed.
 
     ``code`` is symbolic, ``hint`` names the remedy. ``retryable``: the same call may succeed later.
-    ``retry_after_ms``: not before that. ``outcome`` says what became of a write, null for a read and where it does
-    not matter; with ``unknown``, send the call again with the same ``op_id``. ``method`` is empty outside a call.
+    ``retry_after_ms``: not before that. ``outcome``: the fate of a write, None for a read and where it does not matter;
+    with ``unknown``, send the call again with the same ``op_id``. ``method`` is empty outside a call.
     """
 
     def __init__(
@@ -45,11 +44,11 @@ class CallFailed(Exception):
 
 
 class NotFound(CallFailed):
-    """What the call names is not there, or not for this caller. Look it up again, or create it."""
+    """The named thing does not exist, or not for this caller. Look it up again, or create it."""
 
 
 class Conflict(CallFailed):
-    """The call clashes with what is there. Choose another id, or read what is there first."""
+    """The call conflicts with existing state. Choose another id, or read the state first."""
 
 
 class InvalidState(CallFailed):
@@ -73,7 +72,7 @@ class Unavailable(CallFailed):
 
 
 class TimedOut(Unavailable):
-    """The call's deadline passed before its answer came. A write may have been applied: ``outcome`` says so."""
+    """The call's deadline passed before its answer came. A write may have been applied: see ``outcome``."""
 
 
 class ConnectFailed(Unavailable):
@@ -99,7 +98,7 @@ class Closed(CallFailed):
 
 
 class DaemonFault(CallFailed):
-    """The daemon failed in a way that calling again does not mend. Read its log; run ``ctx doctor``."""
+    """The daemon failed, and another attempt will not help. Read its log; run ``ctx doctor``."""
 
 
 CLASSES: Final[dict[Category, type[CallFailed]]] = {

@@ -1,6 +1,6 @@
-"""Where the daemon's socket is.
+"""Lookup of the daemon's socket.
 
-The first of: the path that was asked for, ``$CTXD_SOCKET``, ``/run/ctxd/ctxd.sock``,
+The first of: the path that is given, ``$CTXD_SOCKET``, ``/run/ctxd/ctxd.sock``,
 ``$XDG_RUNTIME_DIR/ctxd/ctxd.sock`` and the state directory's ``ctxd.sock``. The first two are taken as given; of the
 others, the first that this user may connect to, or else the first that exists.
 """
@@ -15,15 +15,14 @@ from ctxd_protocol.places import SYSTEM_SOCKET, runtime_socket, socket_in, user_
 
 
 class SocketPlace(NamedTuple):
-    """Where a socket was looked for, and why there: ``argument``, ``CTXD_SOCKET``, ``system``, ``runtime`` or
-    ``state``."""
+    """The path of a socket, and its origin: ``argument``, ``CTXD_SOCKET``, ``system``, ``runtime`` or ``state``."""
 
     path: str
     origin: str
 
 
 def socket_places(environ: Mapping[str, str]) -> tuple[SocketPlace, ...]:
-    """The places that are looked at when neither an argument nor ``$CTXD_SOCKET`` names one, in order."""
+    """The places to try, in order, if neither an argument nor ``$CTXD_SOCKET`` names one."""
     places = [SocketPlace(SYSTEM_SOCKET, "system")]
     if runtime := runtime_socket(environ):
         places.append(SocketPlace(runtime, "runtime"))
@@ -32,9 +31,9 @@ def socket_places(environ: Mapping[str, str]) -> tuple[SocketPlace, ...]:
 
 
 def find_socket(socket: str | Path | None = None, environ: Mapping[str, str] | None = None) -> SocketPlace:
-    """The socket to connect to. When none exists, the place a daemon of this user would make it at.
+    """The socket to connect to. If none exists, the place where a daemon of this user would create it.
 
-    ``environ`` null means the process's environment.
+    ``environ`` defaults to the process's environment.
     """
     environ = os.environ if environ is None else environ
     if socket is not None:
@@ -43,13 +42,13 @@ def find_socket(socket: str | Path | None = None, environ: Mapping[str, str] | N
         return SocketPlace(named, "CTXD_SOCKET")
     places = socket_places(environ)
     existing = [place for place in places if _exists(place.path)]
-    # A host's service may be for others only, and then this user's own daemon is meant.
+    # The host's service may be closed to this user; then the user's own daemon is meant.
     open_to_us = next((place for place in existing if os.access(place.path, os.W_OK, effective_ids=True)), None)
     return open_to_us or (existing or [places[0 if os.geteuid() == 0 else 1]])[0]
 
 
 def remedy(place: SocketPlace, reason: OSError) -> str:
-    """What to do when connecting to ``place`` failed for ``reason``."""
+    """The remedy for a failed connection to ``place``."""
     if isinstance(reason, PermissionError):
         return "the socket belongs to another user or group: run as that user, or join its group"
     if len(os.fsencode(place.path)) > SOCKET_PATH_BYTES_MAX:

@@ -102,7 +102,7 @@ def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
         raise _invalid(call, f"the call nests deeper than {limits.depth} levels", _FLATTEN) from error
     except (TypeError, ValueError, OverflowError) as error:
         raise _invalid(call, f"the call holds a value that is not JSON: {error}", "send plain values") from error
-    # A float that is not finite is encoded as null, and each level opens a bracket: most calls need no closer look.
+    # Most calls need no closer look: each level opens a bracket, and a float that is not finite is encoded like None.
     if b"null" in body or body.count(b"{") + body.count(b"[") > limits.depth:
         _check(call, call.params, limits.depth - 1, limits)
     if len(body) > limits.frame_bytes:

@@ -1,4 +1,4 @@
-"""The assembled context: what a model sees, block by block, and why (spec 1 §4)."""
+"""The assembled context, block by block, with the reason for each block (spec 1 §4)."""
 
 from typing import Literal
 
@@ -13,7 +13,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One block of the context.
 
     ``text`` is the block as rendered, escapes included; ``offset`` is its first byte in the whole text. ``object``,
-    ``valid_time`` and ``tx`` name the version shown. ``reason`` says why it is there, in a closed set of short phrases.
+    ``valid_time`` and ``tx`` identify the version shown. ``reason``: why the block is included, one of a closed set of
+    short phrases.
     """
 
     section: Section
@@ -27,7 +28,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """An active object that is left out so that the context fits its budget, and why it goes before the others."""
+    """An active object that is left out to fit the budget, and the reason why it goes before others."""
 
     object: str
     tokens: int
@@ -35,7 +36,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a session stands against its token budget. ``over_by`` counts what no drop can save."""
+    """A session's tokens against its budget. ``over_by``: the tokens above the budget after all possible drops."""
 
     budget_tokens: int | None
     tokens: int
@@ -56,9 +57,9 @@ class SectionSize(msgspec.Struct, frozen=True, kw_only=True):
 class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     """One assembly. ``number`` counts the session's recorded assemblies from 1; an unchanged repeat keeps its number.
 
-    ``stable_prefix`` is how many leading bytes equal the session's assembly before this one; null for the first.
-    ``sha256`` is the hash of ``text``. ``text`` and ``blocks`` are empty when the caller asked without them.
-    ``receipt`` is that of the write which recorded it, null when nothing was written.
+    ``stable_prefix``: the number of leading bytes equal to the session's previous assembly; None for the first.
+    ``sha256`` is the hash of ``text``. ``text`` and ``blocks`` are empty if the caller left them out.
+    ``receipt``: the receipt of the recording write; None if nothing was written.
     """
 
     session: str
@@ -78,7 +79,7 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of an assembly: enough to render it again byte for byte, and nothing that is kept elsewhere."""
+    """Summary of a recorded assembly. Its text is rendered again from the versions that it references."""
 
     number: int
     context_id: str
@@ -91,7 +92,7 @@ class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurrentContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The context an agent works in now. ``context_id`` is null while nothing was assembled."""
+    """The context an agent works in now. ``context_id`` is None until something is assembled."""
 
     context_id: str | None
     session: str | None

@@ -1,7 +1,6 @@
-"""Frames: one JSON text per line, UTF-8, ended by a line feed.
+"""Frames: one JSON text per line, UTF-8, ended by a line feed. No I/O.
 
-Owns where a frame starts and ends, and no byte of what is in it. Does no I/O. Promise: at most ``limit`` bytes of an
-unfinished frame are held, whatever the peer sends.
+At most ``limit`` bytes of an unfinished frame are held, whatever the peer sends.
 """
 
 from typing import Final
@@ -12,9 +11,9 @@ _FOREIGN: Final = b"content-length:"
 
 
 class FrameFault(Exception):
-    """The byte stream cannot be cut into frames any more; the connection is of no further use.
+    """Base of framing errors: the byte stream can no longer be split, and the connection must end.
 
-    ``code`` is the symbolic error code to answer, ``hint`` what the peer should do instead.
+    ``code`` is the symbolic error code to answer, ``hint`` the remedy for the peer.
     """
 
     code: ErrorCode = "invalid_request"
@@ -22,7 +21,7 @@ class FrameFault(Exception):
 
 
 class FrameTooLarge(FrameFault):
-    """A line is longer than the limit."""
+    """A line that is longer than the limit."""
 
     code: ErrorCode = "frame_too_large"
     hint = "Send larger text as several calls."
@@ -33,18 +32,18 @@ class FrameTooLarge(FrameFault):
 
 
 class WrongFraming(FrameFault):
-    """The peer frames by headers, as language servers do."""
+    """Framing by headers, as language servers do."""
 
     hint = "Send one JSON text per line, ended by a line feed, without headers."
 
     def __init__(self) -> None:
-        super().__init__("frames with a Content-Length header are not understood here")
+        super().__init__("frames with a Content-Length header are not supported")
 
 
 class FrameDecoder:
-    """Cuts received bytes into frames.
+    """Splitter of received bytes into frames.
 
-    ``fault`` is set once the stream is beyond cutting; frames before the fault are still handed out.
+    ``fault`` is set once the stream cannot be split any more; frames before the fault are still returned.
     """
 
     __slots__ = ("_limit", "_tail", "fault")
@@ -56,13 +55,13 @@ class FrameDecoder:
 
     @property
     def pending(self) -> int:
-        """Bytes held of a frame that is not complete."""
+        """Number of bytes held of an incomplete frame."""
         return 0 if self._tail is None else len(self._tail)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take ``data`` in; get the frames it completes, without line ends, blank ones left out.
+        """Add ``data`` and return the frames it completes, without line ends and without blank lines.
 
-        Raises: the fault, once no frame stands before it.
+        Raises: the fault, once no frame precedes it.
         """
         frames = self.split(self.take(data))
         if self.fault is not None and not frames:
@@ -70,7 +69,7 @@ class FrameDecoder:
         return frames
 
     def take(self, data: bytes) -> bytes:
-        """Take ``data`` in; get all whole lines it completes in one piece, line ends included. May set ``fault``."""
+        """Add ``data`` and return all complete lines in one piece, line ends included. May set ``fault``."""
         if self.fault is not None:
             return b""
         end = data.rfind(b"\n") + 1
@@ -86,7 +85,7 @@ class FrameDecoder:
         return block
 
     def split(self, block: bytes) -> list[bytes]:
-        """The frames of ``block``, which ``take`` gave: without line ends, blank ones left out. May set ``fault``."""
+        """Split a result of ``take`` into frames, without line ends and blank lines. May set ``fault``."""
         frames: list[bytes] = []
         limit = self._limit
         for line in block.split(b"\n"):

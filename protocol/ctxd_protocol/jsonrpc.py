@@ -1,11 +1,10 @@
 """JSON-RPC 2.0 envelopes: strict reading, exact writing.
 
-Owns what a request, a reply and a notification look like, and which frames are refused before any method is looked at.
-Knows no method and no parameters: those stay bytes (``msgspec.Raw``). Promise: what is handed on is valid UTF-8 JSON,
-nests at most ``DEPTH_MAX`` deep, names each member once, and carries an id that every JSON reader can echo.
+Parameters stay bytes (``msgspec.Raw``); methods are not known here. An accepted request is valid UTF-8 JSON, nests at
+most ``DEPTH_MAX`` levels, has each member once, and carries an id that every JSON reader can echo.
 
-How it is fast: ``BlockReader`` reads all lines of one receive in one go if cheap looks at the whole show that nothing
-needs a closer one; otherwise ``read_frame`` looks at each. Both give the same answers.
+For speed, ``BlockReader`` decodes all lines of one receive at once if cheap checks of the whole block pass; otherwise
+``read_frame`` reads them one by one. Both give the same results.
 """
 
 import json
@@ -25,7 +24,7 @@ RequestId = int | str | None
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A call, or a notification if ``id`` is unset. ``id`` null is a call like others and answered with null."""
+    """A call, or a notification if ``id`` is unset. An ``id`` of None is a call, and is echoed."""
 
     jsonrpc: Literal["2.0"]
     method: str
@@ -34,7 +33,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False)
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a call that went well."""
+    """The answer to a call that succeeded."""
 
     jsonrpc: str
     id: RequestId
@@ -42,7 +41,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a call that failed; ``id`` is null if the request's own could not be made out."""
+    """The answer to a call that failed; ``id`` is None if the request's own could not be read."""
 
     jsonrpc: str
     id: RequestId
@@ -50,7 +49,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):
-    """What the daemon sends unasked."""
+    """A message from the daemon that answers no request."""
 
     jsonrpc: str
     method: str
@@ -58,7 +57,7 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stray(msgspec.Struct, frozen=True):
-    """What is dropped without an answer: an answer nobody asked for, or a notification that cannot be carried out."""
+    """A frame that is dropped without an answer: a stray answer, or a notification that is malformed."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -77,7 +76,7 @@ _SHORT_MAX: Final = 2 * DEPTH_MAX + 1
 """Bytes of the longest line that cannot nest too deep: each level takes two brackets."""
 
 _HEAD_BYTES: Final = 4096
-"""Bytes at the start of a frame whose nesting is looked at first."""
+"""Bytes at the start of a frame whose nesting is checked first."""
 
 _SHAPES_MAX: Final = 1024
 """Shapes of lines that are remembered; each has fewer than ``_SHORT_MAX`` bytes."""
@@ -115,19 +114,19 @@ def encode_all(messages: list[Reply | Failure]) -> bytes:
 
 
 class BlockReader:
-    """Reads all lines of one receive at once, where cheap looks show that no line needs a closer one.
+    """Reader of all lines of one receive at once, if cheap checks show that no line needs a closer one.
 
-    What matters for that is a line's shape: the line with its digits made equal. Clients send few shapes again and
-    again, so shapes found plain are remembered, a bounded number of them.
+    The checks depend on a line's shape only: the line with its digits made equal. Clients repeat few shapes, so plain
+    shapes are cached, a bounded number of them.
     """
 
     __slots__ = ("_plain",)
 
     def __init__(self) -> None:
-        self._plain = {b""}  # What stands after the last line end.
+        self._plain = {b""}  # the rest after the last line end
 
     def read(self, block: bytes) -> list[Request] | None:
-        """The requests of ``block``, whole lines with their ends; null if only ``read_frame`` can tell."""
+        """The requests of ``block``, complete lines with their ends; None if ``read_frame`` must read them."""
         if len(block) > _SHORT_MAX * block.count(b"\n"):
             return None  # At least one line is too long to be plain.
         shapes = set(block.translate(_DIGITS).split(b"\n"))
@@ -141,12 +140,12 @@ class BlockReader:
             requests = _REQUEST.decode_lines(block)
         except msgspec.DecodeError:
             return None
-        # Every line starts and ends as an object does, so none goes on over a line end; equal counts mean one each.
+        # Every line starts and ends as an object does, so none continues over a line end; equal counts mean one each.
         return requests if len(requests) == block.count(b"\n") else None
 
 
 def _is_plain(shape: bytes) -> bool:
-    """Whether a line of this shape, if it is a request at all, breaks no rule that needs a closer look."""
+    """True if no line of this shape that decodes as a request can break a rule."""
     return not shape or (
         len(shape) < _SHORT_MAX
         and shape.startswith(b"{")
@@ -159,7 +158,7 @@ def _is_plain(shape: bytes) -> bool:
 
 
 def _names_once(text: bytes) -> bool:
-    """Whether ``text``, without backslashes, cannot name a member twice."""
+    """True if ``text``, without backslashes, cannot have a member twice."""
     for name in _QUOTED_MEMBERS:
         if text.count(name) > 1:
             return False
@@ -167,7 +166,7 @@ def _names_once(text: bytes) -> bool:
 
 
 def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
-    """What ``frame``, one line without its end, is; a ``Failure`` is what to answer if it is refused.
+    """Read ``frame``, one line without its end; a ``Failure`` is the answer to a refused one.
 
     ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
     """
@@ -182,7 +181,7 @@ def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
 
 
 def has_unsafe_integer(text: bytes) -> bool:
-    """Whether valid JSON ``text`` holds an integer beyond ``SAFE_INTEGER_MAX`` outside of strings."""
+    """True if valid JSON ``text`` has an integer beyond ``SAFE_INTEGER_MAX`` outside of strings."""
     if _LONG_NUMBER not in text.translate(_DIGITS):
         return False
     for token in _NUMBER.findall(_outside_strings(text)):
@@ -220,7 +219,7 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
 
 
 def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
-    """Read what is not plainly a request: say what is wrong with it, or leave out what is to be ignored."""
+    """Read a frame that is not plainly a request: report its fault, or ignore members that may be ignored."""
     try:
         msgspec.json.decode(frame, type=Raw)
     except msgspec.DecodeError as exc:
@@ -252,13 +251,13 @@ def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
 def _not_json(frame: bytes, reason: msgspec.DecodeError) -> Failure:
     """A parse error; under the request's id if nothing is wrong but characters cut in half, as JavaScript cuts them."""
     error = error_object("parse_error", f"the frame is not JSON: {reason}")
-    # What a broken frame costs, everybody waits for: of a long one only that it is broken is told.
+    # All connections wait while a broken frame is diagnosed, so a long one is refused without a diagnosis.
     if len(frame) > _MENDED_BYTES_MAX:
         return refuse(None, error)
     mended = _HALF.sub(rb"\1\\ufffd", frame)
     if mended == frame:
         return refuse(None, error)
-    error = error_object("parse_error", f"half of a surrogate pair is no character: {reason}", hint=_WHOLE)
+    error = error_object("parse_error", f"half of a surrogate pair is not a character: {reason}", hint=_WHOLE)
     try:
         request_id = msgspec.json.decode(mended, type=_Numbered).id
     except msgspec.DecodeError:
@@ -269,10 +268,10 @@ def _not_json(frame: bytes, reason: msgspec.DecodeError) -> Failure:
 _HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = re.compile(rb"(?<!\\)((?:\\\\)*)(?:%b(?!%b)|(?<!%b)%b)" % (_HIGH, _LOW, _HIGH, _LOW))
-"""Half a pair, behind backslashes that stand for themselves."""
+"""Half a surrogate pair, after escaped backslashes."""
 
 _MENDED_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a frame in which halves are looked for: a fifth of a second at most, of nothing but halves."""
+"""Bytes of a frame that is searched for halves: 0.2 s at most, for a frame of nothing else."""
 
 _WHOLE: Final = "Replace it before sending: toWellFormed() in JavaScript."
 
@@ -296,7 +295,7 @@ def _envelope_problem(envelope: dict[str, Any], closed: bool) -> str | None:
     if not isinstance(envelope.get("params", {}), list | dict):
         return "params is an array or an object, or left out"
     if closed and (unknown := sorted(set(envelope) - set(_MEMBERS))):
-        return f"{unknown[0]!r} is no member of a request"
+        return f"{unknown[0]!r} is not a member of a request"
     return None
 
 
@@ -316,7 +315,7 @@ def _is_id(value: object) -> bool:
 
 
 def _members(text: bytes) -> list[tuple[str, Any]]:
-    """The members of the object ``text``, repeated ones included; none if it is no object."""
+    """The members of the object ``text``, repeated ones included; empty if it is not an object."""
     if text[:1] != b"{":
         return []
     pairs: list[tuple[str, Any]] = []
@@ -337,17 +336,18 @@ def _repeated(members: list[tuple[str, Any]]) -> list[str]:
 
 
 def _small_int(digits: str) -> int | float:
-    """An integer as it is; one that no reader can hold as a float, which no member may be."""
+    """Parse an integer; one too long for any reader becomes a float, which no member may be."""
     return int(digits) if len(digits) <= len(_LONG_NUMBER) + 1 else float(digits)
 
 
 def _without_params(frame: bytes, params: bytes) -> bytes:
-    """``frame`` with its params emptied, so that its members are read quickly; whole if they cannot be told apart."""
+    """``frame`` with its params emptied, so that its members are read quickly; unchanged if they cannot be located."""
     size = len(params)
     if size <= _SHORT_MAX:
         return frame
     if 2 * size > len(frame) and frame.endswith(params, 0, -1):
-        return frame[: -1 - size] + b"{}}"  # There is no room for two: as most clients write it, params come last.
+        # There is no room for a second occurrence: params come last, as most clients write them.
+        return frame[: -1 - size] + b"{}}"
     return frame.replace(params, b"{}", 1) if frame.count(params) == 1 else frame
 
 
@@ -356,9 +356,9 @@ def _is_too_deep(text: bytes) -> bool:
         return False
     head = _outside_strings(text[:_HEAD_BYTES]).translate(_BRACKETS, _NOT_BRACKETS)
     if head.count(b"(") - head.count(b")") > DEPTH_MAX:
-        return True  # A nesting bomb shows at its start; looking at all of it would cost what it is meant to cost.
+        return True  # A nesting bomb shows at its start; scanning all of it would take the time it is meant to take.
     rest = _outside_strings(text).translate(_BRACKETS, _NOT_BRACKETS)
-    for _ in range(DEPTH_MAX):  # Each pass takes the innermost level away.
+    for _ in range(DEPTH_MAX):  # Each pass removes the innermost level.
         shorter = rest.replace(b"()", b"")
         if len(shorter) == len(rest):
             break
@@ -367,7 +367,7 @@ def _is_too_deep(text: bytes) -> bool:
 
 
 def _outside_strings(text: bytes) -> bytes:
-    """``text`` with the insides of its strings left out."""
+    """``text`` without the contents of its strings."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     return b'"'.join(text.split(b'"')[::2])

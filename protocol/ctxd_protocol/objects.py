@@ -8,8 +8,8 @@ ObjectType = Literal["file", "toolcall", "chat", "system_prompt", "session"]
 ToolcallStatus = Literal["ok", "fail", "aborted", "unanswered"]
 """``aborted``: it was interrupted before it ended. ``unanswered``: no result came, and none will."""
 ObjectState = Literal["present", "unread", "deleted", "orphaned", "purged"]
-"""``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: it cannot be reached now.
-``purged``: what it said was destroyed on request."""
+"""``unread``: known by name only. ``deleted``: its source is confirmed gone. ``orphaned``: its source is unreachable.
+``purged``: its content was erased on request."""
 
 
 class FilesystemSource(msgspec.Struct, frozen=True, gc=False, tag="filesystem", tag_field="type", rename="camel"):
@@ -31,10 +31,10 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ObjectVersion(msgspec.Struct, frozen=True, kw_only=True):
     """One version of one object.
 
-    ``payload`` holds the type's own fields; ``content`` is among them unless the caller asked without it.
+    ``payload`` holds the type's own fields; ``content`` is among them unless the caller left it out.
     ``valid_time`` and ``tx_time`` are milliseconds since 1970, ``tx`` is the journal sequence that wrote the version.
-    ``source_hash`` is null for an unread or deleted file and for objects without a source. ``payload["secrets"]``, of
-    the shape of ``ctxd_protocol.secrets.Secrets``, tells of secrets found in it.
+    ``source_hash`` is None for an unread or deleted file and for objects without a source. ``payload["secrets"]``, of
+    the shape of ``ctxd_protocol.secrets.Secrets``, lists secrets found in it.
     """
 
     id: str

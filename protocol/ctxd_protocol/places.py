@@ -1,7 +1,6 @@
-"""Where a daemon's socket and state are when nobody says otherwise, so that both sides look in the same places.
+"""Default paths of the daemon's socket and state, for both sides.
 
-Owns the paths. Which of them is taken is each side's own rule: the daemon's depends on its user, the client's on what
-exists.
+Each side chooses among them by its own rule: the daemon by its user, the client by what exists.
 """
 
 import os
@@ -9,33 +8,33 @@ from collections.abc import Mapping
 from typing import Final
 
 SYSTEM_SOCKET: Final = "/run/ctxd/ctxd.sock"
-"""The system daemon's socket, and the place where a sandbox has its own mounted."""
+"""The system daemon's socket, and the place where a sandbox mounts its own."""
 
 SYSTEM_STATE_DIR: Final = "/var/lib/ctxd"
 """The system daemon's state."""
 
 SOCKET_NAME: Final = "ctxd.sock"
-"""What a socket is called in its directory, the host's and a sandbox's alike."""
+"""Name of a socket in its directory, the host's and a sandbox's alike."""
 
 CONTEXT_FILE_NAME: Final = "current.json"
-"""The file beside a sandbox's socket that tells the current context."""
+"""Name of the file beside a sandbox's socket that holds the current context."""
 
 SANDBOXES_NAME: Final = "s"
-"""The directory beside the host's socket that holds those of the sandboxes: short, for a socket's path is bounded."""
+"""Directory beside the host's socket with those of the sandboxes: short, since a socket's path is bounded."""
 
 
 def home(environ: Mapping[str, str]) -> str:
-    """The user's home."""
+    """The user's home directory."""
     return environ.get("HOME") or os.path.expanduser("~")
 
 
 def user_state_dir(environ: Mapping[str, str]) -> str:
-    """The state of a user's own daemon."""
+    """The state directory of a user's own daemon."""
     return os.path.join(environ.get("XDG_STATE_HOME") or os.path.join(home(environ), ".local", "state"), "ctxd")
 
 
 def runtime_socket(environ: Mapping[str, str]) -> str | None:
-    """The socket of a user's own daemon; null where the user has no runtime directory."""
+    """The socket of a user's own daemon; None where the user has no runtime directory."""
     runtime = environ.get("XDG_RUNTIME_DIR")
     return os.path.join(runtime, "ctxd", SOCKET_NAME) if runtime else None
 

@@ -1,6 +1,6 @@
-"""Sandboxes as the host sees them: who is inside, what they may call, and how much of it.
+"""Sandboxes: grants, quotas, and their state as the host sees it.
 
-All of it is fixed when a sandbox is registered. What is not granted does not exist on the sandbox's socket.
+Grants and quotas are fixed at registration. A method that is not granted does not exist on the sandbox's socket.
 """
 
 from typing import Annotated, Final, Literal
@@ -13,19 +13,18 @@ Grant = Literal["read", "record", "arrange", "files", "assemble", "prompt"]
 """A set of methods that a sandbox may call besides ``context.current``; ``ctxd_protocol.methods.GRANTS`` lists them."""
 
 GRANTS_DEFAULT: Final[tuple[Grant, ...]] = ("read", "record", "arrange", "files", "assemble")
-"""What a sandbox is granted unless its harness says otherwise: all but replacing its own system prompt."""
+"""Default grants of a sandbox: all but replacing its own system prompt."""
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much one sandbox may use; more is refused as ``quota_exceeded``.
+    """Limits of one sandbox; calls above them are refused as ``quota_exceeded``.
 
-    ``in_flight``: calls of all its connections that are not answered. ``requests_per_s`` and ``writes_per_s``:
-    averages; twice as much may come at once. ``write_bytes_per_day``: parameters of its writes, all at once if
-    need be; counted from the daemon's start. ``objects``: entries of the indexes of its sessions; one call may go
-    beyond it by what it finds. ``tracked_files``: those of its files that are followed on disk; of others a change
-    is seen when they are shown.
+    ``in_flight``: unanswered calls of all its connections. ``requests_per_s`` and ``writes_per_s``: averages, with
+    bursts of two seconds' worth. ``write_bytes_per_day``: bytes of parameters of its writes, in one burst if need be,
+    counted from the daemon's start. ``objects``: entries of the indexes of its sessions; a single call may exceed it by
+    the objects it finds. ``tracked_files``: files followed on disk; changes of others are seen when they are rendered.
     """
 
     connections: _Count = 8
@@ -40,10 +39,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class SandboxView(msgspec.Struct, frozen=True, kw_only=True):
     """One registered sandbox.
 
-    ``directory`` is to be mounted, read-only, as a directory: it holds the socket ``ctxd.sock`` and ``current.json``.
-    ``sessions``: what it may name; the first is meant by a call that names none. ``expires_at`` (ms since 1970): when
-    it ends unless renewed; null while the connection that holds its lease is open. ``refused`` counts calls beyond the
-    quota.
+    Mount ``directory`` read-only, as a directory: it holds the socket ``ctxd.sock`` and ``current.json``.
+    ``sessions``: those it may name; a call that names none means the first. ``expires_at`` (ms since 1970): the end of
+    the lease unless it is renewed; None while the connection that holds the lease is open. ``refused`` counts calls
+    beyond the quota.
     """
 
     sandbox: str

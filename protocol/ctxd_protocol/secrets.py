@@ -5,8 +5,8 @@ from typing import Literal
 import msgspec
 
 SecretPolicy = Literal["off", "flag", "redact"]
-"""``off``: text is not looked at. ``flag``: it is kept as it came, and says what was found. ``redact``: what was found
-is replaced by ``[REDACTED:rule:tag]`` before anything is kept."""
+"""``off``: text is not searched. ``flag``: text is stored unchanged, with the findings. ``redact``: each finding is
+replaced by ``[REDACTED:rule:tag]`` before the text is stored."""
 
 
 class SecretFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -18,9 +18,9 @@ class SecretFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is known of the secrets in a version: the policy it was captured under, and what was found then.
+    """Secrets of a version: the policy of its capture, and the findings.
 
-    A version without this was captured under ``flag``, and nothing was found.
+    A version without this was captured under ``flag`` without findings.
     """
 
     policy: SecretPolicy

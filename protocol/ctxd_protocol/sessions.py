@@ -14,9 +14,9 @@ Role = Literal["user", "assistant", "toolcall"]
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One mount mapping: what the agent calls ``agent_prefix`` is ``canonical_prefix`` on ``filesystem_id``.
+    """One mount mapping: the agent's ``agent_prefix`` is ``canonical_prefix`` on ``filesystem_id``.
 
-    ``filesystem_id`` null means the host's own filesystem (spec 1 §5.3).
+    Without ``filesystem_id`` the host's own filesystem is meant (spec 1 §5.3).
     """
 
     agent_prefix: str
@@ -36,8 +36,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """One chat message. ``role`` ``toolcall`` stands for a tool result: ``toolcall`` names the object,
     ``content`` is empty.
 
-    ``meta`` is the harness's own (model, usage, stop reason) and is kept as it came. ``secrets`` is the daemon's, which
-    says what it found in both; what a client sends there is not looked at.
+    ``meta`` is the harness's own (model, usage, stop reason) and is stored unchanged. ``secrets``: the daemon's
+    findings in both; a client's value is ignored.
     """
 
     role: Role
@@ -57,8 +57,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970.
 
-    ``workdir`` is the agent's working directory. ``host``: the name of the host that wrote the session last, null for
-    this one's sessions.
+    ``workdir`` is the agent's working directory. ``host``: the name of the host that wrote the session last, None for
+    sessions of this host.
     """
 
     session: str
@@ -105,9 +105,9 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Another session, or the file's own source, moved an object that this session has read.
+    """A change of an object that this session has read, made by another session or found on disk.
 
-    ``seq`` is the journal sequence of the change: pass the last one seen to go on from there.
+    ``seq`` is the journal sequence of the change: pass the last one seen to continue from there.
     """
 
     seq: int

@@ -8,13 +8,13 @@ from ctxd_protocol.trackers import Watching
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the XTDB node at ``url`` has the journal: up to row ``seq``, ``lag_rows`` fewer than there are.
+    """State of the projection to the XTDB node at ``url``: it has rows up to ``seq``, ``lag_rows`` behind the journal.
 
-    ``projecting``: rows flow. ``connecting``: soon. ``unreachable``: nobody answers. ``failed``: the node does not
-    index any more. ``stopped``: what the node holds is not this journal's. ``reason`` says what is wrong, empty if
-    nothing is. ``lag_s`` is how long the oldest row has waited; ``backlog_share`` how full the room is that rows may
-    wait in: from 0.8 on writes are slowed down, at 1 refused. ``quarantined`` names the first hundred rows that the
-    node does not take. None of it bears on what is acknowledged.
+    ``projecting``: rows flow. ``connecting``: not yet. ``unreachable``: the node does not answer. ``failed``: the node
+    no longer indexes. ``stopped``: the node holds another journal's rows. ``reason``: the fault, empty without one.
+    ``lag_s``: the age of the oldest waiting row. ``backlog_share``: the used share of the backlog limit: from 0.8 on
+    writes are slowed down, at 1 refused. ``quarantined``: the first hundred rows that the node rejects. Acknowledged
+    writes do not depend on any of it.
     """
 
     url: str
@@ -29,12 +29,12 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal: newest sequence and chain hash, rows waiting for their flush, and whether writes are taken.
+    """State of the journal: newest sequence and chain hash, rows that wait for their flush, and acceptance of writes.
 
-    ``reason`` says what is wrong, empty if nothing is. ``state`` may be ``ok`` all the same: then writes are taken.
-    ``damage``: what the checks at the start and the scrub beside the work found, at most a hundred sentences;
-    ``ctxd verify`` finds all.
-    ``projection`` is there with ``backend`` ``xtdb`` only.
+    ``reason``: the fault, empty without one; writes are accepted if ``state`` is ``ok`` all the same.
+    ``damage``: findings of the checks at start and of the background scrub, at most a hundred; ``ctxd verify``
+    finds all.
+    ``projection`` is present with ``backend`` ``xtdb`` only.
     """
 
     state: Literal["ok", "read_only", "failed"]
@@ -52,9 +52,9 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxesStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """All sandboxes together: how many are ``registered``, since when the ``oldest`` is (ms since 1970), and when the
-    first lease ends unless it is renewed; null while connections hold them all. ``refused`` counts calls beyond a
-    quota, like ``requests`` of those that are registered now."""
+    """Totals of all sandboxes: the number ``registered``, the registration of the ``oldest``, and ``next_end``, the end
+    of the first lease unless it is renewed, None while connections hold them all (ms since 1970). ``refused`` counts
+    calls above a quota, ``requests`` all calls, of the sandboxes registered now."""
 
     registered: int = 0
     oldest: int | None = None
@@ -65,9 +65,9 @@ class SandboxesStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Health and figures of the daemon. ``uptime_s`` counts seconds since it was ready; ``incarnation`` its starts.
+    """Health and figures of the daemon. ``uptime_s``: seconds since it was ready; ``incarnation``: its starts.
 
-    ``degraded``: ``store.reason`` or ``store.projection.reason`` says why.
+    ``degraded``: ``store.reason`` or ``store.projection.reason`` has the cause.
     """
 
     version: str

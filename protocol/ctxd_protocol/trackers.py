@@ -1,22 +1,22 @@
-"""Which files the daemon follows by itself, and how."""
+"""Trackers: files that the daemon follows on disk."""
 
 from typing import Literal
 
 import msgspec
 
 TrackerState = Literal["attached", "orphaned", "resumed"]
-"""``attached``: a change becomes a version by itself. ``orphaned``: nothing tells of changes now; the newest version
+"""``attached``: changes become versions without a call. ``orphaned``: changes are not noticed now; the newest version
 stands. ``resumed``: attached again after it was orphaned."""
 
 WatcherKind = Literal["inotify", "native", "polling"]
-"""``native``: what the system has instead of inotify. ``polling``: the file is looked at, at intervals."""
+"""``native``: the system's mechanism where it is not inotify. ``polling``: a stat at intervals."""
 
 
 class Tracker(msgspec.Struct, frozen=True, kw_only=True):
-    """One followed file. ``path`` is canonical. ``by`` is null while it is orphaned.
+    """One followed file. ``path`` is canonical. ``by`` is None while it is orphaned.
 
-    ``reason``: why it is orphaned, or is only looked at; empty if nothing is amiss. ``since``: when its state began, in
-    ms since 1970. ``sessions``: for how many it is followed.
+    ``reason``: why it is orphaned or polled, else empty. ``since``: the start of its state, in ms since 1970.
+    ``sessions``: the number of sessions it is followed for.
     """
 
     object: str
@@ -29,12 +29,12 @@ class Tracker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True):
-    """All trackers in figures. ``watcher`` null: nothing is followed, by configuration.
+    """Totals of all trackers. ``watcher`` is None if following is switched off.
 
-    ``directories`` hold followed files; ``watches`` of the system are held for them; ``polled`` of them are looked at
-    instead; ``away`` are not there. ``overflows``: how often events were dropped and every file was looked at.
-    ``refused``: files not followed because there are too many. ``events``: what the system and the looks told of, and
-    ``versions``: how many versions were stored for that, both since the daemon's start.
+    ``directories``: those that hold followed files, with ``watches`` of the system; ``polled`` of them have none, and
+    ``away`` do not exist. ``overflows``: the times that events were dropped and every file was checked. ``refused``:
+    files above the limit, not followed. ``events`` of the system and of polling, and ``versions`` stored for them:
+    both since the daemon's start.
     """
 
     watcher: WatcherKind | None

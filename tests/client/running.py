@@ -16,8 +16,8 @@ START_S_MAX = 30.0
 class Running:
     """``python -m ctxd run`` at ``socket``; with ``keep_state`` it keeps its state over ``kill`` and ``start``.
 
-    ``watcher``: what follows files on disk. By default nothing does: most tests change a file and then say so, and a
-    daemon that follows it may be first.
+    ``watcher``: the setting of that name. By default no file is followed: most tests change a file and then report it,
+    and a daemon that follows it could be first.
     """
 
     def __init__(self, folder: Path, *, keep_state: bool = False, watcher: str = "off") -> None:

@@ -20,8 +20,7 @@ def notice(seq, object="f1"):
 
 
 class Journal:
-    """What a daemon keeps of notices, scripted: subscriptions answer the journal's end, reads answer what is behind
-    it."""
+    """Scripted journal of notices: subscriptions return its end, reads return the notices behind a sequence."""
 
     def __init__(self, daemon):
         self.kept = []

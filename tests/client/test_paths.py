@@ -1,4 +1,4 @@
-"""Where the socket is looked for, in which order, and what is said when nobody is there."""
+"""Lookup of the socket: its order, and the remedy when no daemon answers."""
 
 import os
 

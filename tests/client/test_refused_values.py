@@ -71,7 +71,7 @@ async def test_numbers_that_are_not_finite_are_found_in_the_metadata_of_messages
     async with connect(daemon.path) as client:
         with pytest.raises(InvalidCall, match="nan is not a JSON number"):
             await client.session_append("s", [Message(role="user", content="x", meta={"cost": math.nan})])
-        # A message may well say null.
+        # The text may well be the word itself.
         await client.session_append("s", [Message(role="user", content="null", meta={"cost": 0.5, "x": None})])
 
 

@@ -1,7 +1,6 @@
-"""A daemon that says what a test tells it to: a scripted JSON-RPC peer on a Unix socket, in threads, for client and
-CLI tests.
+"""Scripted daemon: a JSON-RPC peer on a Unix socket, in threads, for client and CLI tests.
 
-It answers each method with the smallest value of the method's result type, unless the script says otherwise. It keeps
+It answers each method with the smallest value of the method's result type, unless a script answers it. It keeps
 no state: what a real daemon does is tested against a real daemon.
 """
 
@@ -28,7 +27,7 @@ HOLD = object()
 
 
 class Refusal(Exception):
-    """What a script raises to answer an error; the members of ``data`` besides the code go in as they are."""
+    """Error answer of a script; the members of ``data`` besides the code go in as they are."""
 
     def __init__(self, code: str, message: str = "refused by the script", **data: Any) -> None:
         super().__init__(message)

@@ -56,7 +56,7 @@ class ToolObserveParams(Params, frozen=True, kw_only=True):
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One path that was examined; with outcome ``ignored`` there is no object, and ``reason`` says why."""
+    """One path that was examined; with outcome ``ignored`` there is no object, and ``reason`` names the cause."""
 
     path: str
     outcome: Literal["created", "unchanged", "ignored"]

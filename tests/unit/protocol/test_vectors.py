@@ -33,7 +33,7 @@ def anyio_backend():
 
 
 async def current(caller, params):
-    """What a daemon without sessions answers."""
+    """Answers of a daemon without sessions."""
     return CurrentContext(context_id=None, session=None, turn=0, assembly=0)
 
 
@@ -52,7 +52,7 @@ async def exchanged(path, parts):
                 await writer.drain()
             writer.write_eof()
         except OSError:
-            pass  # The server has closed: what it said is still there.
+            pass  # The server has closed: its answers are still there.
         received = b""
         try:
             while data := await reader.read(65536):
