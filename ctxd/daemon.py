@@ -283,7 +283,7 @@ class Daemon:
             self._log,
             current=known.current,
             objects=known.objects,
-            holds=known.holds,
+            mounts=known.mounts,
             limits=options.limits,
             timing=options.timing,
             supervisor=self._supervisor,

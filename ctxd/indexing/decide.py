@@ -20,13 +20,14 @@ class Held(msgspec.Struct, frozen=True, tag=True):
     """The source was read: ``source_hash`` is of its bytes. ``text`` is null for a binary file.
 
     ``keyed_hash`` stands for ``source_hash`` in a version that was redacted or purged; ``policy`` is what it is to be
-    captured under.
+    captured under; ``author`` is whose tags replace secrets, see ``Guard.by``.
     """
 
     source_hash: str
     text: str | None
     keyed_hash: str = ""
     policy: SecretPolicy = DEFAULT
+    author: str = ""
 
     def after(self, head: Document | None) -> "Held":
         """This, captured under no laxer policy than ``head`` was: what was redacted once stays so, whoever reads it."""

@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.indexing.decide import decide, is_due, is_overtaken
 from ctxd.indexing.reach import Reach
-from ctxd.indexing.seen import Builder, Seen
+from ctxd.indexing.seen import SANDBOXES, Builder, Seen
 from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions
 from ctxd.mounts.mapping import MountTable
@@ -195,7 +195,8 @@ async def _read(
         readings = await source.read_many([_path(head) for _, head in batch])
         for (id, head), reading in zip(batch, readings, strict=True):
             mark = marks.get(id)
-            one = builder.seen_at(reading, device=mark.device if mark else None, policy=policy)
+            author = SANDBOXES if source.is_confined(_path(head)) else ""
+            one = builder.seen_at(reading, device=mark.device if mark else None, policy=policy, author=author)
             is_new = is_due(decide(head.document, one.state))
             early = await builder.built(id, _source(head), one, head.document) if is_new else None
             seen[id] = _Seen(one, early)

@@ -19,7 +19,7 @@ from ctxd.indexing.discover import Found, discover, discover_named
 from ctxd.indexing.discovery.paths import Candidate
 from ctxd.indexing.freshen import Compared, Freshened, compare, freshen
 from ctxd.indexing.reach import Reach
-from ctxd.indexing.seen import Builder, Seen, kind_of
+from ctxd.indexing.seen import SANDBOXES, Builder, Seen, kind_of
 from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions, newest
 from ctxd.mounts.devices import Devices
@@ -160,7 +160,7 @@ class Indexer:
                 )
             source = observed(observer, normalise(path, workdir))
             id = file_id(source)
-        seen = await self._builder.seen_in(content, policy)
+        seen = await self._builder.seen_in(content, policy, "" if observer is None else observer)
         document = await self._built_early(id, source, seen, await newest(self._versions, id))
         head = await newest(self._versions, id)
         return self._concluded(id, source, seen, head, document)
@@ -257,11 +257,12 @@ class Indexer:
         self, id: str, source: FilesystemSource, policy: SecretPolicy
     ) -> tuple[Seen, Stored | None, Document | None]:
         """What the source holds, and the newest version at this very moment."""
+        author = SANDBOXES if self._source.is_confined(source.path) else ""
         for attempt in range(1 + OVERTAKEN_RETRIES):
             before = await newest(self._versions, id)
             reading = await self._source.read(source.path)
             device = await self._directory_device(id) if isinstance(reading, Missing) else None
-            seen = self._builder.seen_at(reading, device=device, policy=policy)
+            seen = self._builder.seen_at(reading, device=device, policy=policy, author=author)
             document = await self._built_early(id, source, seen, before)
             head = await newest(self._versions, id)
             if attempt == OVERTAKEN_RETRIES or not is_overtaken(before, head):

@@ -27,6 +27,9 @@ from ctxd_protocol.secrets import SecretPolicy
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Bytes of text that are hashed on the loop: about a millisecond. Moving them to a thread costs a tenth of that."""
 
+SANDBOXES: Final = "sandboxes"
+"""Author of the tags in files that a sandbox may have written."""
+
 THREADS: Final = 2
 """Threads that hash at once: more do not make two cores faster."""
 
@@ -69,25 +72,25 @@ class Builder:
         self._guard = guard
         self._limiter = anyio.CapacityLimiter(THREADS)
 
-    def seen_at(self, reading: Reading, *, device: int | None, policy: SecretPolicy) -> Seen:
+    def seen_at(self, reading: Reading, *, device: int | None, policy: SecretPolicy, author: str = "") -> Seen:
         """What the daemon saw, to be captured under ``policy``.
 
-        ``device``: that of the file's directory when it was last read, null if not known.
+        ``device``: that of the file's directory when it was last read, null if not known. ``author``: see ``Held``.
         """
-        return self._under(policy, _seen_at(reading, device))
+        return self._under(policy, _seen_at(reading, device), author)
 
-    async def seen_in(self, content: bytes, policy: SecretPolicy) -> Seen:
-        """What a caller saw: the bytes it sent."""
+    async def seen_in(self, content: bytes, policy: SecretPolicy, author: str) -> Seen:
+        """What a caller saw: the bytes it sent. ``author``: see ``Held``."""
         if len(content) > FILE_BYTES_MAX:
             return Seen(Oversized(len(content)))
-        return self._under(policy, await self._by_size(len(content), lambda: _held(content)))
+        return self._under(policy, await self._by_size(len(content), lambda: _held(content)), author)
 
-    def _under(self, policy: SecretPolicy, seen: Seen) -> Seen:
+    def _under(self, policy: SecretPolicy, seen: Seen, author: str) -> Seen:
         state = seen.state
         if not isinstance(state, Held):
             return seen
         keyed = self._guard.keyed_hash(state.source_hash)
-        return Seen(Held(state.source_hash, state.text, keyed, policy), seen.stamp, seen.size)
+        return Seen(Held(state.source_hash, state.text, keyed, policy, author), seen.stamp, seen.size)
 
     async def built(self, id: str, source: FilesystemSource, seen: Seen, head: Document | None) -> Document:
         """The document that tells what was seen, after ``head``; not for what is out of reach."""
@@ -114,7 +117,7 @@ class Builder:
 
 
 def _captured(guard: Guard, id: str, source: FilesystemSource, held: Held) -> Document:
-    capture = guard.capture(held.policy)
+    capture = (guard.by(held.author) if held.author else guard).capture(held.policy)
     if held.text is None:
         return file_binary(id, source, held.source_hash, capture.secrets)
     text = capture.text(held.text)

@@ -25,7 +25,7 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_reserved
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.objects.next_version import system_prompt
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import DEFAULT
 from ctxd.sessions import transitions
 from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, to_check, until_durable
@@ -291,7 +291,7 @@ class Operations:
     async def append(self, tx: Transaction, params: session_methods.SessionAppendParams) -> Accepted:
         """Append messages to the chat; each user message starts a turn."""
         live = tx.live
-        messages = await captured(self.sessions.guard, live.settings.secrets, params.messages)
+        messages = await captured(self._guard(tx), live.settings.secrets, params.messages)
         delta = transitions.append(live.state, params.session, messages, live.settings.collapse)
         turn = live.state.turn + sum(message.role == "user" for message in messages)
         return tx.commit(session_methods.SessionAppendResult(turn=turn, receipt=None), delta)
@@ -301,7 +301,7 @@ class Operations:
         """Replace the system prompt."""
         live, id = tx.live, system_prompt_id(params.session)
         head = (await self.store.heads((id,)))[id]
-        capture = self.sessions.guard.capture(live.settings.secrets)
+        capture = self._guard(tx).capture(live.settings.secrets)
         content = await off_loop(len(params.content), lambda: capture.text(params.content))
         document = system_prompt(params.session, content, capture.secrets)
         result = WriteResult(receipt=None)
@@ -369,7 +369,7 @@ class Operations:
         Raises: CtxdError toolcall_conflict, purged, invalid_params.
         """
         live = tx.live
-        capture = self.sessions.guard.capture(live.settings.secrets)
+        capture = self._guard(tx).capture(live.settings.secrets)
         if len(params.content) <= INLINE_CHARS_MAX:
             params = _redacted(capture, params)
         else:
@@ -396,6 +396,11 @@ class Operations:
                 object=id, outcome="unchanged", collapsed=(), unresolved=known, receipt=None
             )
         )
+
+    def _guard(self, tx: Transaction) -> Guard:
+        """The guard of what the actor says."""
+        guard = self.sessions.guard
+        return guard.by(tx.live.session) if tx.actor.confined else guard
 
     def _place(self, live: LiveSession, own_id: str, actor: Actor) -> tuple[str, Stored | None | NotCached]:
         """The id under which the session keeps the tool call, and its newest version; ``MISSING`` if not in memory.

@@ -71,6 +71,10 @@ class HostFiles:
         """See ``Source.confine``."""
         self._confined.confine(root, view)
 
+    def is_confined(self, path: str) -> bool:
+        """See ``Source.is_confined``."""
+        return self._confined.holds(path)
+
     def limit(self, key: str, roots: Collection[str], user: User) -> None:
         """See ``Limited.limit``."""
         self._confined.limit(key, roots, user)

@@ -123,6 +123,9 @@ class Source(Protocol):
         link means different files to them, it leads nowhere.
         """
 
+    def is_confined(self, path: str) -> bool:
+        """True if ``path`` is below a directory that ``confine`` named: a sandbox may have written what is there."""
+
     async def read(self, path: str | bytes) -> Reading:
         """The file whole, as it is now."""
 

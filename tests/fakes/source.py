@@ -72,6 +72,9 @@ class FakeFiles:
         """Make a symlink to an absolute path."""
         self._links[path] = target
 
+    def is_confined(self, path: str) -> bool:
+        return any(f"{path}/".startswith(f"{root}/") for root in self._confined)
+
     def confine(self, root: str, view: tuple[tuple[str, str | None], ...] = ()) -> None:
         self._confined.add(root)
 

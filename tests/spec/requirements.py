@@ -178,7 +178,7 @@ BOX-9 | No answer to a sandbox names a path of the host or another session. Of a
 BOX-10 | A sandbox's socket and file are for the daemon's user and for the one who registers it, or whom that one names, whether the daemon is root or not; for no other. | ctxd
 BOX-11 | What the user inside a sandbox may not read is not read below its mounts while it is registered, nor told to be there: hard links, swapped names and directories on the way included. | ctxd
 BOX-12 | An empty parameter is refused or means empty, never absent; ids of filesystems, sessions and principals hold no control, direction or blank characters. | ctxd
-SEC-1 | What a session captures, its files, tool calls with their arguments, messages, prompt and labels, passes its policy: `off`, `flag` or `redact`; redacted, a secret is `[REDACTED:rule:tag]`, equal ones alike, and no byte of it is kept. | ctxd
+SEC-1 | What a session captures, its files, tool calls with their arguments, messages, prompt and labels, passes its policy: `off`, `flag` or `redact`; redacted, a secret is `[REDACTED:rule:tag]`, equal ones alike, and no byte of it is kept; what a sandbox records or may have written to a file has tags of its own, so that guessing finds no secret. | ctxd
 SEC-2 | Flagged, text and context are as they came; listings and metadata name the rules and tags of what was found, never the secret. | ctxd
 SEC-3 | A redacted file's source hash is keyed, so that it cannot be guessed; indexing it unchanged costs one hash and writes nothing. | ctxd
 SEC-4 | What was captured under one policy is not captured under a laxer one by anybody else; a session that redacts reads again what was not. | ctxd

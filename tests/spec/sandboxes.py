@@ -24,8 +24,8 @@ def inside(box: SandboxView) -> Iterator[SyncClient]:
 
 
 @contextmanager
-def wire(box: SandboxView) -> Iterator[Callable[..., Any]]:
-    """Raw calls: the whole answer but its id."""
+def wire(box: SandboxView, notified: list[Any] | None = None) -> Iterator[Callable[..., Any]]:
+    """Raw calls: the whole answer. ``notified`` collects the notifications that come before it."""
     with socket.socket(socket.AF_UNIX) as raw, raw.makefile("rb") as lines:
         raw.settimeout(20)
         raw.connect(box.socket)
@@ -34,7 +34,10 @@ def wire(box: SandboxView) -> Iterator[Callable[..., Any]]:
             message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
             with suppress(BrokenPipeError):  # Whoever is refused may be so before asking.
                 raw.sendall(json.dumps(message).encode() + b"\n")
-            return json.loads(lines.readline())
+            while "id" not in (answer := json.loads(lines.readline())):
+                if notified is not None:
+                    notified.append(answer)
+            return answer
 
         yield call
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ import pytest
 
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.methods import GRANTS
+from ctxd_protocol.methods import GRANTS, METHODS
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.sessions import Mount
 from tests.client.running import Running
-from tests.spec.sandboxes import BOX, ROOMY, inside, wire
+from tests.spec.sandboxes import BOX, ROOMY, inside, sample, wire
 
 SECRET = "the host's own secret"
 
@@ -312,4 +313,95 @@ def test_a_check_is_no_oracle(client: SyncClient, start: Callable[..., SyncSessi
             ]
             assert answers[0] == answers[1]
             assert "error" in json.loads(answers[0])
+    client.sandbox_release(box.sandbox)
+
+
+@pytest.mark.requirement("BOX-9")
+def test_no_answer_of_any_method_names_the_host_or_another_session(kept: Running, tmp_path: Path) -> None:
+    """Every method that a sandbox reaches is called in two states: mounted, and with the mounts moved elsewhere."""
+    w, cache = places(tmp_path, "w", "cache")
+    for place in (w, cache):
+        (place / "a.py").write_text("text")
+        (place / "b.py").write_text("text")
+    (w / "link").symlink_to(cache / "a.py")
+    session = "own"
+    with connect_sync(kept.socket) as client:
+        client.session_create("spec", session="foreign-name", workdir=str(w))
+        session_in(client, session, mount("/w", w), mount("/cache", cache))
+        known = [client.file_index(session, path).object for path in ("/w/a.py", "/cache/a.py")]
+        known += [each.object or "" for each in client.file_discover(session, ["/w/b.py", "/cache/b.py"]).objects]
+        called = client.toolcall_record("foreign-name", "theirs", "bash", "x").object
+        box = register(client, session)
+        succeeded: set[str] = set()
+        forbidden = [str(tmp_path.resolve()), "foreign-name", kept.socket, box.directory]
+
+        def exercise() -> None:
+            (w / "a.py").write_text((w / "a.py").read_text() + "!")
+            client.file_index("foreign-name", str(w / "a.py"))
+            forbidden.append(client.object_get(known[0]).object.content_hash if moved else "foreign-name")
+            notified: list[Any] = []
+            with wire(box, notified) as call:
+                call("events.subscribe", {"session": session, "after": 0})
+                for method in METHODS.values():
+                    if method.capability == "host":
+                        continue
+                    base = sample(method, session)
+                    variants = [base]
+                    variants += [{**base, "object": id} for id in (*known, called) if "object" in base]
+                    variants += [{**base, "objects": known}] if "objects" in base else []
+                    paths = ("a.py", "/w/link", "/cache/a.py", "/none", str(w / "a.py"), "../../etc/passwd")
+                    variants += [{**base, "path": path} for path in paths if "path" in base]
+                    variants += [{**base, "paths": list(paths)}] if "paths" in base else []
+                    for params in variants:
+                        answer = call(method.name, params)
+                        if "result" in answer:
+                            succeeded.add(method.name)
+                        written = {text for text in forbidden if text in json.dumps(params)}
+                        for text in set(forbidden) - written:
+                            assert text not in json.dumps(answer), (method.name, params)
+            assert notified or moved
+            for notification in notified:
+                assert not any(text in json.dumps(notification) for text in forbidden)
+
+        moved = False
+        exercise()
+        reached = {method.name for method in METHODS.values() if method.capability != "host"}
+        never = {"hello", "events.unsubscribe", "session.deactivate", "session.pin", "session.unpin"}
+        assert reached - succeeded <= never, "each method was seen to succeed"
+        client.sandbox_release(box.sandbox)
+        client.session_configure(session, mounts=(mount("/w", cache),))
+        box = register(client, session)
+        forbidden.append(box.directory)
+        moved = True
+        exercise()
+
+
+@pytest.mark.requirement("SEC-1")
+def test_a_redacted_secret_is_not_found_by_guessing(client: SyncClient, tmp_path: Path) -> None:
+    (w,) = places(tmp_path, "w")
+    guess = "password = 'correct-horse-battery-9'\n"
+    session = client.session_create(
+        "spec", session="guessed", filesystem_id=BOX, mounts=(mount("/w", w),), workdir="/w", secrets="redact"
+    ).session.session
+    given = client.toolcall_record(session, "given", "bash", guess).object
+    (w / "guess.env").write_text(guess)
+    box = register(client, session)
+    with inside(box) as agent:
+        agent.session_append(session, [{"role": "user", "content": guess}])
+        agent.session_set_system_prompt(session, guess)
+        objects = [
+            agent.toolcall_record(session, "recorded", "bash", guess).object,
+            agent.file_index(session, "guess.env").object,
+            agent.file_index(session, "said.env", content=guess).object,
+            f"system_prompt:{session}",
+        ]
+        secret = agent.object_get(given, session=session).object
+        tags = set(re.findall(r"\[REDACTED:[^\]]*\]", str(secret.payload["content"])))
+        assert tags
+        guesses = [agent.object_get(id, session=session).object for id in objects]
+        assert all("[REDACTED:" in str(found.payload["content"]) for found in guesses)
+        told = [*map(str, guesses), str(agent.session_chat(session))]
+        for answer in told:
+            assert not any(tag in answer for tag in tags)
+            assert secret.content_hash not in answer
     client.sandbox_release(box.sandbox)

@@ -12,7 +12,7 @@ from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult, Mo
 def handlers(sessions: Sessions, indexer: Indexer) -> dict[str, Handler]:
     """Handlers by method name."""
 
-    async def resolve(_: Caller, params: FileResolveParams) -> FileResolveResult:
+    async def resolve(caller: Caller, params: FileResolveParams) -> FileResolveResult:
         live = await sessions.live(params.session)
         id, source = await indexer.resolve(live.mounts, live.settings.workdir, params.path)
         shown = live.mounts.display(source)
@@ -25,7 +25,8 @@ def handlers(sessions: Sessions, indexer: Indexer) -> dict[str, Handler]:
             canonical_path=source.path,
             filesystem_id=source.filesystem_id,
             display_path=shown,
-            known=head is not None,
+            # A sandbox is not to learn which files other sessions know.
+            known=head is not None if caller.capability == "host" else id in live.state.index,
         )
 
     return {"file.resolve": resolve, "mount.detect": detect}

@@ -67,10 +67,9 @@ class Known:
         """End that."""
         self._sessions.visibility.lift(sandbox, sessions)
 
-    def holds(self, session: str, object: str) -> bool:
-        """Whether its index has ``object``, as far as is in memory: as after any call for the session."""
-        live = self._sessions.peek(session)
-        return live is not None and object in live.state.index
+    def mounts(self, session: str) -> tuple[Mount, ...]:
+        """The mounts of ``session``; none if it is gone."""
+        return self._sessions.catalog.settings(session).mounts if session in self._sessions.catalog else ()
 
     def objects(self, session: str) -> int:
         """The entries of its index; none if it is gone."""

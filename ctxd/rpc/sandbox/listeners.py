@@ -5,7 +5,7 @@ nothing of that sandbox's listener is left.
 """
 
 import socket
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,18 +17,19 @@ from anyio.abc import TaskGroup, TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
-from ctxd.rpc.discretion import Holds, discreet
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.identity import granted
 from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
 from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.sandbox.cbor import SandboxConnection
+from ctxd.rpc.sandbox.view import viewed
 from ctxd.rpc.server import Server
 from ctxd.sandboxes.registration import Registration
 from ctxd.sandboxes.registry import Figures
 from ctxd.service.supervisor import KEPT_PREFIX, Supervisor
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
+from ctxd_protocol.sessions import Mount
 
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Bytes of answers that wait for a sandbox that does not read, before it is read from no further."""
@@ -56,20 +57,20 @@ class Listeners:
         *,
         current: Callable[[str], CurrentContext],
         objects: Callable[[str], int],
-        holds: Holds,
+        mounts: Callable[[str], Sequence[Mount]],
         limits: Limits,
         timing: Timing,
         supervisor: Supervisor,
     ) -> None:
         """``current`` tells a session's context, ``objects`` how many entries its index has, and
-        ``holds`` whether an object is one. ``limits`` and ``timing``
+        ``mounts`` what it has of the host. ``limits`` and ``timing``
         are the host's; a sandbox has shorter lines. ``supervisor`` keeps the sockets while no daemon runs."""
         self._supervisor = supervisor
         self._clock = clock
         self._log = log
         self._current = current
         self._objects = objects
-        self._holds = holds
+        self._mounts = mounts
         frame_bytes = min(limits.frame_bytes, FRAME_BYTES_SANDBOX_MAX)
         self._limits = msgspec.structs.replace(limits, frame_bytes=frame_bytes)
         self._timing = _of_a_sandbox(timing)
@@ -81,7 +82,7 @@ class Listeners:
 
     def serve(self, handlers: Mapping[str, Handler], shared: SharedState) -> None:
         """Answer with ``handlers``, and share ``shared`` with the host's listener."""
-        self._handlers, self._shared = discreet(handlers, self._holds), shared
+        self._handlers, self._shared = viewed(handlers, self._mounts), shared
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep listeners until cancelled. Cancel: safe; every connection is closed at once."""

@@ -1,0 +1,134 @@
+"""Redaction of everything that goes into a sandbox: results, notifications and errors.
+
+Redaction goes by type, not by method: wherever a result holds a mount, a source, an object's version or a notice, the
+paths of the host and the sessions of others are replaced. So a new method needs nothing here. Which versions a sandbox
+may see is decided in ``ctxd.sessions.visibility``.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, get_args, get_type_hints
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.mounts.mapping import UNMOUNTED, normalise
+from ctxd.rpc.dispatch import Answer, Handler
+from ctxd.rpc.identity import Caller
+from ctxd.sessions.session import Accepted
+from ctxd_protocol.methods.files import FileResolveResult
+from ctxd_protocol.objects import FilesystemSource, ObjectVersion
+from ctxd_protocol.sessions import Mount, Notice
+
+_PATH: Final = re.compile(r"(?<![\w/<])/[^\s'\":,;()<>]+")
+"""An absolute path in the text of an error."""
+
+_MOUNTS: Final = "mounts"
+
+
+def viewed(handlers: Mapping[str, Handler], mounts_of: Callable[[str], Sequence[Mount]]) -> dict[str, Handler]:
+    """``handlers`` for sandboxes. ``mounts_of`` a session tells which paths of the host errors may hold."""
+    return {name: _viewed(handler, mounts_of) for name, handler in handlers.items()}
+
+
+def _viewed(handler: Handler, mounts_of: Callable[[str], Sequence[Mount]]) -> Handler:
+    async def call(caller: Caller, params: Any, *request: Any) -> Answer:  # noqa: ANN401 - the method's own struct
+        inside = msgspec.structs.replace(
+            caller, notify=lambda method, notification: caller.notify(method, redacted(notification))
+        )
+        try:
+            answer = await handler(inside, params, *request)
+        except CtxdError as error:
+            session = getattr(params, "session", None) or caller.session
+            mounts = () if session is None else mounts_of(session)
+            raise CtxdError(
+                error.code,
+                redacted_text(error.message, mounts, params),
+                hint=redacted_text(error.hint, mounts, params),
+                retry_after_ms=error.retry_after_ms,
+                outcome=error.outcome,
+            ) from error
+        if not isinstance(answer, Accepted):
+            return redacted(answer)  # type: ignore[no-any-return]
+        build = answer.result
+        return Accepted(answer.pending, lambda receipt: redacted(build(receipt)))
+
+    return call
+
+
+def redacted(value: Any) -> Any:  # noqa: ANN401 - any result
+    """``value``, a result or a part of one, without paths of the host and without sessions of others."""
+    if isinstance(value, msgspec.Struct):
+        redact = _REDACTORS.get(type(value))
+        if redact is not None:
+            return redact(value)
+        fields = _carrying(type(value))
+        return msgspec.structs.replace(value, **{name: redacted(getattr(value, name)) for name in fields})
+    if isinstance(value, tuple | list):
+        return type(value)(redacted(item) for item in value)
+    return value
+
+
+def redacted_text(text: str, mounts: Sequence[Mount], params: msgspec.Struct) -> str:
+    """``text`` of an error with the agent's paths in place of the host's. Paths that the caller wrote stay."""
+    for mount in sorted(mounts, key=lambda mount: -len(mount.canonical_prefix)):
+        canonical = normalise(mount.canonical_prefix)
+        if canonical != "/":
+            text = re.sub(re.escape(canonical) + r"(?=/|\W|$)", mount.agent_prefix.replace("\\", r"\\"), text)
+    written = msgspec.json.encode(params).decode()
+    inside = [mount.agent_prefix.rstrip("/") + "/" for mount in mounts]
+
+    def shown(found: re.Match[str]) -> str:
+        path = found.group()
+        is_own = path in written or any(f"{path}/".startswith(prefix) for prefix in inside)
+        return path if is_own else UNMOUNTED
+
+    return _PATH.sub(shown, text)
+
+
+def _mount(mount: Mount) -> Mount:
+    return msgspec.structs.replace(mount, canonical_prefix=mount.agent_prefix)
+
+
+def _source(source: FilesystemSource) -> FilesystemSource:
+    return msgspec.structs.replace(source, path=UNMOUNTED)
+
+
+def _version(version: ObjectVersion) -> ObjectVersion:
+    payload, source = version.payload, version.source
+    if source is not None:
+        shown = UNMOUNTED if version.display_path is None else version.display_path
+        source = msgspec.structs.replace(source, path=shown)
+    if _MOUNTS in payload:
+        payload = {**payload, _MOUNTS: []}
+    return msgspec.structs.replace(version, source=source, payload=payload)
+
+
+def _place(result: FileResolveResult) -> FileResolveResult:
+    return msgspec.structs.replace(result, canonical_path=result.display_path)
+
+
+def _notice(notice: Notice) -> Notice:
+    return msgspec.structs.replace(notice, by_session=None)
+
+
+_REDACTORS: Final[dict[type, Callable[[Any], Any]]] = {
+    Mount: _mount,
+    FilesystemSource: _source,
+    ObjectVersion: _version,
+    FileResolveResult: _place,
+    Notice: _notice,
+}
+
+
+@cache
+def _carrying(struct: type) -> tuple[str, ...]:
+    """The fields of ``struct`` that can hold something to redact."""
+    return tuple(name for name, hint in get_type_hints(struct).items() if _is_carrier(hint))
+
+
+def _is_carrier(hint: Any) -> bool:  # noqa: ANN401 - a type hint
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint in _REDACTORS or bool(_carrying(hint))
+    return any(map(_is_carrier, get_args(hint)))
