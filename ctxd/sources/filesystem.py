@@ -2,7 +2,7 @@
 
 No path can make the daemon wait: a path is first opened for its inode only (``O_PATH``), and only a regular file is
 then opened for reading, through that same inode, so nothing can be swapped in between; and what hangs nevertheless, as
-a network's or a user's own file system may, is given up (``ctxd.sources.threads``). A file is taken only if its
+a network's or a user's own file system may, is given up (``ctxd.sources.lookups``). A file is taken only if its
 stamp is the same before and after the reading; a change within one tick of the kernel's file clock escapes that, but
 leaves the stamp unsettled, so that the next look reads again. Nothing is mapped into memory: a truncation would kill
 the process.
@@ -19,8 +19,9 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.beneath import View
-from ctxd.sources.confined import Confined
+from ctxd.sources.confinement import Confinement
+from ctxd.sources.lookups import Lookups, inside
+from ctxd.sources.openat2 import View
 from ctxd.sources.port import (
     Look,
     Missing,
@@ -35,11 +36,10 @@ from ctxd.sources.port import (
     signature,
 )
 from ctxd.sources.rights import User
-from ctxd.sources.threads import Threads, inside
 from ctxd_protocol.limits import FILE_BYTES_MAX
 
 THREADS: Final = 4
-"""Threads that read at once, and on each mount those for which reading takes long."""
+"""Lookups that read at once, and on each mount those for which reading takes long."""
 
 TORN_RETRIES: Final = 3
 """Readings of a file that changes meanwhile, before it is reported as busy."""
@@ -61,11 +61,11 @@ _SPECIAL: Final[dict[int, SpecialKind]] = {
 class HostFiles:
     """See ``ctxd.sources.port.Source``. Reads with the daemon's own rights."""
 
-    def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, threads: Threads | None = None) -> None:
+    def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, lookups: Lookups | None = None) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
-        self._confined = Confined()
-        self._threads = threads or Threads(clock, THREADS)
+        self._confined = Confinement()
+        self._lookups = lookups or Lookups(clock, THREADS)
 
     def confine(self, root: str, view: View = ()) -> None:
         """See ``Source.confine``."""
@@ -84,7 +84,7 @@ class HostFiles:
         self._confined.lift(key)
 
     def leads_out(self, path: str, led_to: str) -> bool:
-        """See ``Confined.leads_out``. Blocks."""
+        """See ``Confinement.leads_out``. Blocks."""
         return self._confined.leads_out(path, led_to)
 
     async def read(self, path: str | bytes) -> Reading:
@@ -93,11 +93,11 @@ class HostFiles:
 
     async def read_many(self, paths: list[str]) -> list[Reading]:
         """See ``Source.read_many``."""
-        return await self._threads.each(paths, self._read, _timed_out)
+        return await self._lookups.each(paths, self._read, _timed_out)
 
     async def look_many(self, paths: list[str]) -> list[Look]:
         """See ``Source.look_many``."""
-        return await self._threads.each(paths, self._look, _timed_out)
+        return await self._lookups.each(paths, self._look, _timed_out)
 
     async def resolve_many(self, paths: list[str]) -> list[str]:
         """See ``Source.resolve_many``."""
@@ -109,7 +109,7 @@ class HostFiles:
             except (OSError, ValueError):
                 return path
 
-        return await self._threads.each(paths, resolve, lambda path: path)
+        return await self._lookups.each(paths, resolve, lambda path: path)
 
     def _resolved(self, path: str, directories: dict[str, str]) -> str:
         """``path`` without symlinks. ``directories`` keeps those resolved before."""
@@ -129,13 +129,13 @@ class HostFiles:
 
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
         """See ``Source.stat_many``."""
-        return await self._threads.each(paths, _signature_at, lambda path: None)
+        return await self._lookups.each(paths, _signature_at, lambda path: None)
 
     async def devices_of(self, paths: list[str]) -> list[int | None]:
         """See ``Source.devices_of``."""
         above = [inside(os.path.dirname(path)) for path in paths]
         directories = list(dict.fromkeys(above))
-        found = await self._threads.each(directories, _device_at, lambda path: None)
+        found = await self._lookups.each(directories, _device_at, lambda path: None)
         devices = dict(zip(directories, found, strict=True))
         return [devices[directory] for directory in above]
 
@@ -185,7 +185,7 @@ class HostFiles:
         return _special(found) or Regular(self._stamp(found))
 
     def _stat(self, path: str) -> os.stat_result:
-        """Of what ``path`` leads to. Raises: as ``Confined.opened``."""
+        """Of what ``path`` leads to. Raises: as ``Confinement.opened``."""
         if not self._confined.holds(path):
             return os.stat(path)
         place = self._confined.opened(path)

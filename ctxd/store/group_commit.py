@@ -18,10 +18,10 @@ from anyio.to_thread import run_sync
 from ctxd import dbfile, limits
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
+from ctxd.offload import LoopHandle
 from ctxd.store.committer import Committer, StateRemoved
 from ctxd.store.health import Health
 from ctxd.store.writes import Pending, QueuedWrite
-from ctxd.workers import Loop
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.objects import Receipt
 
@@ -94,9 +94,9 @@ class CommitThread:
     async def run(self) -> None:
         """Make calls until ``stop``. Cancel: has no effect; call ``stop``."""
         with anyio.CancelScope(shield=True):
-            await run_sync(self._work, Loop(), limiter=anyio.CapacityLimiter(1))
+            await run_sync(self._work, LoopHandle(), limiter=anyio.CapacityLimiter(1))
 
-    def _work(self, loop: Loop) -> None:
+    def _work(self, loop: LoopHandle) -> None:
         while (work := self._given.get()) is not None:
             try:
                 result, raised = work(), None

@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 from asyncinotify import Inotify, Mask, Watch
 
 from ctxd.clock import SystemClock
-from ctxd.sources.threads import Threads, inside
+from ctxd.sources.lookups import Lookups, inside
 from ctxd.trackers.events import Changed, Event, Hint, Lost, Overflowed, Refused
 from ctxd.trackers.looking import looking, moved_among
 from ctxd.trackers.places import Filesystems, Identity, never, refusal, unanswered
@@ -55,7 +55,7 @@ class InotifyWatcher:
     kind: WatcherKind = "inotify"
 
     def __init__(
-        self, *, escapes: Escapes = never, filesystems: Filesystems | None = None, threads: Threads | None = None
+        self, *, escapes: Escapes = never, filesystems: Filesystems | None = None, lookups: Lookups | None = None
     ) -> None:
         self._escapes = escapes
         self._filesystems = filesystems or Filesystems()
@@ -63,8 +63,8 @@ class InotifyWatcher:
         self._opened = anyio.Event()
         self._kept: dict[int, _Kept] = {}
         self._numbers: dict[str, int] = {}
-        self._threads = threads or looking(SystemClock())
-        # Threads change what is kept, also such as nobody waits for any more; the loop only looks things up there.
+        self._lookups = lookups or looking(SystemClock())
+        # Lookups change what is kept, also such as nobody waits for any more; the loop only looks things up there.
         self._keeping = threading.Lock()
         self._limiter = anyio.CapacityLimiter(1)
 
@@ -99,7 +99,7 @@ class InotifyWatcher:
                 return [refusal(error)] * len(directories)
             self._opened.set()
         paths = [inside(directory) for directory in directories]
-        return await self._threads.each(paths, self._watch, lambda path: unanswered())
+        return await self._lookups.each(paths, self._watch, lambda path: unanswered())
 
     async def unwatch(self, directories: Sequence[str]) -> None:
         """See ``Watcher.unwatch``."""
@@ -115,7 +115,7 @@ class InotifyWatcher:
     async def verify(self) -> dict[str, str]:
         """See ``Watcher.verify``."""
         known = [(each, kept.identity) for kept in list(self._kept.values()) for each in list(kept.directories)]
-        moved = await moved_among(self._threads, known)
+        moved = await moved_among(self._lookups, known)
         return {directory: why for directory, why in moved.items() if directory in self._numbers}
 
     @property

@@ -10,14 +10,14 @@ from itertools import chain
 from typing import Final
 
 from ctxd.clock import Clock
-from ctxd.sources.threads import Threads, inside
+from ctxd.sources.lookups import Lookups, inside
 from ctxd.trackers.following import Tell
 from ctxd.trackers.places import Entry, Identity, entry_of, identity_at
 from ctxd.trackers.port import Escapes
 from ctxd.trackers.tracked import UNANSWERED
 
 THREADS: Final = 2
-"""Threads that look at once, and on each mount those for which looking takes long."""
+"""Lookups that look at once, and on each mount those for which looking takes long."""
 
 MOVED: Final = "it was moved or replaced"
 
@@ -25,14 +25,14 @@ MOVED: Final = "it was moved or replaced"
 class Hanging:
     """Tells once of each place at which looking by ``threads`` hangs, and once when it answers again."""
 
-    def __init__(self, threads: Threads, tell: Tell) -> None:
-        self._threads = threads
+    def __init__(self, lookups: Lookups, tell: Tell) -> None:
+        self._lookups = lookups
         self._tell = tell
         self._told: frozenset[str] = frozenset()
 
     def note(self) -> bool:
         """Tell of what began and ended since. Returns: whether anything hangs."""
-        now = frozenset(self._threads.hanging())
+        now = frozenset(self._lookups.hanging())
         for place in sorted(now - self._told):
             self._tell("tracker.unanswered", place, "its file system does not answer; nothing below is followed")
         for place in sorted(self._told - now):
@@ -41,12 +41,12 @@ class Hanging:
         return bool(now)
 
 
-def looking(clock: Clock) -> Threads:
+def looking(clock: Clock) -> Lookups:
     """The threads of one daemon's trackers: what hangs for one of them is known to all."""
-    return Threads(clock, THREADS)
+    return Lookups(clock, THREADS)
 
 
-async def entries_at(threads: Threads, paths: Sequence[str], escapes: Escapes, mounted: Container[str]) -> list[Entry]:
+async def entries_at(lookups: Lookups, paths: Sequence[str], escapes: Escapes, mounted: Container[str]) -> list[Entry]:
     """The entry of each of ``paths``, see ``entry_of``; one that does not ``answer`` where looking hangs."""
 
     def near(path: str) -> Entry | str:
@@ -56,7 +56,7 @@ async def entries_at(threads: Threads, paths: Sequence[str], escapes: Escapes, m
         except (OSError, ValueError):
             return entry_of(path, escapes, mounted)
 
-    found = await threads.each(paths, near, _hung)
+    found = await lookups.each(paths, near, _hung)
     leading: dict[str, list[str]] = {}
     for path, answer in zip(paths, found, strict=True):
         if isinstance(answer, str):
@@ -67,7 +67,7 @@ async def entries_at(threads: Threads, paths: Sequence[str], escapes: Escapes, m
     def far(target: str) -> list[Entry]:
         return [entry_of(path, escapes, mounted) for path in leading[target]]
 
-    led = await threads.each(list(leading), far, lambda target: [_hung(path) for path in leading[target]])
+    led = await lookups.each(list(leading), far, lambda target: [_hung(path) for path in leading[target]])
     linked = dict(zip((path for each in leading.values() for path in each), chain.from_iterable(led), strict=True))
     return [answer if isinstance(answer, Entry) else linked[path] for path, answer in zip(paths, found, strict=True)]
 
@@ -76,10 +76,10 @@ def _hung(path: str) -> Entry:
     return Entry((os.path.split(path),), answers=False)
 
 
-async def moved_among(threads: Threads, known: Sequence[tuple[str, Identity]]) -> dict[str, str]:
+async def moved_among(lookups: Lookups, known: Sequence[tuple[str, Identity]]) -> dict[str, str]:
     """Those directories that are not what they were, and why: see ``ctxd.trackers.port.Watcher.verify``."""
     look: Callable[[str], Identity | str | None] = identity_at
-    found = await threads.each([inside(directory) for directory, _ in known], look, lambda path: UNANSWERED)
+    found = await lookups.each([inside(directory) for directory, _ in known], look, lambda path: UNANSWERED)
     return {
         directory: now if isinstance(now, str) else MOVED
         for (directory, identity), now in zip(known, found, strict=True)

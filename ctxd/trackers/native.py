@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
 from ctxd.clock import Clock
-from ctxd.sources.threads import Threads, inside
+from ctxd.sources.lookups import Lookups, inside
 from ctxd.trackers.events import Changed, Event, Lost, Overflowed, Refused
 from ctxd.trackers.looking import looking, moved_among
 from ctxd.trackers.places import Identity, identity_at, never, refusal, unanswered
@@ -69,12 +69,12 @@ class NativeWatcher:
         *,
         escapes: Escapes = never,
         look_s: float = LOOK_S,
-        threads: Threads | None = None,
+        lookups: Lookups | None = None,
     ) -> None:
         self._clock = clock
         self._escapes = escapes
-        self._looking = PollingWatcher(clock, names_of, interval_s=look_s, threads=threads)
-        self._threads = threads or looking(clock)
+        self._looking = PollingWatcher(clock, names_of, interval_s=look_s, lookups=lookups)
+        self._lookups = lookups or looking(clock)
         self._groups: list[_Group] = []
         self._identities: dict[str, Identity] = {}
         self._limiter = anyio.CapacityLimiter(1)
@@ -100,7 +100,7 @@ class NativeWatcher:
     async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
         """See ``Watcher.watch``."""
         paths = [inside(directory) for directory in directories]
-        answers = await self._threads.each(paths, self._admitted, lambda path: unanswered())
+        answers = await self._lookups.each(paths, self._admitted, lambda path: unanswered())
         fresh: list[str] = []
         for directory, answer in zip(directories, answers, strict=True):
             if isinstance(answer, tuple) and self._identities.get(directory) != answer:
@@ -129,7 +129,7 @@ class NativeWatcher:
 
     async def verify(self) -> dict[str, str]:
         """See ``Watcher.verify``."""
-        moved = await moved_among(self._threads, list(self._identities.items()))
+        moved = await moved_among(self._lookups, list(self._identities.items()))
         return {directory: why for directory, why in moved.items() if directory in self._identities}
 
     @property

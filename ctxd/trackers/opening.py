@@ -6,7 +6,7 @@ from functools import partial
 from typing import Literal
 
 from ctxd.clock import Clock
-from ctxd.sources.threads import Threads
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers.following import Tell, silently
 from ctxd.trackers.looking import looking
 from ctxd.trackers.native import NativeWatcher
@@ -32,9 +32,9 @@ def file_trackers(
     """Trackers that watch by ``choice``; ``room`` is told what is tracked too; for the rest see
     ``FileTrackers``. Run them."""
     tracked = Tracked()
-    threads = looking(clock)
-    watcher = _watcher(choice, clock, tracked, escapes, threads)
-    polling = PollingWatcher(clock, tracked.looked_at, threads=threads)
+    lookups = looking(clock)
+    watcher = _watcher(choice, clock, tracked, escapes, lookups)
+    polling = PollingWatcher(clock, tracked.looked_at, lookups=lookups)
     return FileTrackers(
         clock,
         tracked,
@@ -44,15 +44,15 @@ def file_trackers(
         tell=tell,
         keeps=keeps,
         room=partial(room, tracked),
-        threads=threads,
+        lookups=lookups,
     )
 
 
-def _watcher(choice: Choice, clock: Clock, tracked: Tracked, escapes: Escapes, threads: Threads) -> Watcher:
+def _watcher(choice: Choice, clock: Clock, tracked: Tracked, escapes: Escapes, lookups: Lookups) -> Watcher:
     if choice == "polling":
-        return PollingWatcher(clock, tracked.names, threads=threads)
+        return PollingWatcher(clock, tracked.names, lookups=lookups)
     if sys.platform == "linux" and choice != "native":
         from ctxd.trackers.inotify import InotifyWatcher
 
-        return InotifyWatcher(escapes=escapes, threads=threads)
-    return NativeWatcher(clock, tracked.names, escapes=escapes, threads=threads)
+        return InotifyWatcher(escapes=escapes, lookups=lookups)
+    return NativeWatcher(clock, tracked.names, escapes=escapes, lookups=lookups)

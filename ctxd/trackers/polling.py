@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
-from ctxd.sources.threads import Threads, inside
+from ctxd.sources.lookups import Lookups, inside
 from ctxd.trackers.events import Changed, Event, Lost, Refused
 from ctxd.trackers.looking import looking
 from ctxd.trackers.places import Filesystems, Identity, identity_at, refusal, unanswered
@@ -56,7 +56,7 @@ class PollingWatcher:
         *,
         interval_s: float = INTERVAL_S,
         filesystems: Filesystems | None = None,
-        threads: Threads | None = None,
+        lookups: Lookups | None = None,
     ) -> None:
         self._clock = clock
         self._names_of = names_of
@@ -64,7 +64,7 @@ class PollingWatcher:
         self._seen: dict[str, _Seen] = {}
         self._some = anyio.Event()
         self._filesystems = filesystems or Filesystems()
-        self._threads = threads or looking(clock)
+        self._lookups = lookups or looking(clock)
 
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """See ``Watcher.run``."""
@@ -130,7 +130,7 @@ class PollingWatcher:
         def look(path: str) -> _Seen | Refused:
             return self._first_look(os.path.dirname(path), names[path])
 
-        found = await self._threads.each(list(names), look, lambda path: unanswered())
+        found = await self._lookups.each(list(names), look, lambda path: unanswered())
         return dict(zip(dict.fromkeys(directories), found, strict=True))
 
     def _first_look(self, directory: str, names: Sequence[str]) -> _Seen | Refused:

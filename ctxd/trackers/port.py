@@ -37,7 +37,7 @@ class Watcher(Protocol):
         """Watch each of ``directories``; for each, null once every later change will be told, or why not.
 
         One that is watched already, or named twice, is looked at anew. A file system that hangs is given up, see
-        ``ctxd.sources.threads``. Cancel: some may be watched then.
+        ``ctxd.sources.lookups``. Cancel: some may be watched then.
         """
 
     async def unwatch(self, directories: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
-from ctxd.sources.threads import Threads
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers.coalescing import Coalescer
 from ctxd.trackers.events import Changed, Event, Lost, Overflowed
 from ctxd.trackers.following import Following, Tell, silently
@@ -87,7 +87,7 @@ class FileTrackers:
         hold_s: float = HOLD_S,
         mounted: Callable[[], frozenset[str]] = mount_points,
         room: Room = lambda session: FILES_MAX,
-        threads: Threads | None = None,
+        lookups: Lookups | None = None,
     ) -> None:
         """``tracked`` is empty. ``polling`` looks at ``tracked.looked_at``. ``keeps``: whether a session's leases go on
         though it has done nothing. ``room``: see ``Room``. ``threads`` look, best for both watchers too."""
@@ -107,8 +107,8 @@ class FileTrackers:
         self._mount_points = mounted
         self._mounted: frozenset[str] = frozenset()
         self._room = room
-        self._threads = threads or looking(clock)
-        self._hanging = Hanging(self._threads, tell)
+        self._lookups = lookups or looking(clock)
+        self._hanging = Hanging(self._lookups, tell)
         self._held: dict[str, float] = {}
         self._coalescer = Coalescer()
         self._fresh: dict[str, None] = {}
@@ -289,7 +289,7 @@ class FileTrackers:
             self._stirred.set()
 
     async def _look(self, paths: Sequence[str]) -> list[Entry]:
-        entries = await entries_at(self._threads, paths, self._escapes, self._mounted)
+        entries = await entries_at(self._lookups, paths, self._escapes, self._mounted)
         self._hanging.note()
         return entries
 

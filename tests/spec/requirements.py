@@ -69,7 +69,7 @@ FS-5 | Mount mappings are read from the output of docker inspect or from mountin
 FS-6 | A path that climbs above the root, holds a NUL byte or is longer than 4,096 bytes is refused. | ctxd
 FS-7 | Binary, oversized, unreadable and special files each have an outcome of their own; none blocks the daemon. | ctxd
 FS-8 | A session of the host may have what no mount covers lie on the filesystem of its device, found by stat; mounts take precedence. | spec 5.3
-FS-9 | A file system that does not answer is given up after five seconds, with `source_unreachable`; meanwhile no file of another mount waits for it, and the daemon ends without it. | ctxd
+FS-9 | A file system that does not answer is given up after five seconds, with `source_unreachable`; meanwhile no file of another mount waits for it, unless a symlink there leads to it, and then for those seconds at most; the daemon ends without it. | ctxd
 IDX-1 | Indexing a new file creates its object with a first version and puts it into index, pool and active set. | spec 5.6
 IDX-2 | Indexing an unchanged file answers `unchanged` and writes no version. | spec 5.6
 IDX-3 | Indexing a changed file writes one new version under the same id; a file too large to be read counts as changed when its size or its time of modification did. | spec 5.6

@@ -16,8 +16,8 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.filesystem import RACY_NS, HostFiles
+from ctxd.sources.lookups import Lookups
 from ctxd.sources.port import Missing, Present, Reading, Source, Special, TooLarge, Unreadable
-from ctxd.sources.threads import Threads
 from tests.suites.source import SourceSuite
 
 NOBODY = 65534
@@ -326,7 +326,7 @@ async def test_a_directory_that_leads_to_a_mount_that_hangs_says_nothing_of_its_
     mounts = tree.root / "mountinfo"
     mounts.write_text("1 0 8:1 / / rw - ext4 x rw\n")
     clock = SystemClock()
-    source = HostFiles(clock, threads=Threads(clock, 2, long_s=0.02, hangs_s=0.3, mounts=str(mounts)))
+    source = HostFiles(clock, lookups=Lookups(clock, 2, hangs_s=0.3, mountinfo=str(mounts)))
     tree.mkdir("far")
     monkeypatch.setattr("ctxd.sources.filesystem.os.stat", hanging)
     try:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.threads import Threads
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers import looking
 from ctxd.trackers.events import Refused
 from ctxd.trackers.looking import moved_among
@@ -53,9 +53,9 @@ class Far:
 class FarWatcher(FakeWatcher):
     """One that looks where it watches, as those of the system do."""
 
-    def __init__(self, threads: Threads, far: Far) -> None:
+    def __init__(self, lookups: Lookups, far: Far) -> None:
         super().__init__()
-        self._threads = threads
+        self._lookups = lookups
         self._far = far
 
     async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
@@ -63,12 +63,12 @@ class FarWatcher(FakeWatcher):
             self._far.wait(directory)
             return self._watch(directory)
 
-        return await self._threads.each(directories, look, lambda directory: unanswered())
+        return await self._lookups.each(directories, look, lambda directory: unanswered())
 
     async def verify(self) -> dict[str, str]:
         far = str(self._far.place)
         known = [(each, (0, 0)) for each in self._watched if each.startswith(far)]
-        moved = await moved_among(self._threads, known)
+        moved = await moved_among(self._lookups, known)
         return {each: why for each, why in moved.items() if why == UNANSWERED} | await super().verify()
 
 
@@ -98,13 +98,13 @@ def make(far: Far, tmp_path: Path) -> Make:
     def made() -> tuple[FileTrackers, FakeWatcher, list[tuple[str, str, str]]]:
         mounts = tmp_path / "mountinfo"
         mounts.write_text(f"1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / {far.place} rw - nfs x rw\n")
-        threads = Threads(SystemClock(), 2, long_s=0.02, hangs_s=HANGS_S, mounts=str(mounts))
-        tracked, told, fake = Tracked(), list[tuple[str, str, str]](), FarWatcher(threads, far)
+        lookups = Lookups(SystemClock(), 2, hangs_s=HANGS_S, mountinfo=str(mounts))
+        tracked, told, fake = Tracked(), list[tuple[str, str, str]](), FarWatcher(lookups, far)
         fake.mkdir(str(tmp_path.resolve() / "near"))
         fake.mkdir(str(far.place))
-        polling = PollingWatcher(SystemClock(), tracked.looked_at, threads=threads)
+        polling = PollingWatcher(SystemClock(), tracked.looked_at, lookups=lookups)
         trackers = FileTrackers(
-            SystemClock(), tracked, fake, polling, sweep_s=0.05, threads=threads,
+            SystemClock(), tracked, fake, polling, sweep_s=0.05, lookups=lookups,
             tell=lambda *said: told.append(said), mounted=frozenset,
         )  # fmt: skip
         return trackers, fake, told

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.threads import Threads
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers.looking import THREADS
 from ctxd.trackers.opening import file_trackers
 from ctxd.trackers.polling import PollingWatcher
@@ -49,7 +49,7 @@ async def test_a_directory_takes_one_watch_for_all_its_files_and_sessions_and_no
         assert trackers.tracked.files == {}
 
 
-class Counted(Threads):
+class Counted(Lookups):
     """Notes what is looked at."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Counted(Threads):
 @pytest.mark.requirement("TRK-2")
 @pytest.mark.parametrize("place", ["d3", "new"], ids=["of a directory that is watched", "of another"])
 async def test_taking_up_a_file_and_giving_one_up_looks_at_no_other(tmp_path: Path, place: str) -> None:
-    fake, tracked, threads = FakeWatcher(), Tracked(), Counted()
+    fake, tracked, lookups = FakeWatcher(), Tracked(), Counted()
     for name in [*(f"d{number}" for number in range(20)), "new"]:
         (tmp_path / name).mkdir()
         fake.mkdir(str(tmp_path / name))
@@ -74,7 +74,7 @@ async def test_taking_up_a_file_and_giving_one_up_looks_at_no_other(tmp_path: Pa
     for path in (*files.values(), one, before):
         Path(path).write_text("1")
     polling = PollingWatcher(SystemClock(), tracked.looked_at)
-    trackers = FileTrackers(SystemClock(), tracked, fake, polling, sweep_s=3600, threads=threads)
+    trackers = FileTrackers(SystemClock(), tracked, fake, polling, sweep_s=3600, lookups=lookups)
     async with running(trackers, files) as handed:
         await following(trackers, handed)
         handed.paths |= {"b": one, "before": before}
@@ -82,14 +82,14 @@ async def test_taking_up_a_file_and_giving_one_up_looks_at_no_other(tmp_path: Pa
         trackers.lease("s", {"before": Followed(before)})
         await handed.last("before", "1")
         await trackers.settled()
-        threads.looked_at.clear()
+        lookups.looked_at.clear()
         fake.asked = 0
         trackers.lease("t", {"b": Followed(one)})
         await trackers.settled()
         await handed.last("b", "1")
         trackers.release("t")
         await trackers.settled()
-        assert threads.looked_at - {before} == {one}
+        assert lookups.looked_at - {before} == {one}
         assert fake.asked == (place == "new")
         assert trackers.watches == 20
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ctxd.sources.confined import VIEWS_MAX, Confined
+from ctxd.sources.confinement import VIEWS_MAX, Confinement
 from ctxd.sources.rights import User, require
 
 
@@ -22,7 +22,7 @@ def top(tmp_path: Path) -> Path:
     return root
 
 
-def led_to(confined: Confined, path: Path) -> str:
+def led_to(confined: Confinement, path: Path) -> str:
     place = confined.opened(str(path))
     try:
         return os.readlink(f"/proc/self/fd/{place}")
@@ -34,7 +34,7 @@ def view_of(top: Path, data: str) -> tuple[tuple[str, str], ...]:
     return (("/inner", f"{top}/box/inner"), ("/data", f"{top}/{data}"))
 
 
-def refusal_of(confined: Confined, path: Path) -> int | None:
+def refusal_of(confined: Confinement, path: Path) -> int | None:
     with pytest.raises(OSError) as caught:
         led_to(confined, path)
     return caught.value.errno
@@ -42,7 +42,7 @@ def refusal_of(confined: Confined, path: Path) -> int | None:
 
 @pytest.mark.requirement("BOX-7")
 def test_only_what_is_below_a_confined_directory_is_confined(top: Path) -> None:
-    confined = Confined()
+    confined = Confinement()
     confined.confine(f"{top}/box")
     assert confined.holds(f"{top}/box/file")
     assert confined.holds(f"{top}/box/inner/deep/file")
@@ -54,7 +54,7 @@ def test_only_what_is_below_a_confined_directory_is_confined(top: Path) -> None:
 
 @pytest.mark.requirement("BOX-7")
 def test_of_directories_within_each_other_every_one_counts(top: Path) -> None:
-    confined = Confined()
+    confined = Confinement()
     confined.confine(f"{top}/box/inner", view_of(top, "data0"))
     confined.confine(f"{top}/data0", view_of(top, "data0"))
     assert led_to(confined, top / "box/inner/link") == f"{top}/data0/file"
@@ -68,7 +68,7 @@ def test_of_directories_within_each_other_every_one_counts(top: Path) -> None:
 
 @pytest.mark.requirement("BOX-7")
 def test_where_very_many_share_a_directory_the_newest_say_what_a_link_means(top: Path) -> None:
-    confined = Confined()
+    confined = Confinement()
     for data in ("data0", "data1"):
         confined.confine(f"{top}/{data}", view_of(top, data))
     confined.confine(f"{top}/box/inner", view_of(top, "data0"))
@@ -82,7 +82,7 @@ def test_where_very_many_share_a_directory_the_newest_say_what_a_link_means(top:
 
 @pytest.mark.requirement("BOX-7")
 def test_a_view_that_several_directories_above_share_counts_once(top: Path) -> None:
-    confined = Confined()
+    confined = Confinement()
     for data in ("data0", "data1"):
         confined.confine(f"{top}/{data}", view_of(top, data))
     shared = [(*view_of(top, "data1"), (f"/{number}", None)) for number in range(VIEWS_MAX - 1)]
@@ -96,7 +96,7 @@ def test_a_view_that_several_directories_above_share_counts_once(top: Path) -> N
 
 @pytest.mark.requirement("BOX-7")
 def test_whatever_is_raised_in_a_later_view_leaves_nothing_open(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    confined = Confined()
+    confined = Confinement()
     for name in ("/x", "/y"):
         confined.confine(f"{top}/box", ((name, f"{top}/box"),))
     confined.limit("one", [f"{top}/box"], User(0))
@@ -107,7 +107,7 @@ def test_whatever_is_raised_in_a_later_view_leaves_nothing_open(top: Path, monke
             raise ValueError("a list of an unknown form")
         require(user, place)
 
-    monkeypatch.setattr("ctxd.sources.confined.require", require_once)
+    monkeypatch.setattr("ctxd.sources.confinement.require", require_once)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(ValueError, match="unknown form"):
         confined.opened(f"{top}/box/inner/deep/file")
@@ -120,8 +120,8 @@ def test_whatever_is_raised_in_a_later_view_leaves_nothing_open(top: Path, monke
 def test_a_file_system_that_is_mounted_below_is_not_entered(monkeypatch: pytest.MonkeyPatch, by_kernel: bool) -> None:
     if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == os.stat("/dev").st_dev:
         pytest.skip("this host has no second file system at hand")
-    monkeypatch.setattr("ctxd.sources.beneath._KERNEL.can", by_kernel)
-    confined = Confined()
+    monkeypatch.setattr("ctxd.sources.openat2._KERNEL.can", by_kernel)
+    confined = Confinement()
     confined.confine("/dev")
     with TemporaryDirectory(dir="/dev/shm") as folder:
         Path(folder, "file").write_text("there")

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Final
 
 from ctxd.mounts.mapping import ancestors
-from ctxd.sources.beneath import View, open_in_view, resolve_in_view
+from ctxd.sources.openat2 import View, open_in_view, resolve_in_view
 from ctxd.sources.rights import User, require
 
 VIEWS_MAX: Final = 16
@@ -22,7 +22,7 @@ VIEWS_MAX: Final = 16
 that is forgotten over others is among the newest again at its sandbox's next call."""
 
 
-class Confined:
+class Confinement:
     """The directories that are confined, and the users who are limited below them."""
 
     def __init__(self) -> None:

@@ -1,0 +1,129 @@
+"""Work in threads, off the event loop.
+
+Every lane shares one pool of daemon threads: a thread that never returns keeps neither the loop nor the process.
+Handing work over and reporting its end each take one turn of the loop; anyio's own threads take four turns and two
+limiters a call, several times what a stat costs.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
+
+import anyio
+from anyio.lowlevel import checkpoint, current_token
+
+IDLE_S: Final = 10.0
+"""Seconds after which a thread without work ends."""
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+
+
+class LoopHandle:
+    """Handle on the event loop it is made on, for other threads. Works on asyncio and on trio."""
+
+    def __init__(self) -> None:
+        running: Any = current_token().native_token
+        self._soon = getattr(running, "call_soon_threadsafe", None) or running.run_sync_soon
+
+    def soon(self, function: Callable[[Unpack[Args]], object], *args: *Args) -> None:
+        """Schedule ``function`` on the loop, in order, without waiting; dropped if the loop has ended."""
+        with suppress(RuntimeError):
+            self._soon(function, *args)
+
+
+class ThreadPool:
+    """Daemon threads, as many as there is work at once; idle ones are used again."""
+
+    def __init__(self) -> None:
+        # Lists are changed in one step each under the interpreter's lock, so that a thread is either taken or ended.
+        self._idle: list[SimpleQueue[tuple[Callable[[], object], Callable[[], object]]]] = []
+
+    def start(self, work: Callable[[], object], report: Callable[[], object]) -> None:
+        """Call ``work`` in a thread at once, then ``report``, once the thread is free again. Neither raises.
+
+        Raises: RuntimeError if no thread can be started.
+        """
+        try:
+            queue = self._idle.pop()
+        except IndexError:
+            queue = SimpleQueue()
+            threading.Thread(target=self._run, args=(queue,), name="ctxd-worker", daemon=True).start()
+        queue.put((work, report))
+
+    def _run(self, queue: SimpleQueue[tuple[Callable[[], object], Callable[[], object]]]) -> None:
+        while True:
+            try:
+                work, report = queue.get(timeout=IDLE_S)
+            except Empty:
+                try:
+                    self._idle.remove(queue)
+                except ValueError:
+                    continue  # It was taken just now: work is on its way.
+                return
+            work()
+            self._idle.append(queue)
+            report()
+            del work, report
+
+
+_POOL: Final = ThreadPool()
+
+
+class Job(Generic[T]):
+    """One call in a thread of the shared pool. ``ended`` is set on the loop that made it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.ended = anyio.Event()
+        self._future: Future[T] = Future()
+        loop, future, ended = LoopHandle(), self._future, self.ended
+        _POOL.start(lambda: complete(future, work), lambda: loop.soon(ended.set))
+
+    def result(self) -> T:
+        """The result of the call; only once ``ended`` is set. Raises: what the call raised."""
+        return self._future.result(timeout=0)
+
+
+def complete(future: "Future[T]", work: Callable[[], T]) -> None:
+    """Call ``work`` and set its result, or what it raises, in ``future``."""
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+        future.set_exception(error)
+
+
+def background(work: Callable[[], T]) -> "Future[T]":
+    """Call ``work`` in a thread of the shared pool; for callers that are not on a loop."""
+    future: Future[T] = Future()
+    _POOL.start(lambda: complete(future, work), lambda: None)
+    return future
+
+
+class Lane:
+    """A named limit on calls at once.
+
+    ``threads``: how many there may be. ``inline``: the greatest size of work that stays on the loop.
+    """
+
+    def __init__(self, name: str, threads: int = 1, *, inline: int = -1) -> None:
+        self.name = name
+        self.inline = inline
+        self._turns = anyio.Semaphore(threads)
+
+    async def run(self, work: Callable[[], T], size: int | None = None, *, abandon: bool = False) -> T:
+        """Return what ``work`` returns, from a thread unless ``size`` is at most ``inline``.
+
+        Raises: what ``work`` raises. Cancel: before it has begun at once, then once it has ended; with ``abandon`` at
+        once, the call going on by itself.
+        """
+        if size is not None and size <= self.inline:
+            return work()
+        await checkpoint()
+        async with self._turns:
+            job = Job(work)
+            with anyio.CancelScope(shield=not abandon):
+                await job.ended.wait()
+            return job.result()

@@ -1,0 +1,308 @@
+"""Lookups of paths in threads, given up where a file system hangs.
+
+Each mount has a few threads of its own. A lookup at one path for longer than ``HANGS_S`` is answered without its
+result, and until its thread is back nothing of that mount is looked up. A symlink is followed only then, to find the
+mount that hangs behind it: before, a link on a healthy mount can keep that mount's threads for ``HANGS_S``.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+
+from ctxd.clock import Clock
+from ctxd.mounts.mapping import ancestors
+from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
+from ctxd.offload import Job, LoopHandle
+from ctxd.sources.openat2 import HOPS_MAX
+
+THREADS: Final = 2
+"""Lookups at once on one mount."""
+
+HANGS_S: Final = 5.0
+"""Seconds after which the lookup of one path is given up."""
+
+TRACE_S: Final = 0.1
+"""Seconds that finding the mount that hangs may take."""
+
+MOUNTS_KNOWN_S: Final = 0.05
+"""Seconds for which the table of mounts is not read again."""
+
+_NO_LINK: Final = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOTDIR})
+
+T = TypeVar("T")
+
+
+class Lookups:
+    """Thread pools by mount. Results, and what hangs, are known to all callers of one instance."""
+
+    def __init__(
+        self, clock: Clock, threads: int = THREADS, *, hangs_s: float = HANGS_S, mountinfo: str = OWN_MOUNTS
+    ) -> None:
+        self._clock = clock
+        self._count = threads
+        self._hangs_s = hangs_s
+        self._mountinfo = mountinfo
+        self._runs: list[_Run[Any]] = []
+        self._ended = anyio.Event()
+        self._mount_points: frozenset[str] = frozenset()
+        self._known_until = 0.0
+
+    async def each(self, paths: Sequence[str], look: Callable[[str], T], hung: Callable[[str], T]) -> list[T]:
+        """Return the result of ``look`` for each of ``paths``, and of ``hung`` where the lookup hangs.
+
+        ``look`` changes nothing; it is called in a thread, perhaps still when this has returned.
+        Raises: what ``look`` does. Cancel: safe, and at once.
+        """
+        mounts = self._mounted()
+        groups: dict[str, dict[int, str]] = {}
+        for number, path in enumerate(paths):
+            groups.setdefault(_pool_of(path, mounts), {})[number] = path
+        results: dict[int, T] = {}
+        raised: list[BaseException] = []
+
+        async def look_up(mount: str, left: dict[int, str]) -> None:
+            try:
+                await self._look_up(mount, left, look, hung, results)
+            except Exception as error:  # noqa: BLE001 - raised below, not as a group
+                raised.append(error)
+
+        if len(groups) == 1:
+            ((mount, left),) = groups.items()
+            await self._look_up(mount, left, look, hung, results)
+        else:
+            async with anyio.create_task_group() as tasks:
+                for mount, left in groups.items():
+                    tasks.start_soon(look_up, mount, left)
+        if raised:
+            raise raised[0]
+        return [results[number] for number in range(len(paths))]
+
+    def hanging(self) -> tuple[str, ...]:
+        """The places at which lookups hang now, with all below: mounts, symlinks that lead to one, and on the root's
+        mount the directory of a path, or the path itself if that is next to all others.
+        """
+        return tuple({run.trace.place for run in self._overdue()})
+
+    async def _look_up(
+        self,
+        mount: str,
+        left: dict[int, str],
+        look: Callable[[str], T],
+        hung: Callable[[str], T],
+        results: dict[int, T],
+    ) -> None:
+        """Look up what is ``left`` on ``mount``, and move it to ``results``."""
+        while left:
+            await self._turn(mount)
+            places = [run.trace.place for run in self._overdue()]
+            for number in [number for number, path in left.items() if _is_at(path, places)]:
+                results[number] = hung(left.pop(number))
+            if not left:
+                return
+            report = partial(LoopHandle().soon, self._wake)
+            run = _Run(mount, list(left.values()), self._except_hung(look, hung), self._clock.monotonic, report)
+            run.job = Job(run.look_up)
+            self._runs = [*(each for each in self._runs if not each.has_ended), run]
+            await self._end(run)
+            for number, result in zip(tuple(left), tuple(run.results), strict=False):
+                results[number] = result
+                del left[number]
+            if not run.given_up:
+                run.job.result()
+
+    async def _turn(self, mount: str) -> None:
+        """Wait until a thread of ``mount`` is free. One that hangs counts no longer."""
+        while True:
+            for run in [run for run in self._runs if not run.has_ended and self._left_s(run) <= 0]:
+                await self._trace(run)
+            busy = [run for run in self._runs if run.mount == mount and not run.has_ended and self._left_s(run) > 0]
+            if len(busy) < self._count:
+                return
+            with anyio.move_on_after(min(map(self._left_s, busy))):
+                await self._ended.wait()
+
+    def _wake(self) -> None:
+        """Let those who wait for a thread look again."""
+        self._ended.set()
+        self._ended = anyio.Event()
+
+    async def _end(self, run: "_Run[T]") -> None:
+        """Wait until ``run`` has ended, or hangs at one path."""
+        try:
+            while not run.job.ended.is_set() and (left_s := self._left_s(run)) > 0:
+                with anyio.move_on_after(left_s):
+                    await run.job.ended.wait()
+        finally:
+            run.given_up = not run.job.ended.is_set()
+        if run.given_up:
+            await self._trace(run)
+
+    async def _trace(self, run: "_Run[Any]") -> None:
+        """Find the mount at which ``run`` hangs. Whoever comes first does, for its caller may be gone."""
+        if run.traced is not None:
+            await run.traced.wait()
+            return
+        run.traced = anyio.Event()
+        run.trace = PathTrace(run.path, self._mounted())
+        try:
+            with anyio.move_on_after(TRACE_S):
+                await Job(run.trace.follow).ended.wait()
+        finally:
+            run.traced.set()
+
+    def _left_s(self, run: "_Run[Any]") -> float:
+        return run.began + self._hangs_s - self._clock.monotonic()
+
+    def _overdue(self) -> list["_Run[Any]"]:
+        return [run for run in self._runs if not run.has_ended and run.traced is not None and run.traced.is_set()]
+
+    def _except_hung(self, look: Callable[[str], T], hung: Callable[[str], T]) -> Callable[[str], T]:
+        """``look``, and ``hung`` for a path that leads to a mount that hangs, whatever its name."""
+        hanging = frozenset(run.trace.hung for run in self._overdue() if run.trace.hung is not None)
+        if not hanging:
+            return look
+        mounts = self._mounted()
+        return lambda path: hung(path) if PathTrace(path, mounts).follow(hanging) else look(path)
+
+    def _mounted(self) -> frozenset[str]:
+        """The mount points of this process."""
+        now = self._clock.monotonic()
+        if now >= self._known_until:
+            self._mount_points = frozenset(mounted.mount_point for mounted in mounts_now(self._mountinfo))
+            self._known_until = now + MOUNTS_KNOWN_S
+        return self._mount_points
+
+
+class _Run(Generic[T]):
+    """Lookups of ``paths`` of one mount, one after the other, in one thread."""
+
+    job: Job[None]
+    trace: "PathTrace"  # Once ``traced`` is set.
+
+    def __init__(
+        self,
+        mount: str,
+        paths: Sequence[str],
+        look: Callable[[str], T],
+        monotonic: Callable[[], float],
+        report: Callable[[], None],
+    ) -> None:
+        self.mount = mount
+        self.results: list[T] = []
+        self.began = monotonic()
+        self.traced: anyio.Event | None = None
+        self.given_up = False
+        self.has_ended = False
+        self._paths = paths
+        self._look = look
+        self._monotonic = monotonic
+        self._report = report
+
+    def look_up(self) -> None:
+        """Look all paths up. Called in a thread."""
+        try:
+            for path in self._paths:
+                self.began = self._monotonic()
+                result = self._look(path)
+                if self.given_up:
+                    return
+                self.results.append(result)
+        finally:
+            self.has_ended = True
+            self._report()
+
+    @property
+    def path(self) -> str:
+        """The path that is being looked up."""
+        return self._paths[min(len(self.results), len(self._paths) - 1)]
+
+
+class PathTrace:
+    """Trace of ``path`` over mounts: by its name, until `follow` goes from symlink to symlink."""
+
+    def __init__(self, path: str, mounts: Container[str]) -> None:
+        self.path = path
+        self._mounts = mounts
+        named = mount_of(path, mounts)
+        self._entered, self._mount = named, named
+        self._is_complete = False
+
+    @property
+    def place(self) -> str:
+        """The place that counts as hanging, with all below, if ``path`` does."""
+        if self._mount != "/":
+            return self._entered
+        directory = os.path.dirname(self.path)
+        return directory if directory != "/" else self.path
+
+    @property
+    def hung(self) -> str | None:
+        """The mount that hangs if ``path`` does, whatever leads to it; `None` where that is not certain."""
+        # A complete trace went by the host's links, which mean other things to a sandbox.
+        return None if self._mount == "/" or (self._is_complete and self._entered != self._mount) else self._mount
+
+    def follow(self, avoid: Container[str] = ()) -> bool:
+        """Follow the symlinks. Called in a thread: may hang at one.
+
+        Returns: true if the path leads to one of the mounts to ``avoid``, at which the trace stops.
+        """
+        with suppress(OSError, ValueError):
+            self._follow(avoid)
+        self._is_complete = True
+        return self._mount in avoid
+
+    def _follow(self, avoid: Container[str]) -> None:
+        at, hops = "/", 0
+        for named in ancestors(f"{self.path}/"):
+            left = [os.path.basename(named)]
+            while left and hops <= HOPS_MAX:
+                ahead = os.path.normpath(os.path.join(at, left.pop()))
+                if ahead == at:
+                    continue
+                mount = mount_of(ahead, self._mounts)
+                if mount != self._mount:
+                    self._entered, self._mount = named, mount
+                if mount in avoid:
+                    return
+                target = _target_of(ahead)
+                if target is None:
+                    at = ahead
+                else:
+                    hops += 1
+                    at = "/" if target.startswith("/") else at
+                    left += reversed(target.split("/"))
+
+
+def _target_of(path: str) -> str | None:
+    """The target of the symlink at ``path``; `None` if it is no symlink. Raises: OSError."""
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return None
+        raise
+
+
+def mount_of(path: str, mounts: Container[str]) -> str:
+    """The innermost of ``mounts`` that ``path`` is at or below by its name; the root if it is below none."""
+    above = list(ancestors(f"{path}/"))
+    return next((directory for directory in reversed(above) if directory in mounts), "/")
+
+
+def _pool_of(path: str, mounts: Container[str]) -> str:
+    """The mount whose threads look ``path`` up: that of its directory, unless it is a mount point itself."""
+    return path if path in mounts else mount_of(os.path.dirname(path), mounts)
+
+
+def _is_at(path: str, places: Sequence[str]) -> bool:
+    return any(path == place or path.startswith(place.rstrip("/") + "/") for place in places)
+
+
+def inside(directory: str) -> str:
+    """A path that leads to ``directory`` and is looked up as what is in it, not as an entry of the one above."""
+    return os.path.join(directory, ".")

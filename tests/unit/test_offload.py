@@ -1,0 +1,168 @@
+"""Threads that work for the loop, and the limits on them."""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from ctxd import offload
+from ctxd.offload import Job, Lane, LoopHandle, ThreadPool, background
+
+pytestmark = pytest.mark.anyio
+
+
+async def ran(pool: ThreadPool, work: Callable[[], object]) -> None:
+    """Run ``work`` in ``pool`` and wait for its report."""
+    ended, loop = anyio.Event(), LoopHandle()
+    pool.start(work, lambda: loop.soon(ended.set))
+    with anyio.fail_after(5):
+        await ended.wait()
+
+
+async def test_a_thread_that_reported_is_used_again() -> None:
+    pool, threads = ThreadPool(), set[int]()
+    for _ in range(3):
+        await ran(pool, lambda: threads.add(threading.get_ident()))
+    assert len(threads) == 1
+    assert threads != {threading.get_ident()}
+
+
+async def test_work_waits_for_no_other_work() -> None:
+    go_on, together = threading.Event(), threading.Barrier(21)
+    jobs = [Job(lambda: (together.wait(5), go_on.wait(5))) for _ in range(20)]
+    await anyio.to_thread.run_sync(together.wait, 5)
+    assert not any(job.ended.is_set() for job in jobs)
+    go_on.set()
+    with anyio.fail_after(5):
+        for job in jobs:
+            await job.ended.wait()
+
+
+async def test_a_lane_runs_at_most_its_threads_at_once_and_raises_what_the_work_raises() -> None:
+    lane, running, most = Lane("test", 2), 0, 0
+    counting = threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most
+        with counting:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with counting:
+            running -= 1
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(lane.run, work)
+    assert most == 2
+    with pytest.raises(ZeroDivisionError):
+        await lane.run(lambda: 1 / 0)
+
+
+async def test_small_work_stays_on_the_loop() -> None:
+    lane = Lane("test", inline=10)
+    assert await lane.run(threading.get_ident, 10) == threading.get_ident()
+    assert await lane.run(threading.get_ident, 11) != threading.get_ident()
+
+
+@pytest.mark.parametrize("abandon", [False, True])
+async def test_a_cancelled_call_waits_for_its_thread_unless_it_may_be_abandoned(*, abandon: bool) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(5)
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: Lane("test").run(work, abandon=abandon))
+        await anyio.to_thread.run_sync(begun.wait, 5)
+        tasks.cancel_scope.cancel()
+        if not abandon:
+            go_on.set()
+    assert ended.is_set() is not abandon
+    go_on.set()
+
+
+def test_work_without_a_loop_has_a_future() -> None:
+    assert background(lambda: 1).result(5) == 1
+    with pytest.raises(ZeroDivisionError):
+        background(lambda: 1 / 0).result(5)
+
+
+async def test_an_idle_thread_keeps_no_reference_to_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "IDLE_S", 60.0)
+
+    class Kept:
+        def __call__(self) -> None:
+            pass
+
+    pool, kept = ThreadPool(), Kept()
+    gone = weakref.ref(kept)
+    await ran(pool, kept)
+    del kept
+    with anyio.fail_after(5):
+        while gone() is not None:
+            await anyio.sleep(0.01)
+        await _idle_thread(pool, monkeypatch)
+
+
+async def test_a_thread_without_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = ThreadPool()
+    with anyio.fail_after(5):
+        first = await _idle_thread(pool, monkeypatch)
+        assert await _idle_thread(pool, monkeypatch) is not first
+
+
+async def _idle_thread(pool: ThreadPool, monkeypatch: pytest.MonkeyPatch) -> threading.Thread:
+    """The thread that works for ``pool`` next, once it has ended."""
+    found: list[threading.Thread] = []
+    monkeypatch.setattr(offload, "IDLE_S", 0.05)
+    await ran(pool, lambda: found.append(threading.current_thread()))
+    while found[0].is_alive():
+        await anyio.sleep(0.01)
+    return found[0]
+
+
+async def test_work_given_while_threads_end_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "IDLE_S", 0.001)
+    pool = ThreadPool()
+    for number in range(500):
+        await ran(pool, lambda: None)
+        # Around the moment at which the thread gives up waiting.
+        time.sleep(0.0008 + 0.00001 * (number % 40))
+
+
+def test_work_that_outlives_its_loop_disturbs_no_other() -> None:
+    go_on, done = threading.Event(), threading.Event()
+
+    async def start() -> None:
+        Job(lambda: go_on.wait(5))
+
+    async def start_again() -> None:
+        with anyio.fail_after(5):
+            await Job(done.set).ended.wait()
+
+    anyio.run(start)
+    go_on.set()
+    anyio.run(start_again)
+    assert done.is_set()
+
+
+async def test_calls_from_a_thread_arrive_in_order() -> None:
+    arrived: list[int] = []
+    loop, done = LoopHandle(), anyio.Event()
+
+    def call() -> None:
+        for number in range(1000):
+            loop.soon(arrived.append, number)
+        loop.soon(done.set)
+
+    Job(call)
+    with anyio.fail_after(5):
+        await done.wait()
+    assert arrived == list(range(1000))
