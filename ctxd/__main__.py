@@ -21,7 +21,7 @@ _COMMANDS: Final = {
     "rebuild-xtdb": "ctxd.commands.projection:rebuild_xtdb",
     "migrate": "ctxd.commands.projection:migrate",
     "requeue": "ctxd.commands.projection:requeue",
-    "doctor": "ctxd.commands.xtdb:check_node",
+    "doctor": "ctxd.commands.xtdb:doctor",
 }
 
 

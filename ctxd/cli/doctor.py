@@ -19,6 +19,7 @@ from ctxd.screen import Colour, cell
 from ctxd_client.errors import CallFailed, TimedOut
 from ctxd_client.paths import find_socket
 from ctxd_client.sync import connect_sync
+from ctxd_protocol.places import SYSTEM_SOCKET, SYSTEM_STATE_DIR
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.status import DaemonStatus
 
@@ -79,17 +80,27 @@ def _all(run: Invocation) -> list[Check]:
             *service_checks.reachable(asked.sandboxes),
         ]
     if config is not None:
-        # An ephemeral daemon names no path.
-        told = Path(status.state_dir) if status is not None else config.state_dir
-        state_dir = told if told.is_absolute() else config.state_dir
-        found += [
-            checks.state_dir(state_dir),
-            checks.disk(state_dir),
-            checks.descriptors(config.connections_max),
-            checks.clock(SystemClock().wall_ms(), checks.newest_file_ms(state_dir)),
-        ]
+        state_dir = state_dir_of(status, config, path)
+        if state_dir is not None:
+            newest_ms = checks.newest_file_ms(state_dir)
+            found += [checks.state_dir(state_dir), checks.disk(state_dir)]
+            found += [checks.clock(SystemClock().wall_ms(), newest_ms)]
+        found += [checks.descriptors(config.connections_max)]
     node = _node(status, config)
     return found + (list(checks.node(node)) if node else [])
+
+
+def state_dir_of(status: DaemonStatus | None, config: Config, socket: str) -> Path | None:
+    """Return the directory of the daemon at ``socket``; None for an ephemeral one.
+
+    Without an answer it is that of the system service for the service's socket, else the configured one.
+    """
+    if status is not None:
+        found = Path(status.state_dir)
+        return found if found.is_absolute() else None
+    if socket == SYSTEM_SOCKET and config.origins["state_dir"] == "default":
+        return Path(SYSTEM_STATE_DIR)
+    return config.state_dir
 
 
 def _node(status: DaemonStatus | None, config: Config | None) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 import click
 import msgspec
 
-from ctxd.cli.exit_codes import FAILURE, FOUND, OK
+from ctxd.cli.exit_codes import FAILURE, FOUND, OK, USAGE
 from ctxd.cli.formatting import short
 from ctxd.cli.invocation import Invocation, common, object_argument, session_option
 from ctxd.cli.resolve import object_id, session_id, session_if_any
@@ -156,8 +156,10 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         raise click.UsageError("--turn is of a chat: give chat:SESSION")
     with run.client() as client:
         id, what = _target(client, session, object, turns)
-        if not yes and not click.confirm(f"Destroy {what}?", err=True):
-            raise Stop(FAILURE, "nothing was purged", hint="answer y, or give --yes")
+        if not yes and not sys.stdin.isatty():
+            raise Stop(USAGE, f"standard input is no terminal to confirm that {what} is erased", hint="add --yes")
+        if not yes and not click.confirm(f"Erase {what}?", err=True):
+            raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
         done = client.object_purge(id, turns=turns or None)
     if run.screen.as_json:
         run.screen.document(done)

@@ -13,6 +13,7 @@ from ctxd.commands.terminal import (
     EXIT_CONFIG,
     EXITS,
     config_option,
+    document_of,
     fail,
     json_option,
     progress,
@@ -94,7 +95,7 @@ def told(report: "Comparison") -> str:
 
 def document(report: "Comparison") -> dict[str, Any]:
     """Return a comparison as JSON shows it."""
-    return {**msgspec.to_builtins(report), "worst": report.worst, "equal": report.equal}
+    return {**document_of(report), "equal": report.equal}
 
 
 def end(as_json: bool, report: "Comparison", *lines: str, **more: Any) -> NoReturn:  # noqa: ANN401
@@ -146,7 +147,7 @@ def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
         refuse(error)
     progress("")
     how = f"{folded:,} rows were folded again" if folded else "the embedded versions are what the journal says"
-    document = {**msgspec.to_builtins(report), "worst": report.worst, "folded": folded}
+    document = {**document_of(report), "folded": folded}
     show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{summary_of(report)}')
     sys.exit(EXITS[report.worst])
 

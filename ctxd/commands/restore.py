@@ -4,9 +4,18 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 
-from ctxd.commands.terminal import EXITS, AbsolutePath, json_option, progress, refuse, show, stepped, summary_of
+from ctxd.commands.terminal import (
+    EXITS,
+    AbsolutePath,
+    document_of,
+    json_option,
+    progress,
+    refuse,
+    show,
+    stepped,
+    summary_of,
+)
 from ctxd.errors import StateDirError
 
 
@@ -29,5 +38,5 @@ def restore(directory: Path, as_json: bool, state_dir: Path) -> None:
         progress("")
         refuse(error)
     progress("")
-    show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, f"{state_dir}: {summary_of(report)}")
+    show(as_json, document_of(report), f"{state_dir}: {summary_of(report)}")
     sys.exit(EXITS[report.worst])

@@ -61,6 +61,12 @@ def summary_of(report: Any) -> str:  # noqa: ANN401 - a Report, which is importe
     return "\n".join([*problems, f"{checked}: {report.worst or 'every hash and the chain are right'}"])
 
 
+def document_of(report: Any) -> dict[str, Any]:  # noqa: ANN401 - a Report or a Comparison
+    """Return a report as JSON shows it: without its progress, with its worst finding."""
+    found: dict[str, Any] = {**msgspec.to_builtins(report), "worst": report.worst}
+    return {name: value for name, value in found.items() if name not in ("phase", "done")}
+
+
 def show(as_json: bool, document: object, text: str) -> None:
     """Print the result on standard output: ``document`` as JSON, or ``text``. Raises: OutputFailed."""
     try:

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 import click
-import msgspec
 
 from ctxd.commands.projection import Place, counted, end, perform, place, url_option
 from ctxd.commands.terminal import (
     EXITS,
     config_option,
+    document_of,
     json_option,
     progress,
     refuse,
@@ -69,7 +69,7 @@ def verify(
     except (StateDirError, OSError) as error:
         refuse(error)
     progress("")
-    show(as_json, {**msgspec.to_builtins(report), "worst": report.worst}, summary_of(report))
+    show(as_json, document_of(report), summary_of(report))
     sys.exit(EXITS[report.worst])
 
 

@@ -132,6 +132,26 @@ def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
     sys.exit(int(any(each.verdict == "fail" for each in findings)))
 
 
+@click.command("doctor")
+@click.option("--url", help="unix:/path or http://host:port [default: store.url].")
+@json_option
+@_directory_option
+@click.pass_context
+def doctor(ctx: click.Context, url: str | None, as_json: bool, directory: Path | None) -> None:
+    """Check the XTDB node, if the store uses one; see "ctxd xtdb check". "ctx doctor" checks the daemon and this host.
+
+    \b
+    Examples:
+      ctxd doctor
+    """
+    if url is None and directory is None and _config().store_backend != "xtdb":
+        found = 'no node to check: the store is "sqlite"'
+        finding = {"name": "store", "verdict": "ok", "found": found, "fix": ""}
+        show(as_json, [finding], f"ok   store: {found}; ctx doctor checks the daemon")
+        return
+    ctx.invoke(check_node, url=url, as_json=as_json, directory=directory)
+
+
 def _installation(directory: Path | None) -> Installation:
     return Installation((directory or default_directory(os.environ)).absolute())
 

@@ -218,7 +218,7 @@ XDB-4 | The node's socket is its owner's only; a stale one is replaced, a live o
 XDB-5 | What the node has taken outlives its kill, and its index is made again from log and documents. | ctxd
 XDB-6 | Two nodes on one PostgreSQL see each other's writes. | ctxd
 XDB-7 | `ctxd xtdb install` takes only the jars it was made with, goes on where it was broken off, and says what helps when something is missing. | ctxd
-XDB-8 | `ctxd xtdb check`, also called `ctxd doctor`, tells Java, installation, socket, version, ingester, flushing and lag of a node, each with what mends it. | ctxd
+XDB-8 | `ctxd xtdb check` reports Java, installation, socket, version, ingester, flushing and lag of a node, each with a remedy; `ctxd doctor` does so where the store uses a node. | ctxd
 XTB-6 | Ids at a node are read in pages, so that no request grows with the node; a comparison counts only what its own journal wrote there. | ctxd
 XTB-7 | Every document at a node shows its true type and hashes at the top level, whatever numbers or hash bytes it holds. | ctxd
 XTB-8 | Queries look up documents at a node by index: by writer, session, tool, turn and path. | ctxd

@@ -162,3 +162,19 @@ def test_the_sample_configuration_explains_every_setting_and_is_valid(tmp_path):
     assert {each["origin"].partition(" ")[0] for each in shown} == {"file", "default"}
     for setting in SETTINGS:
         assert setting.variable in sample, setting.key
+
+
+@pytest.mark.requirement("XDB-8")
+def test_doctor_finds_nothing_wrong_where_no_node_is_used(tmp_path):
+    config = tmp_path / "ctxd.toml"
+    config.write_text('store = "sqlite"\n')
+    done = ctxd("doctor", "--json", **{**os.environ, "CTXD_CONFIG": str(config)})
+    assert (done.returncode, [each["verdict"] for each in json.loads(done.stdout)]) == (0, ["ok"])
+
+
+def test_the_report_of_a_verification_has_no_members_of_its_progress(tmp_path):
+    with Running(tmp_path, keep_state=True):
+        pass
+    report = json.loads(ctxd("verify", "--state-dir", str(tmp_path / "state"), "--json").stdout)
+    assert {"rows", "problems", "worst"} < set(report)
+    assert not {"phase", "done"} & set(report)

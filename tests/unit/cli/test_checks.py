@@ -1,5 +1,6 @@
 """Each check of ``ctx doctor``: what it takes for well, for a warning, and for a failure."""
 
+import dataclasses
 import os
 import re
 import socket
@@ -12,6 +13,8 @@ import pytest
 import ctxd
 import ctxd_client
 from ctxd.cli import checks
+from ctxd.cli.doctor import state_dir_of
+from ctxd.config import load
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, StoreStatus
 from tests.fakes.daemon import smallest
 
@@ -195,3 +198,20 @@ def test_the_node_of_the_store_is_checked_by_the_command_that_knows_nodes(tmp_pa
     assert (verdict(broken), broken.found) == ("fail", "ctxd xtdb check: it broke")
     (absent,) = checks.node("unix:/run/node", [str(tmp_path / "none")])
     assert verdict(absent) == "fail"
+
+
+@pytest.mark.parametrize(
+    ("status_dir", "socket", "expected"),
+    [
+        ("/srv/state", "/x.sock", "/srv/state"),
+        ("temporary", "/x.sock", None),
+        (None, "/run/ctxd/ctxd.sock", "/var/lib/ctxd"),
+        (None, "/x.sock", "/home/u/.local/state/ctxd"),
+    ],
+)
+def test_the_state_directory_is_that_of_the_daemon_in_question(status_dir, socket, expected):
+    config = dataclasses.replace(load({}, {"HOME": "/home/u"}), state_dir=Path("/home/u/.local/state/ctxd"))
+    answered = None
+    if status_dir is not None:
+        answered = msgspec.convert({**smallest(DaemonStatus), "state_dir": status_dir}, DaemonStatus)
+    assert state_dir_of(answered, config, socket) == (None if expected is None else Path(expected))

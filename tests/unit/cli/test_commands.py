@@ -229,11 +229,23 @@ def test_chats_and_sessions_are_printed_and_compared(real, session):
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_purge_that_is_thought_better_of_destroys_nothing_and_asks_beside_the_data(real, session, monkeypatch, more):
-    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     id = f"call-of-{session.id}"
     ran = real("purge", id, *more)
     assert (ran.code, ran.out.strip()) == (1, "")
-    assert ran.err.startswith("Destroy every version of") and "nothing was purged" in ran.err
+    assert ran.err.startswith("Erase every version of") and "nothing was purged" in ran.err
+    assert real("object", "cat", id).out == "a.py\n"
+
+
+def test_a_purge_without_a_terminal_needs_yes(real, session):
+    id = f"call-of-{session.id}"
+    ran = real("purge", id)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.endswith("; add --yes\n")
     assert real("object", "cat", id).out == "a.py\n"
 
 
