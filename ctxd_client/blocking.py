@@ -41,7 +41,7 @@ def running() -> Iterator[Runner]:
     yield None
 
 
-class Lock:
+class BlockingLock:
     """A lock that is taken under a deadline."""
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ class BlockingConnection:
         self.limits = Limits()
         self.usable = True
         self._events = Events()
-        self._lines = wire.Lines()
+        self._lines = wire.LineDecoder()
         self._ready: deque[bytes] = deque()
         self._next_id = 0
-        self._turn = Lock()  # held over a whole call: the connection carries one at a time
+        self._turn = BlockingLock()  # held over a whole call: the connection carries one at a time
         self._socket = stream
 
     def __del__(self) -> None:
@@ -104,7 +104,7 @@ class BlockingConnection:
             self._next_id += 1
             line = wire.request_line(self._next_id, call, self.limits)
             try:
-                answer = self._http(line, deadline)
+                answer = self._exchange(line, deadline)
             except BaseException:
                 self.close()  # half a line may have gone out, or half an answer been read
                 raise
@@ -152,7 +152,7 @@ class BlockingConnection:
             raise TimeoutError
         self._socket.settimeout(None if math.isinf(left) else left)
 
-    def _http(self, line: bytes, deadline: float) -> wire.Answer:
+    def _exchange(self, line: bytes, deadline: float) -> wire.IncomingLine:
         self._send(line, deadline)
         try:
             while True:

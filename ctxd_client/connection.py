@@ -62,7 +62,7 @@ async def running() -> AsyncIterator[Runner]:
         raise failure
 
 
-class Lock:
+class AsyncLock:
     """A lock that is taken under a deadline."""
 
     def __init__(self) -> None:
@@ -79,10 +79,10 @@ class Lock:
             self._lock.release()
 
 
-async def open_connection(path: str, runner: Runner, deadline: float) -> "Connection":
+async def open_connection(path: str, runner: Runner, deadline: float) -> "AsyncConnection":
     """Connect to the socket at ``path``. Raises: ``OSError``, ``TimeoutError``. Cancel: safe."""
     with anyio.fail_after(deadline - now()):
-        connection = Connection(await anyio.connect_unix(path))
+        connection = AsyncConnection(await anyio.connect_unix(path))
     runner.start_soon(connection.run)
     return connection
 
@@ -95,12 +95,12 @@ class _Waiting:
     def __init__(self, method: str) -> None:
         self.method = method
         self.answered = anyio.Event()
-        self.answer: wire.Answer | None = None
+        self.answer: wire.IncomingLine | None = None
         self.error: CallFailed | None = None
         self.sent = False
 
 
-class Connection:
+class AsyncConnection:
     """A connection over ``stream``. Its owner starts ``run`` in a task group, which lives as long as the connection."""
 
     SHARED: ClassVar = True
@@ -126,7 +126,7 @@ class Connection:
     def __repr__(self) -> str:
         """State and counts of calls."""
         state = "lost" if self._lost else "retired" if self._retired else "open"
-        return f"<Connection {state}, {len(self._waiting)} waiting, {len(self._abandoned)} abandoned>"
+        return f"<AsyncConnection {state}, {len(self._waiting)} waiting, {len(self._abandoned)} abandoned>"
 
     @property
     def usable(self) -> bool:
@@ -162,9 +162,9 @@ class Connection:
         self._next_id += 1
         line = wire.request_line(self._next_id, call, self.limits)
         with anyio.fail_after(deadline - now()):
-            return call.decode(await self._http(self._next_id, line, call))
+            return call.decode(await self._exchange(self._next_id, line, call))
 
-    async def _http(self, id: int, line: bytes, call: Call[R]) -> msgspec.Raw:
+    async def _exchange(self, id: int, line: bytes, call: Call[R]) -> msgspec.Raw:
         await self._room()
         waiting = self._waiting[id] = _Waiting(call.method.name)
         self._post(id, line)
@@ -269,7 +269,7 @@ class Connection:
                 return  # the reader still takes the answers that came before, and then sees the end
 
     async def _read(self) -> None:
-        lines = wire.Lines()
+        lines = wire.LineDecoder()
         try:
             while True:
                 for line in lines.feed(await self._stream.receive(RECEIVE_BYTES)):
@@ -279,7 +279,7 @@ class Connection:
         except CallFailed as error:
             self._end(error)
 
-    def _take(self, answer: wire.Answer) -> None:
+    def _take(self, answer: wire.IncomingLine) -> None:
         if answer.method is not None:
             if self._events.keep(answer):
                 self._arrived.set()

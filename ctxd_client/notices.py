@@ -8,11 +8,11 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from ctxd_client.connection import Connection
+from ctxd_client.connection import AsyncConnection
 from ctxd_client.errors import ConnectionLost
 from ctxd_client.retry import Retry
 from ctxd_client.transport import Transport
-from ctxd_client.values import Cursor
+from ctxd_client.values import NoticeCursor
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult
@@ -31,10 +31,10 @@ class Notices:
         self._transport = transport.for_events()
         self._retry = retry
         self._session = session
-        self._cursor = None if after is None else Cursor(after)
+        self._cursor = None if after is None else NoticeCursor(after)
         self._backlog: deque[Notice] = deque()
         self._gap = True
-        self._connection: Connection | None = None
+        self._connection: AsyncConnection | None = None
         self._subscription = 0
 
     @property
@@ -93,9 +93,9 @@ class Notices:
         self._connection, self._subscription, self._gap = connection, started.subscription, True
         if self._cursor is None or started.after < self._cursor.after:
             # Behind the newest notice seen: it is another journal, and everything in it is new.
-            self._cursor = Cursor(started.after)
+            self._cursor = NoticeCursor(started.after)
 
-    async def _catch_up(self, cursor: Cursor) -> None:
+    async def _catch_up(self, cursor: NoticeCursor) -> None:
         params = NoticesParams(session=self._session, after=cursor.reread_from, limit=PAGE_ITEMS_MAX)
         page = await self._transport.call(Call("session.notices", params, NoticesResult), self._retry)
         self._backlog.extend(page.notices)

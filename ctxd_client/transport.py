@@ -6,7 +6,7 @@ daemon is shown the newest receipt seen, so that one that has lost acknowledged 
 
 from typing import TypeVar
 
-from ctxd_client.connection import Connection, Lock, Runner, now, open_connection, sleep
+from ctxd_client.connection import AsyncConnection, AsyncLock, Runner, now, open_connection, sleep
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
 from ctxd_client.paths import SocketPlace
 from ctxd_client.retry import Retry, greet_s, late, may_repeat, pause_s, settled, unreachable
@@ -26,13 +26,13 @@ class Transport:
         self.last_receipt: Receipt | None = None
         self._runner = runner
         self._client = client
-        self._connection: Connection | None = None
-        self._opening = Lock()  # held over connecting and hello, so that one caller reconnects for all
+        self._connection: AsyncConnection | None = None
+        self._opening = AsyncLock()  # held over connecting and hello, so that one caller reconnects for all
         self._closed = False
 
     def for_events(self) -> "Transport":
         """The transport to receive notifications by: this one, unless a wait for them would block its calls."""
-        return self if Connection.SHARED else Transport(self.place, self._runner, self._client)
+        return self if AsyncConnection.SHARED else Transport(self.place, self._runner, self._client)
 
     async def call(self, call: Call[R], retry: Retry) -> R:
         """Make ``call``, again as often as is safe and ``retry`` allows, and return its result.
@@ -42,7 +42,7 @@ class Transport:
         """
         return (await self.call_on(call, retry))[0]
 
-    async def call_on(self, call: Call[R], retry: Retry) -> tuple[R, Connection]:
+    async def call_on(self, call: Call[R], retry: Retry) -> tuple[R, AsyncConnection]:
         """As ``call``, and the connection that the answer came by."""
         call = call.with_op_id()
         deadline = retry.deadline(now())
@@ -82,7 +82,7 @@ class Transport:
                     raise
             await sleep(pause)
 
-    async def open(self, deadline: float) -> Connection:
+    async def open(self, deadline: float) -> AsyncConnection:
         """A usable connection: the one in use, or a new one after hello.
 
         Raises: ``ConnectFailed``; ``DaemonFault`` when the daemon has lost acknowledged writes; ``TimeoutError``.
@@ -101,7 +101,7 @@ class Transport:
         if self._connection is not None:
             self._connection.close()
 
-    async def _attempt(self, call: Call[R], deadline: float) -> tuple[R, Connection]:
+    async def _attempt(self, call: Call[R], deadline: float) -> tuple[R, AsyncConnection]:
         connection = await self.open(deadline)
         try:
             result = await connection.call(call, deadline)
@@ -114,7 +114,7 @@ class Transport:
             self.last_receipt = receipt
         return result, connection
 
-    async def _connect(self, deadline: float) -> Connection:
+    async def _connect(self, deadline: float) -> AsyncConnection:
         try:
             connection = await open_connection(self.place.path, self._runner, deadline)
         except TimeoutError:
@@ -128,7 +128,7 @@ class Transport:
             raise
         return connection
 
-    async def _greet(self, connection: Connection, deadline: float) -> None:
+    async def _greet(self, connection: AsyncConnection, deadline: float) -> None:
         name, version = self._client
         known = None if self.hello is None else self.hello.journal
         params = HelloParams(client=name, version=version, last_receipt=self.last_receipt, journal=known)

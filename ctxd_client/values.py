@@ -65,7 +65,7 @@ def split_content(content: str | bytes | None) -> tuple[str | None, str | None]:
     return content, None
 
 
-class Cursor:
+class NoticeCursor:
     """Position of a reader of notices: the newest sequence seen, and the notices seen at it. Pure.
 
     Several notices may share one journal sequence, since one write can change several files. Those seen at the newest

@@ -66,7 +66,7 @@ class Call(Generic[R]):
             ) from error
 
 
-class Answer(msgspec.Struct):
+class IncomingLine(msgspec.Struct):
     """One line from the daemon: an answer if ``method`` is None, else a notification."""
 
     id: int | str | None = None
@@ -82,7 +82,7 @@ class _Request(msgspec.Struct, omit_defaults=True, tag_field="jsonrpc", tag="2.0
     id: int | None = None
 
 
-_ANSWER = msgspec.json.Decoder(Answer)
+_ANSWER = msgspec.json.Decoder(IncomingLine)
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
@@ -148,7 +148,7 @@ def cancel_line(id: int) -> bytes:
     return _ENCODER.encode(_Request(method="$/cancelRequest", params={"id": id})) + b"\n"
 
 
-def parse(line: bytes | bytearray) -> Answer:
+def parse(line: bytes | bytearray) -> IncomingLine:
     """One line of the daemon. Raises: ``DaemonFault`` if it is not JSON-RPC; the connection is of no more use then."""
     try:
         return _ANSWER.decode(line)
@@ -170,7 +170,7 @@ class Events:
         """Discard the notifications of ``subscription``."""
         self._queues.pop(subscription, None)
 
-    def keep(self, answer: Answer) -> bool:
+    def keep(self, answer: IncomingLine) -> bool:
         """True if ``answer`` is a notification that was kept. One that this version does not know is ignored."""
         if answer.method != "events.notice":
             return False
@@ -196,7 +196,7 @@ def failure(error: ErrorObject, call: Call[Any]) -> CallFailed:
     return from_wire(error, call.method.name)
 
 
-class Lines:
+class LineDecoder:
     """Received bytes to lines of the daemon; of one that is not complete, up to ``ANSWER_BYTES_MAX`` are held."""
 
     def __init__(self) -> None:

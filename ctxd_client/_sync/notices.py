@@ -13,7 +13,7 @@ from ctxd_client.blocking import BlockingConnection
 from ctxd_client.errors import ConnectionLost
 from ctxd_client.retry import Retry
 from ctxd_client._sync.transport import SyncTransport
-from ctxd_client.values import Cursor
+from ctxd_client.values import NoticeCursor
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult
@@ -32,7 +32,7 @@ class SyncNotices:
         self._transport = transport.for_events()
         self._retry = retry
         self._session = session
-        self._cursor = None if after is None else Cursor(after)
+        self._cursor = None if after is None else NoticeCursor(after)
         self._backlog: deque[Notice] = deque()
         self._gap = True
         self._connection: BlockingConnection | None = None
@@ -94,9 +94,9 @@ class SyncNotices:
         self._connection, self._subscription, self._gap = connection, started.subscription, True
         if self._cursor is None or started.after < self._cursor.after:
             # Behind the newest notice seen: it is another journal, and everything in it is new.
-            self._cursor = Cursor(started.after)
+            self._cursor = NoticeCursor(started.after)
 
-    def _catch_up(self, cursor: Cursor) -> None:
+    def _catch_up(self, cursor: NoticeCursor) -> None:
         params = NoticesParams(session=self._session, after=cursor.reread_from, limit=PAGE_ITEMS_MAX)
         page = self._transport.call(Call("session.notices", params, NoticesResult), self._retry)
         self._backlog.extend(page.notices)

@@ -14,8 +14,8 @@ from msgspec.inspect import IntType, LiteralType, NoneType, StructType, UnionTyp
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.methods import METHODS, NOTIFICATIONS
+from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS
 from ctxd_protocol.methods.row import Method
-from ctxd_protocol.version import PROTOCOL_VERSIONS
 
 _REF: Final = "#/components/schemas/{name}"
 

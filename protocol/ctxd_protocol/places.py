@@ -1,6 +1,7 @@
 """Default paths of the daemon's socket and state, for both sides.
 
-Each side chooses among them by its own rule: the daemon by its user, the client by what exists.
+Each side chooses among them by its own rule: the daemon by its user, the client by what exists. A module of its own,
+because no message carries a path.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Secrets as clients see them: by rule and tag, never by their text."""
+"""Secrets as clients see them: by rule and tag, never by their text.
+
+A module of its own, because sessions, objects and events all refer to it.
+"""
 
 from typing import Literal
 

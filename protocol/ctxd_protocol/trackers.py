@@ -1,4 +1,7 @@
-"""Trackers: files that the daemon follows on disk."""
+"""Trackers: files that the daemon follows on disk.
+
+A module of its own, because the status and ``tracker.list`` both report them.
+"""
 
 from typing import Literal
 

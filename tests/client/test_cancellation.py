@@ -7,7 +7,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from ctxd_client import connect
-from ctxd_client.connection import Connection
+from ctxd_client.connection import AsyncConnection
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.row import Nothing
@@ -139,7 +139,7 @@ class StuckStream:
 
 async def test_a_call_cancelled_while_its_line_goes_out_never_leaves_half_a_line():
     stream = StuckStream()
-    connection = Connection(stream)
+    connection = AsyncConnection(stream)
     async with anyio.create_task_group() as group:
         group.start_soon(connection.run)
         first = await begin(group, connection.call, Call("daemon.status", Nothing(), DaemonStatus), math.inf)

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd_client import connect, connect_sync
-from ctxd_client.values import Cursor
+from ctxd_client.values import NoticeCursor
 from ctxd_protocol.methods.sessions import NoticesResult
 from ctxd_protocol.sessions import Notice
 from tests.fakes.daemon import Refusal, drop, once
@@ -154,7 +154,7 @@ def test_a_connection_that_breaks_while_notices_are_read_is_subscribed_again(dae
 
 
 def test_a_page_that_one_sequence_fills_is_stepped_over_and_does_not_repeat_for_ever():
-    cursor = Cursor(0)
+    cursor = NoticeCursor(0)
     page = NoticesResult(
         notices=tuple(Notice(**notice(5, object)) for object in ("a", "b")), next_after=5,
     )  # fmt: skip

@@ -9,12 +9,11 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller, reachable
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods.daemon import HelloParams, HelloResult
+from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS, SERVER_NAME, HelloParams, HelloResult
 from ctxd_protocol.methods.row import Nothing
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.openrpc import document
 from ctxd_protocol.status import DaemonStatus
-from ctxd_protocol.version import PROTOCOL_VERSIONS, SERVER_NAME
 
 
 def handlers(

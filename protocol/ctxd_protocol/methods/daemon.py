@@ -7,6 +7,12 @@ from ctxd_protocol.methods.row import Method, Nothing, Params, Result
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import DaemonStatus
 
+PROTOCOL_VERSIONS: Final[tuple[int, ...]] = (1,)
+"""Versions of the wire protocol that this side speaks, oldest first."""
+
+SERVER_NAME: Final = "ctxd"
+"""The daemon's name in ``hello``."""
+
 
 class HelloParams(Params, frozen=True, kw_only=True):
     """Identification of the client.
