@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from ctxd.backends.xtdb.operations import Doc, Op
 from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus
@@ -32,6 +32,12 @@ class Node(Protocol):
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
         """See ``XtdbClient.entities``."""
+        ...
+
+    async def query(
+        self, text: str, arguments: Sequence[Any], *, valid_time: int, tx_id: int, timeout_s: float
+    ) -> list[list[Any]]:
+        """See ``XtdbClient.query``."""
         ...
 
     async def history(

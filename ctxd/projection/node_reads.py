@@ -5,24 +5,26 @@ of another journal or of a later row than the one named, holds another cursor th
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import msgspec
 
 from ctxd.backends.port import LATEST, Version
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id, from_doc
-from ctxd.backends.xtdb.errors import XtdbFailure
+from ctxd.backends.xtdb.errors import Refused, XtdbFailure
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.backends.xtdb.responses import offload
 from ctxd.clock import Clock
+from ctxd.errors import CtxdError
 from ctxd.projection import cursor as cursors
 from ctxd.projection.backlog import Progress
 from ctxd.projection.cursor import Cursor
+from ctxd.projection.datalog import bounded, plain
 from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
 from ctxd.projection.stream import HighWaterMark
-from ctxd.store.reads import EmbeddedReads
+from ctxd.store.reads import EmbeddedReads, QueryRows
 
 READ_S: Final = 2.0
 """Seconds that the node has to answer; then the embedded tables do."""
@@ -128,6 +130,38 @@ class NodeReads:
             prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx
         )
 
+    async def query(
+        self, query: str, arguments: Sequence[Any], *, valid_time: int, tx: int, limit: int, timeout_s: float
+    ) -> QueryRows:
+        """See ``AsOfReads.query``. The embedded tables cannot stand in for a node that does not answer."""
+        progress = self._progress
+        node, cursor, tx_id = progress.node, progress.cursor, progress.tx_id
+        if node is None or cursor is None:
+            raise _unavailable(f"the XTDB node is not connected: {progress.reason or progress.state}")
+        head = self._high_water.seq
+        if cursor.seq < max(progress.purged, 0 if tx >= head else tx):
+            raise _unavailable(f"the XTDB node has row {cursor.seq} of {head}")
+        at = min(valid_time, NEWEST_VALID_TIME)
+        if tx < head:
+            row_at = await self._embedded.valid_time(tx)
+            if row_at <= at and row_at == await self._embedded.valid_time(tx + 1):
+                message = f"rows {tx} and {tx + 1} have the same valid time, by which the node tells rows apart"
+                raise CtxdError("invalid_params", message, hint=f"Give tx {tx + 1}.")
+            at = min(at, row_at)
+        text = bounded(query, limit=limit + 1, timeout_ms=round(timeout_s * 1_000))
+        try:
+            with anyio.fail_after(timeout_s):
+                rows = await node.query(text, arguments, valid_time=at, tx_id=tx_id, timeout_s=timeout_s)
+        except (Refused, ValueError) as error:
+            raise CtxdError("invalid_params", f"the node refuses the query: {error}") from error
+        except (XtdbFailure, TimeoutError) as error:
+            if isinstance(error, TimeoutError) or (error.kind or "").endswith(("timeout", "TimeoutException")):
+                hint = "Narrow the query, or give it more time."
+                message = f"the query ran for {timeout_s:g} s without an answer"
+                raise CtxdError("timeout", message, hint=hint, outcome="not_applied") from error
+            raise _unavailable(f"the XTDB node does not answer the query: {error}") from error
+        return QueryRows([plain(row) for row in rows[:limit]], len(rows) <= limit, min(tx, cursor.seq))
+
     async def _at_node(
         self, valid_time: int, tx: int, read: Callable[[_Basis], Awaitable[list[Version]]]
     ) -> list[Version] | None:
@@ -206,6 +240,10 @@ class NodeReads:
         if writer != self._writer:
             raise _Doubt
         return version
+
+
+def _unavailable(message: str) -> CtxdError:
+    return CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied")
 
 
 def _place(version: Version) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import anyio
+import msgspec
 from anyio.to_thread import run_sync
 from blake3 import blake3
 
@@ -253,6 +254,23 @@ class AsOfReads(Protocol):
         """See ``SqliteBackend.scan``."""
         ...
 
+    async def query(
+        self, query: str, arguments: Sequence[Any], *, valid_time: int, tx: int, limit: int, timeout_s: float
+    ) -> "QueryRows":
+        """The first ``limit`` rows of a Datalog query, as of both times.
+
+        Raises: CtxdError ``unsupported``, ``invalid_params``, ``timeout``, ``store_unavailable`` as well.
+        """
+        ...
+
+
+class QueryRows(msgspec.Struct, frozen=True):
+    """Rows of a Datalog query. ``complete``: there are no more. ``tx``: the newest journal row that it saw."""
+
+    rows: list[list[Any]]
+    complete: bool
+    tx: int
+
 
 class EmbeddedReads:
     """See ``AsOfReads``. Reads what is durable, one call at a time on a thread."""
@@ -265,6 +283,13 @@ class EmbeddedReads:
     async def valid_time(self, tx: int) -> int:
         """The valid time of the newest journal row at or below ``tx``; 0 before the first. Raises: as the reads."""
         return await run_sync(answered, lambda: self.reader.valid_time(tx), limiter=self.limiter)
+
+    async def query(
+        self, query: str, arguments: Sequence[Any], *, valid_time: int, tx: int, limit: int, timeout_s: float
+    ) -> QueryRows:
+        """Refuse: the embedded tables have no query language. Raises: CtxdError ``unsupported``."""
+        hint = 'Project to an XTDB node: ctxd migrate --to xtdb, then set store = "xtdb" in ctxd.toml.'
+        raise CtxdError("unsupported", "the embedded store has no Datalog queries", hint=hint, outcome="not_applied")
 
     async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
         """See ``AsOfReads.as_of``."""

@@ -34,7 +34,7 @@ from ctxd.store.health import Health
 from ctxd.store.idempotency import RecentOperations, op_text, operation, replay_of
 from ctxd.store.journal import Body
 from ctxd.store.purge import is_unfinished, residue
-from ctxd.store.reads import AsOfReads, EmbeddedReads, Reader, answered, basis, to_stored
+from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, answered, basis, to_stored
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.writes import (
     NOT_CACHED,
@@ -512,6 +512,25 @@ class VersionStore:
         past = self._model if valid_time is None and tx is None else self._past
         versions = await past.scan(prefix, after=after or None, limit=limit, valid_time=at[0], tx=at[1])
         return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+    async def query(
+        self,
+        query: str,
+        arguments: Sequence[Any] = (),
+        *,
+        valid_time: int | None = None,
+        tx: int | None = None,
+        limit: int,
+        timeout_s: float,
+    ) -> QueryRows:
+        """The first ``limit`` rows of a Datalog query over the store's documents, as of both times.
+
+        Raises: CtxdError ``unsupported`` without an XTDB node, ``invalid_params``, ``timeout``, ``store_unavailable``.
+        Cancel: safe; the node ends the query by itself.
+        """
+        at = basis(valid_time, tx)
+        await self.settled()
+        return await self._past.query(query, arguments, valid_time=at[0], tx=at[1], limit=limit, timeout_s=timeout_s)
 
     async def scan_newest(self, prefix: str, *, before_id: str | None, limit: int) -> list[Stored]:
         """As ``scan``, from the greatest id below ``before_id`` downwards."""

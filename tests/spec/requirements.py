@@ -223,6 +223,7 @@ XTB-6 | Ids at a node are read in pages, so that no request grows with the node;
 XTB-7 | Every document at a node shows its true type and hashes at the top level, whatever numbers or hash bytes it holds. | ctxd
 XTB-8 | Queries look up documents at a node by index: by writer, session, tool, turn and path. | ctxd
 XTB-9 | A server that refuses requests for long ids is reported with the setting that makes it take them. | ctxd
+XTB-10 | With an XTDB node, Datalog queries over all documents are answered as of a valid time and a transaction, bounded in time and rows; the embedded store refuses them with a remedy. | ctxd
 PRJ-1 | Every row of the journal gets to the XTDB node once and in order, over kills of either at any moment. | ctxd
 PRJ-2 | A node that is slow, stands still, has failed or is away for hours delays and fails no write while there is room to wait, and then gets what waited. | ctxd
 PRJ-3 | A node that lost its data, or went back to an older copy, is noticed and gets what it lacks; one that holds what the journal does not is left alone, with a reason and a remedy. | ctxd

@@ -210,6 +210,14 @@ def _rows(read: Any) -> list[Any]:  # noqa: ANN401
     return read
 
 
+def to_rows(read: Any) -> list[list[Any]]:  # noqa: ANN401
+    """Return the rows of a query for anything. Raises: ValueError."""
+    rows = _rows(read)
+    if not all(isinstance(row, (list, tuple)) for row in rows):
+        raise ValueError("a row is no list")
+    return [list(row) for row in rows]
+
+
 def to_ids(read: Any) -> list[str]:  # noqa: ANN401
     """The rows of a query for ids, each once. Raises: ValueError."""
     ids = dict.fromkeys(id for (id,) in _rows(read))

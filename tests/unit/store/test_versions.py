@@ -307,3 +307,11 @@ async def test_a_thousand_small_files_take_at_most_four_times_their_bytes(root):
         await store.drain()
     taken = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     assert taken <= 4 * count * size
+
+
+@pytest.mark.requirement("XTB-10")
+async def test_the_embedded_store_refuses_datalog_with_a_remedy(root):
+    async with running(root) as store:
+        with pytest.raises(CtxdError) as refused:
+            await store.query("{:find [e] :where [[e :xt/id]]}", limit=1, timeout_s=1)
+        assert refused.value.code == "unsupported" and "ctxd migrate --to xtdb" in refused.value.hint

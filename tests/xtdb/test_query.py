@@ -1,0 +1,95 @@
+"""Datalog over the store's documents at a live node: as of both times, bounded in time and rows."""
+
+import uuid
+
+import anyio
+import pytest
+
+from ctxd.errors import CtxdError
+from ctxd.projection.node import connect
+from tests.unit.projection.projecting import level, projecting
+from tests.unit.store.documents import document, write
+
+pytestmark = pytest.mark.anyio
+
+BY_TOOL = "{:find [e] :in [tool] :where [[e :tool tool]]}"
+SLOW = "{:find [a b c d] :where [[a :xt/id] [b :xt/id] [c :xt/id] [d :xt/id]] :order-by [[a :asc] [d :desc]]}"
+
+
+@pytest.fixture
+async def store(memory_node, tmp_path):
+    """A store with three tool calls, a row each, at the node."""
+    async with projecting(tmp_path / "state", connect, memory_node.url) as store:
+        store.tool = uuid.uuid4().hex
+        for n in range(3):
+            call = document(f"{store.tool}-{n}", f"output {n}", tool=store.tool, chat_ref="chat:s1", n=n)
+            await store.submit(write(call)).wait()
+            # Rows of one millisecond cannot be told apart at the node.
+            await anyio.sleep(0.002)
+        await level(store)
+        yield store
+
+
+def ids(found, tool):
+    return sorted(row[0].removeprefix(f"{tool}-") for row in found.rows)
+
+
+@pytest.mark.requirement("XTB-10")
+async def test_rows_are_those_as_of_both_times(store):
+    async def found(**at):
+        return ids(await store.query(BY_TOOL, [store.tool], limit=10, timeout_s=10, **at), store.tool)
+
+    assert await found() == ["0", "1", "2"]
+    assert await found(tx=2) == ["0", "1"]
+    first = (await store.get(f"{store.tool}-0")).valid_time
+    assert await found(valid_time=first) == ["0"]
+    assert await found(valid_time=first - 1) == []
+    assert await found(valid_time=first, tx=3) == ["0"]
+
+
+@pytest.mark.requirement("XTB-10")
+async def test_documents_are_returned_as_json_values(store):
+    query = '{:find [(pull e [*])] :in [tool] :where [[e :tool tool] [e :session "s1"]] :order-by [[e :asc]]}'
+    found = await store.query(query.replace("[(pull e [*])]", "[e (pull e [*])]"), [store.tool], limit=1, timeout_s=10)
+    ((id, doc),) = found.rows
+    assert not found.complete and found.tx == 3
+    assert (id, doc["type"], doc["payload"]["fields"]["n"]) == (f"{store.tool}-0", "toolcall", 0)
+
+
+@pytest.mark.requirement("XTB-10")
+async def test_a_query_is_bounded_in_rows_and_time(store):
+    found = await store.query(BY_TOOL, [store.tool], limit=2, timeout_s=10)
+    assert len(found.rows) == 2 and not found.complete
+    assert (await store.query(BY_TOOL, [store.tool], limit=3, timeout_s=10)).complete
+    with pytest.raises(CtxdError) as slow:
+        await store.query(SLOW, limit=1, timeout_s=0.2)
+    assert slow.value.code == "timeout"
+    assert (await store.query(BY_TOOL, [store.tool], limit=3, timeout_s=10)).complete, "the node goes on"
+
+
+@pytest.mark.requirement("XTB-10")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "[:find e :where [e :xt/id]]",
+        "{:find [e] :where [[e :xt/id]] :limit 5}",
+        "{:find [e] :where [[e :xt/id]]} {}",
+        '{:find [e] :where [[e :xt/id "]]}',
+        "{:find [e]",
+        "{:find [e] :where [[x :xt/id]]}",
+        '{:find [x] :where [[(slurp "/etc/hostname") x]]}',
+    ],
+)
+async def test_a_query_that_is_wrong_or_not_bounded_is_refused(store, query):
+    for _ in range(4):
+        with pytest.raises(CtxdError) as refused:
+            await store.query(query, limit=5, timeout_s=10)
+        assert refused.value.code == "invalid_params"
+    assert store.projection.status().state == "projecting", "queries of others do not stop the projection"
+
+
+async def test_a_node_that_lacks_the_rows_is_not_asked(store):
+    store.projection._progress.purged = 4
+    with pytest.raises(CtxdError) as behind:
+        await store.query(BY_TOOL, [store.tool], limit=5, timeout_s=10)
+    assert behind.value.code == "store_unavailable"
