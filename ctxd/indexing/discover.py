@@ -16,8 +16,8 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.discovery.paths import Candidate
 from ctxd.indexing.reach import PLACED_IN_A_ROW, Reach
+from ctxd.indexing.shell.paths import Candidate
 from ctxd.indexing.versions import Versions
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored

@@ -16,10 +16,10 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
 from ctxd.indexing.discover import Found, discover, discover_named
-from ctxd.indexing.discovery.paths import Candidate
 from ctxd.indexing.freshen import Compared, Freshened, compare, freshen
 from ctxd.indexing.reach import Reach
 from ctxd.indexing.seen import SANDBOXES, Builder, Seen, kind_of
+from ctxd.indexing.shell.paths import Candidate
 from ctxd.indexing.stamps import Marks
 from ctxd.indexing.versions import Versions, newest
 from ctxd.mounts.devices import Devices

@@ -18,8 +18,8 @@ import msgspec
 
 from ctxd.errors import CtxdError, purged
 from ctxd.indexing.discover import Found
-from ctxd.indexing.discovery.candidates import candidates
 from ctxd.indexing.index import Indexed, Indexer
+from ctxd.indexing.shell.candidates import candidates
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_reserved

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.indexing.discovery.candidates import candidates
+from ctxd.indexing.shell.candidates import candidates
 
 
 def files(command: str, output: str = "", cwd: str = "/w") -> list[str]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Form
-from ctxd.indexing.discovery.invocation import Arg, Invocation, split
-from ctxd.indexing.discovery.paths import PATH_CHARS_MAX, guessed, looks_like_file
+from ctxd.indexing.shell.commands import Arg, Invocation, split
+from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form
+from ctxd.indexing.shell.paths import PATH_CHARS_MAX, guessed, looks_like_file
 
 GREP_VALUES = frozenset(
     "-e -f -A -B -C -m -d -D --regexp --file --include --exclude --exclude-dir --after-context"

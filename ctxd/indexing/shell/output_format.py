@@ -6,7 +6,7 @@ Owns these values only. The parsers of single commands make them; `candidates` l
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ctxd.indexing.discovery.paths import Anchor
+from ctxd.indexing.shell.paths import Anchor
 
 
 @dataclass(frozen=True, slots=True)

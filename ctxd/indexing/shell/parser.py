@@ -1,16 +1,141 @@
-"""A shell command's text to a tree of commands. Pure, total and linear: any text parses, unclosed quotes end with the
-text.
+"""Parser of shell commands: text to a tree of words, redirections, commands, groups, loops and pipelines.
 
-Owns POSIX words (quotes, escapes, comments, here-documents), lists, pipelines, groups, loops and redirections, as far
-as the question "which files does this speak of" needs them. Does not run anything, expand globs or look up a home
-directory: a word that depends on such things says so (`Word.opaque`, `Word.glob`).
+Never raises: what is no shell becomes words. Linear in the length of the text.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ctxd.indexing.discovery.syntax import Group, HereDocument, Loop, Pipeline, Redirect, Script, Simple, Stage, Word
-from ctxd.indexing.discovery.words import braced, spelled
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word after quote removal.
+
+    ``text`` holds ``$name`` variables as ``\\0name\\0``, to be filled in by whoever knows their values. ``opaque``: a
+    part cannot be known (a command substitution, ``~``, ``${x%y}``). ``glob``: unquoted ``*``, ``?`` or ``[``.
+    ``bare``: no quoting at all, so it can be a reserved word. ``inner``: the scripts of its substitutions.
+    """
+
+    text: str
+    opaque: bool = False
+    glob: bool = False
+    bare: bool = True
+    inner: tuple["Script", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """``fd op target``; for a here-document ``target`` is its body and ``op`` is ``<<``."""
+
+    fd: str
+    op: str
+    target: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """A simple command: leading ``NAME=value`` words, then words, with its redirections in order."""
+
+    assignments: tuple[tuple[str, Word], ...]
+    words: tuple[Word, ...]
+    redirects: tuple[Redirect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``( … )`` (``subshell``), ``{ … }``, or a body of ``if``/``while``, with the redirections behind it."""
+
+    body: "Script"
+    subshell: bool
+    redirects: tuple[Redirect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``for variable in words; do body; done``."""
+
+    variable: str
+    words: tuple[Word, ...]
+    body: "Script"
+    redirects: tuple[Redirect, ...] = ()
+
+
+Stage = Simple | Group | Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Stages joined by ``|``. ``after`` is the operator before it: ``&&``, ``||``, ``;`` or empty for the first."""
+
+    stages: tuple[Stage, ...]
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A list of pipelines in order of writing."""
+
+    pipelines: tuple[Pipeline, ...]
+
+
+class HereDocument(Word):
+    """A here-document's body. It stands behind the command, so its lines arrive after the word was made."""
+
+    __slots__ = ("lines",)
+    lines: list[str]
+
+    def __init__(self, lines: list[str]) -> None:
+        Word.__init__(self, "")
+        object.__setattr__(self, "lines", lines)
+
+
+def heredoc(redirect: Redirect) -> list[str] | None:
+    """The lines of a here-document's body; None if ``redirect`` is none."""
+    return redirect.target.lines if isinstance(redirect.target, HereDocument) else None
+
+
+BRACED_CHARS_MAX = 1024
+"""Characters of a word whose braces are expanded; longer ones are data, not lists of files."""
+
+_BRACES = re.compile(r"\{([^\s{},]*(?:,[^\s{},]*)+)\}")
+_SPELLED = re.compile(r"(?:[^'\\]|\\.)*", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
+_NAMED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
+_LAST_CHARACTER = 0x10FFFF
+
+
+def spelled(text: str, at: int) -> tuple[str, int]:
+    """The characters that ``$'…'`` spells, and where it ends. ``at`` is behind its opening quote."""
+    found = _SPELLED.match(text, at)
+    end = found.end() if found is not None else at
+    return _ESCAPE.sub(_character, text[at:end]), min(end + 1, len(text))
+
+
+def _character(escape: re.Match[str]) -> str:
+    *codes, octal, other = escape.groups()
+    if other is not None:
+        return _NAMED.get(other, other)
+    number = int(octal, 8) if octal else int(next(code for code in codes if code), 16)
+    return chr(number) if 0 < number <= _LAST_CHARACTER and not 0xD800 <= number < 0xE000 else ""
+
+
+def braced(word: Word, limit: int = 64) -> Iterator[Word]:
+    """``a{b,c}d`` as ``abd`` and ``acd``; as it is if there is nothing to expand, or too much."""
+    pending, done = [word.text], 0
+    if not word.bare or "{" not in word.text or "," not in word.text or len(word.text) > BRACED_CHARS_MAX:
+        yield word
+        return
+    while pending and done < limit:
+        text = pending.pop()
+        braces = _BRACES.search(text)
+        if braces is None or len(pending) > limit:
+            done += 1
+            yield Word(text, word.opaque, word.glob, word.bare, word.inner)
+            continue
+        head, tail = text[: braces.start()], text[braces.end() :]
+        pending.extend(head + part + tail for part in reversed(braces.group(1).split(",")))
+
 
 DEPTH_MAX = 24
 """Nested substitutions and groups that are followed; what is deeper is skipped as opaque. Keeps the stack bounded."""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ctxd.indexing.discovery.shell import parse
-from ctxd.indexing.discovery.syntax import Group, Loop, Script, Simple, heredoc
+from ctxd.indexing.shell.parser import Group, Loop, Script, Simple, heredoc, parse
 
 
 def words(script: Script) -> list[list[list[str]]]:

@@ -1,20 +1,199 @@
-"""The walk over a parsed command: where each part runs, which operands are files, and what it will have printed.
+"""Interpreter of a parsed command: the directory of each part, the operands that are files, and the output formats.
 
-Owns the order of execution as far as it can be known: ``cd``, loops over known words, ``bash -c``, pipelines whose
-later stages only pick lines. Collects operands into `Findings` and leaves what was printed, in order, in
-`Walk.printed`.
+Follows the order of execution as far as it can be known: ``cd``, loops over known words, ``bash -c``, and pipelines
+whose later stages only pick lines. Operands go to ``Findings``; the formats, in order, to ``Walk.printed``.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ctxd.indexing.discovery import diagnostics, find, git, grep, loops, ls, pipes, readers, summaries
-from ctxd.indexing.discovery.emission import PROSE, SILENT, Emission, Lines, Marker
-from ctxd.indexing.discovery.invocation import Arg, Invocation, fill, invoke, split
-from ctxd.indexing.discovery.paths import Findings, directory, looks_like_file
-from ctxd.indexing.discovery.shell import parse
-from ctxd.indexing.discovery.syntax import Loop, Pipeline, Redirect, Script, Simple, Stage, heredoc
+from ctxd.indexing.shell import git, grep, listings, reports
+from ctxd.indexing.shell.commands import TABLE, Arg, Invocation, Operands, fill, invoke, operand_files, split
+from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, Lines, Marker, by_line
+from ctxd.indexing.shell.parser import Loop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
+from ctxd.indexing.shell.paths import Findings, Maybe, directory, looks_like_file
+
+_HERE = "\1"
+_GLOB = "*?["
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What is known of the names a loop's variable goes through: each begins and ends like one of ``ends``."""
+
+    ends: tuple[tuple[str, str], ...]
+
+
+ANY = Listed((("", ""),))
+"""Names that another command printed."""
+
+
+def listed(words: Iterable[Arg]) -> Listed:
+    """The names that globs and substitutions among ``words`` expand to."""
+    return Listed(tuple(dict.fromkeys(_ends(word) for word in words)))
+
+
+def _ends(word: Arg) -> tuple[str, str]:
+    if not word.known:
+        return "", ""
+    if not word.glob:
+        return word.text, ""
+    at = [position for position, character in enumerate(word.text) if character in _GLOB]
+    behind = "" if word.text[at[-1]] == "[" else word.text[at[-1] + 1 :]
+    return word.text[: at[0]], behind
+
+
+def headed(simple: Simple, loops: Mapping[str, Listed], variables: Mapping[str, str], cwd: str | None) -> Form | None:
+    """The form of an ``echo`` or ``printf`` that says which file of a loop it is at; None if this one does not."""
+    names = [name for name in loops if any(f"\0{name}\0" in word.text for word in simple.words)]
+    if len(names) != 1:
+        return None
+    words = [replace(word, text=word.text.replace(f"\0{names[0]}\0", _HERE)) for word in simple.words[1:]]
+    args = [fill(word, variables) for word in words]
+    if any(not arg.known for arg in args):
+        return None
+    texts = [arg.text for arg in args if arg.text not in ("-n", "-e", "-ne", "-en")]
+    text = " ".join(texts)
+    if simple.words[0].text == "printf":
+        text = texts[0].replace("%s", texts[1]) if len(texts) == 2 and texts[0].count("%s") == 1 else ""
+    line = next((part for part in text.replace("\\n", "\n").split("\n") if _HERE in part), "")
+    if line.count(_HERE) != 1:
+        return None
+    before, _, behind = line.partition(_HERE)
+    return by_line("echo", cwd, _Heading(before, behind, loops[names[0]]).line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    """Known text before and behind a name."""
+
+    before: str
+    behind: str
+    names: Listed
+
+    def line(self, line: str) -> str | None:
+        if not line.startswith(self.before) or not line.endswith(self.behind):
+            return None
+        name = line[len(self.before) : len(line) - len(self.behind)]
+        begins = [first for first, last in self.names.ends if name.startswith(first) and name.endswith(last)]
+        if not name or not begins:
+            return None
+        framed = self.before.strip() or self.behind.strip() or max(begins)
+        return name if framed and looks_like_file(name) else Maybe(name)
+
+
+Undo = Callable[[str], str]
+"""From a line that a stage printed to the line it read."""
+
+_SED_PICKS = re.compile(r"(?:\d+|\$)(?:,(?:\d+|\$))?[pdq]$|/[^/]*/[pd]$")
+_COUNTED = re.compile(r" {0,20}\d{1,12} ")
+_FIRST_FIELDS = re.compile(r"1(?:[,-][12]?)?$")
+_PRINTS_FIELD = re.compile(r"\{ ?print \$(\d|NF) ?;?\}$")
+
+
+def undo(invocation: Invocation) -> Undo | None:
+    """How a line of this stage was read; None if the stage makes text of its own."""
+    if invocation.fed:
+        return None
+    program = invocation.program
+    options, values, operands = split(invocation.args, TABLE.get(program, Operands()).with_value)
+    if program in grep.GREPS or program in grep.RIPGREPS:
+        if not grep.is_filter(invocation):
+            return None
+        return _without_number if "-n" in options else same
+    if program in ("head", "tail", "sort", "less", "more", "cat", "tac"):
+        return same if not operands and "-n" not in (options if program == "cat" else ()) else None
+    if program == "uniq":
+        return None if operands else _without_count if "-c" in options else same
+    if program == "tee" or (program == "sed" and len(operands) == 1 and _SED_PICKS.match(operands[0].text)):
+        return same
+    if program == "cut":
+        return _cut_field(values) if not operands else None
+    if program in ("awk", "gawk") and len(operands) == 1:
+        return _awk_field(values["-F"].text if "-F" in values else "", operands[0].text)
+    return None
+
+
+def _cut_field(values: Mapping[str, Arg]) -> Undo | None:
+    delimiter, fields = values.get("-d"), values.get("-f")
+    if delimiter is None:
+        return a_name
+    first = delimiter.text == ":" and fields is not None and _FIRST_FIELDS.match(fields.text)
+    return up_to_colon if first else None
+
+
+def _awk_field(separator: str, script: str) -> Undo | None:
+    field = _PRINTS_FIELD.match(script)
+    if field is None:
+        return None
+    if separator == ":":
+        return up_to_colon if field.group(1) == "1" else None
+    return a_name if not separator else None
+
+
+def read_back(emission: Emission, undone: Sequence[Undo]) -> Emission:
+    """``emission`` as it is seen behind stages that are ``undone`` in this order, the last one of the pipeline first.
+
+    Where a stage left only the name, any line may be one: every name is a `Maybe`.
+    """
+    steps = [step for step in undone if step is not same]
+    if not steps or not isinstance(emission, Form):
+        return emission
+    form = emission
+    if a_name in steps:
+        return replace(form, whole=_names, line=_no_name, begins=None) if form.command in ("git", "find") else PROSE
+    if up_to_colon in steps and form.command not in ("grep", "git"):
+        return PROSE
+
+    def before(line: str) -> str:
+        for step in steps:
+            line = step(line)
+        return line
+
+    return replace(
+        form,
+        whole=lambda lines: form.whole([before(line) for line in lines]),
+        line=lambda line: form.line(before(line)),
+        begins=None,
+        bare=False,
+    )
+
+
+def same(line: str) -> str:
+    """The line as it was."""
+    return line
+
+
+def up_to_colon(line: str) -> str:
+    """A match that ended behind the name of its file, or the number of its line."""
+    return f"{line}:1:"
+
+
+def a_name(line: str) -> str:
+    """A name that stood anywhere in its line."""
+    return line
+
+
+def _without_number(line: str) -> str:
+    number, colon, rest = line.partition(":")
+    return rest if colon and number.isdigit() else line
+
+
+def _without_count(line: str) -> str:
+    return _COUNTED.sub("", line, count=1) if _COUNTED.match(line) else line
+
+
+def _names(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        name = line.strip()
+        if name and ("/" in name or "." in name) and " " not in name:
+            yield Maybe(name)
+
+
+def _no_name(_: str) -> None:
+    return None
+
 
 COMMANDS_MAX = 2000
 """Simple commands looked at in one text, loops unrolled. Bounds the work for text that is no command."""
@@ -68,7 +247,7 @@ class Walk:
     refused: frozenset[str] = frozenset()
     before: str | None = None
     arrived: bool | None = None
-    going: dict[str, loops.Listed] = field(default_factory=dict)
+    going: dict[str, Listed] = field(default_factory=dict)
     commands: int = 0
     words: int = 0
     nested: int = 0
@@ -90,7 +269,7 @@ class Walk:
         cwd, before, produced = self.cwd, self.before, [self._stage(stage) for stage in pipeline.stages]
         self.cwd, self.before, self.arrived = cwd, before, None  # its stages run in shells of their own
         last = len(pipeline.stages) - 1
-        undone: list[pipes.Undo] = []
+        undone: list[Undo] = []
         while last > 0:
             undo = self._undo(pipeline.stages[last])
             if undo is None:
@@ -99,15 +278,15 @@ class Walk:
             last -= 1
         if self._is_discarded(pipeline.stages):
             return
-        self.printed.extend(Printed(pipes.read_back(part.emission, undone), part.cwd) for part in produced[last])
+        self.printed.extend(Printed(read_back(part.emission, undone), part.cwd) for part in produced[last])
 
     def _is_discarded(self, stages: Iterable[Stage]) -> bool:
         *_, last = stages
         return any(_takes_output(redirect) for redirect in last.redirects)
 
-    def _undo(self, stage: Stage) -> pipes.Undo | None:
+    def _undo(self, stage: Stage) -> Undo | None:
         invocation = invoke(self._args(stage)) if isinstance(stage, Simple) else None
-        return pipes.undo(invocation) if invocation is not None else None
+        return undo(invocation) if invocation is not None else None
 
     def _stage(self, stage: Stage) -> list[Printed]:
         if isinstance(stage, Simple):
@@ -139,7 +318,7 @@ class Walk:
                 self.script(loop.body)
         else:
             self.variables.pop(loop.variable, None)
-            self.going[loop.variable] = loops.listed(words)
+            self.going[loop.variable] = listed(words)
             self.script(loop.body)
             self.going.pop(loop.variable, None)
         self.nested -= 1
@@ -176,10 +355,10 @@ class Walk:
         if any(_takes_output(redirect) for redirect in simple.redirects):
             return []
         if invocation.program == "read" and invocation.args:
-            self.going[invocation.args[-1].text] = loops.ANY
+            self.going[invocation.args[-1].text] = ANY
         emitted = None
         if self.going and invocation.path in ("echo", "printf"):
-            emitted = loops.headed(simple, self.going, self.variables, cwd)
+            emitted = headed(simple, self.going, self.variables, cwd)
         return [Printed(emitted or _emission(invocation, cwd), cwd)]
 
     def _assign(self, simple: Simple, *, keep: bool) -> None:
@@ -252,7 +431,7 @@ class Walk:
     def _operands(self, invocation: Invocation, cwd: str | None, redirects: tuple[Redirect, ...]) -> None:
         program = invocation.program
         add = self.findings.add
-        add(program, cwd, readers.operand_files(invocation))
+        add(program, cwd, operand_files(invocation))
         if program in grep.GREPS or program in grep.RIPGREPS:
             add("grep", cwd, grep.target_files(invocation))
         elif program == "git":
@@ -260,9 +439,9 @@ class Walk:
             add("git", where, names)
             add("git", where, rooted, "repository")
         elif program == "ls":
-            add("ls", cwd, ls.operand_files(invocation, ()))
+            add("ls", cwd, listings.ls_operands(invocation, ()))
         elif program == "find":
-            roots, _ = find.starts(invocation.args)
+            roots, _ = listings.starts(invocation.args)
             add("find", cwd, (arg.text for arg in roots if arg.known and not arg.glob and looks_like_file(arg.text)))
         elif program == "apply_patch":
             for redirect in redirects:
@@ -290,20 +469,20 @@ def _emission(invocation: Invocation, cwd: str | None) -> Emission:
         return own(invocation, cwd)
     if program == "gofmt" and not {"-l", "-d"} & {arg.text for arg in invocation.args}:
         return SILENT
-    summary = summaries.emission(invocation, cwd)
+    summary = reports.summary_format(invocation, cwd)
     if summary is not None:
         return summary
     if program in _READERS:
         return PROSE
     bare_names = _package(invocation) if program == "go" else ""
-    return diagnostics.form(_runs_in(invocation, cwd), bare_names=bare_names)
+    return reports.diagnostics_format(_runs_in(invocation, cwd), bare_names=bare_names)
 
 
 _FORMS: Mapping[str, Callable[[Invocation, str | None], Emission]] = {
-    "ls": ls.emission,
+    "ls": listings.ls_format,
     "git": git.emission,
-    **dict.fromkeys(_FINDS, lambda invocation, cwd: find.emission(invocation, cwd, _emission)),
-    **dict.fromkeys(("fd", "fdfind"), find.fd_emission),
+    **dict.fromkeys(_FINDS, lambda invocation, cwd: listings.find_format(invocation, cwd, _emission)),
+    **dict.fromkeys(("fd", "fdfind"), listings.fd_format),
     **dict.fromkeys(grep.GREPS | grep.RIPGREPS, grep.emission),
 }
 
