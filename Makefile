@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The many processes that tests start would each compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test compat nightly bench check generate lock clean setup run-time python
+.PHONY: demo test compat nightly bench check generate lock clean setup run-time python install uninstall
 
 setup: $(VENV)/.ready
 
@@ -56,6 +56,23 @@ check: setup
 
 generate: setup
 	$(BIN)/python protocol/generate.py
+
+PREFIX ?= /usr/local
+
+# For packagers and hosts: programs below $(DESTDIR)$(PREFIX), units, completions and man pages. As a user: ctxd service install.
+install: python
+	$(PYTHON) -m venv --clear $(DESTDIR)$(PREFIX)/lib/ctxd
+	$(DESTDIR)$(PREFIX)/lib/ctxd/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(DESTDIR)$(PREFIX)/lib/ctxd/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation .
+	mkdir -p $(DESTDIR)$(PREFIX)/bin
+	printf '#!/bin/sh\nexec %s -m ctxd "$$@"\n' $(PREFIX)/lib/ctxd/bin/python >$(DESTDIR)$(PREFIX)/bin/ctxd
+	printf '#!/bin/sh\nexec %s -c "from ctxd.cli.entry import main; main()" "$$@"\n' $(PREFIX)/lib/ctxd/bin/python >$(DESTDIR)$(PREFIX)/bin/ctx
+	chmod 755 $(DESTDIR)$(PREFIX)/bin/ctxd $(DESTDIR)$(PREFIX)/bin/ctx
+	$(DESTDIR)$(PREFIX)/lib/ctxd/bin/python -m ctxd service install --system --root $(or $(DESTDIR),/) --program $(PREFIX)/bin/ctxd
+
+uninstall:
+	-$(DESTDIR)$(PREFIX)/lib/ctxd/bin/python -m ctxd service uninstall --system --root $(or $(DESTDIR),/)
+	rm -rf $(DESTDIR)$(PREFIX)/lib/ctxd $(DESTDIR)$(PREFIX)/bin/ctxd $(DESTDIR)$(PREFIX)/bin/ctx
 
 lock:
 	$(PYTHON) -m venv .venv-lock

@@ -17,6 +17,7 @@ _COMMANDS: Final = {
     "backup": "ctxd.commands.backup:backup",
     "restore": "ctxd.commands.restore:restore",
     "config": "ctxd.commands.config:config",
+    "service": "ctxd.commands.service:service",
     "xtdb": "ctxd.commands.xtdb:xtdb",
     "rebuild-xtdb": "ctxd.commands.projection:rebuild_xtdb",
     "migrate": "ctxd.commands.projection:migrate",
@@ -37,6 +38,7 @@ def cli() -> None:
       ctxd verify                        recompute every hash
       ctxd backup /backup/today          while the daemon runs
       ctxd restore /backup/today --state-dir /var/lib/ctxd
+      ctxd service install               systemd units, completions, man pages
       ctxd config --sample               explain every setting
       ctxd xtdb install                  install an XTDB node for the store "xtdb"
       ctxd doctor                        check that node; `ctx doctor` checks the daemon
@@ -62,7 +64,7 @@ def completion(shell: str, as_json: bool) -> None:
     """
     from ctxd.commands.terminal import show
 
-    source = completion_script(shell, "ctxd")
+    source = completion_script(shell, "ctxd", cli)
     show(as_json, {"shell": shell, "script": source}, source)
 
 

@@ -144,14 +144,13 @@ def run(
         return report(expected)
 
 
-def completion_script(shell: str, program: str) -> str:
-    """Return the script that makes ``shell``, one of ``SHELLS``, complete ``program``, whose command runs now.
+def completion_script(shell: str, program: str, command: click.Command) -> str:
+    """Return the script that makes ``shell``, one of ``SHELLS``, complete ``program``, which runs ``command``.
 
     Raises: Stop if the installed shell is too old.
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click completes every shell of SHELLS"
-    command = click.get_current_context().find_root().command
     try:
         return kind(command, {}, program, f"_{program.upper()}_COMPLETE").source()
     except RuntimeError as error:

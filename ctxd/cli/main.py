@@ -84,7 +84,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click'
 @common
 def completion(invocation: Invocation, shell: str) -> None:
     """Print the completion script for SHELL."""
-    source = completion_script(shell, "ctx")
+    source = completion_script(shell, "ctx", cli)
     if invocation.screen.as_json:
         invocation.screen.document({"shell": shell, "script": source})
     else:

@@ -157,6 +157,7 @@ DUR-10 | Loss or damage of the head witness and of `secrets.key`, and of the ind
 OPS-1 | The socket is never reachable with wider rights than asked for; a stale one is replaced, a live one refused. | ctxd
 OPS-2 | On SIGTERM the daemon answers what it has begun, refuses what is new, and exits with 0. | ctxd
 OPS-3 | `daemon.status` tells health, queue and figures. | ctxd
+SVC-14 | `ctxd service install` and `make install DESTDIR=` install units, completions and man pages, upgrade them, and remove exactly them. | ctxd
 SVC-1 | Under a service manager the daemon says that it is ready once the journal is recovered and it answers, says that it stops, and listens on the socket it is handed, which it leaves where it is. | ctxd
 SVC-2 | The sockets of sandboxes are kept by the service manager: who connects to one while no daemon runs, or to the host's, is served by the next one. | ctxd
 SVC-3 | A sign of life is given only when the loop turns and the store's thread has brought something to its end; a daemon that is frozen or whose disk hangs gives none. | ctxd

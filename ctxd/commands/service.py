@@ -1,0 +1,191 @@
+"""``ctxd service``: install and remove systemd units, shell completions and man pages."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from ctxd import __version__
+from ctxd.command_line import FAILURE, SHELLS, completion_script
+from ctxd.commands.manual import manual
+from ctxd.commands.terminal import AbsolutePath, fail, json_option, show
+
+_USER_UNITS: Final = ("ctxd.service", "ctxd.socket")
+_SYSTEM_FILES: Final = {
+    "ctxd.service": "etc/systemd/system/ctxd.service",
+    "ctxd.socket": "etc/systemd/system/ctxd.socket",
+    "ctxd.sysusers.conf": "usr/lib/sysusers.d/ctxd.conf",
+    "ctxd.tmpfiles.conf": "usr/lib/tmpfiles.d/ctxd.conf",
+}
+_COMPLETIONS: Final = {
+    "bash": "share/bash-completion/completions/{program}",
+    "zsh": "share/zsh/site-functions/_{program}",
+    "fish": "share/fish/vendor_completions.d/{program}.fish",
+}
+_NEXT_USER: Final = ("systemctl --user daemon-reload", "systemctl --user enable --now ctxd.socket ctxd.service")
+_NEXT_SYSTEM: Final = (
+    "systemd-sysusers",
+    "systemd-tmpfiles --create",
+    "systemctl daemon-reload",
+    "systemctl enable --now ctxd.socket ctxd.service",
+)
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """Installed files: path below the root to SHA-256 of the content as installed."""
+
+    files: dict[str, str]
+
+
+@click.group()
+def service() -> None:
+    """Install or remove the systemd service, shell completions and man pages.
+
+    \b
+    Examples:
+      ctxd service install               for this user
+      ctxd service install --system      for the host, as root
+    """
+
+
+_system_option = click.option("--system", is_flag=True, help="For the whole host instead of this user; needs root.")
+_root_option = click.option("--root", type=AbsolutePath(), default=Path("/"), help="Install below this directory.")
+
+
+@service.command()
+@_system_option
+@_root_option
+@click.option("--program", help="Path of ctxd in the units [default: this program].")
+@json_option
+def install(system: bool, root: Path, program: str | None, as_json: bool) -> None:
+    """Install or upgrade the service. Files that were changed since the last installation are kept.
+
+    \b
+    Examples:
+      ctxd service install
+      ctxd service install --system --root "$DESTDIR" --program /usr/local/bin/ctxd
+    """
+    known = _read(_manifest_path(system, root))
+    written: dict[str, str] = {}
+    kept: list[str] = []
+    try:
+        for path, text in _contents(system, root, program or _this_program()):
+            name, digest = str(path.relative_to(root)), hashlib.sha256(text.encode()).hexdigest()
+            if path.exists() and _digest(path) not in (known.files.get(name), digest):
+                kept.append(str(path))
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            written[name] = digest
+        _write(_manifest_path(system, root), Manifest({**known.files, **written}))
+    except OSError as error:
+        fail(f"cannot write {error.filename}: {error.strerror}", FAILURE, hint="run as root, or without --system")
+    steps = _NEXT_SYSTEM if system else _NEXT_USER
+    installed = [str(root / name) for name in written]
+    lines = [f"installed {path}" for path in installed]
+    lines += [f"kept {path}: it was changed; remove it and install again to replace it" for path in kept]
+    lines += ["", "Next:", *(f"  {step}" for step in steps)]
+    show(as_json, {"installed": installed, "kept": kept, "next": steps}, "\n".join(lines))
+    sys.exit(int(bool(kept)))
+
+
+@service.command()
+@_system_option
+@_root_option
+@json_option
+def uninstall(system: bool, root: Path, as_json: bool) -> None:
+    """Remove the installed files, except those that were changed since. State and settings stay.
+
+    \b
+    Examples:
+      systemctl --user disable --now ctxd.socket ctxd.service
+      ctxd service uninstall
+    """
+    manifest = _manifest_path(system, root)
+    known = _read(manifest)
+    removed: list[str] = []
+    kept: list[str] = []
+    try:
+        for name, digest in known.files.items():
+            path = root / name
+            if path.exists() and _digest(path) != digest:
+                kept.append(str(path))
+                continue
+            path.unlink(missing_ok=True)
+            removed.append(str(path))
+        manifest.unlink(missing_ok=True)
+    except OSError as error:
+        fail(f"cannot remove {error.filename}: {error.strerror}", FAILURE, hint="run as root, or without --system")
+    lines = [f"removed {path}" for path in removed]
+    lines += [f"kept {path}: it was changed" for path in kept]
+    show(as_json, {"removed": removed, "kept": kept}, "\n".join(lines) or "nothing was installed")
+
+
+def _contents(system: bool, root: Path, program: str) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the text of every file."""
+    units = _units()
+    if system:
+        for name, place in _SYSTEM_FILES.items():
+            text = (units / name).read_text(encoding="utf-8")
+            yield root / place, text.replace("ExecStart=/usr/local/bin/ctxd", f"ExecStart={program}")
+    else:
+        for name in _USER_UNITS:
+            text = (units / "user" / name).read_text(encoding="utf-8")
+            folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+            yield _below(root, folder / "systemd/user" / name), text.replace("%h/.local/bin/ctxd", program)
+    data = root / "usr/local" if system else _below(root, Path.home() / ".local")
+    from ctxd.cli.main import cli as ctx_program
+
+    ctxd_program = click.get_current_context().find_root().command
+    assert isinstance(ctxd_program, click.Group), "the program is a group of commands"
+    for name, command in (("ctx", ctx_program), ("ctxd", ctxd_program)):
+        for shell in SHELLS:
+            yield data / _COMPLETIONS[shell].format(program=name), completion_script(shell, name, command)
+        yield data / "share/man/man1" / f"{name}.1", manual(command, name, __version__)
+
+
+def _this_program() -> str:
+    """Return the path of the executable ``ctxd`` that runs, also if it was started as ``python -m ctxd``."""
+    started = Path(sys.argv[0]).absolute()
+    return str(started if started.name == "ctxd" else Path(sys.executable).with_name("ctxd"))
+
+
+def _units() -> Traversable:
+    """Return the folder of the units: in the wheel beside the code, in a checkout at its top."""
+    packaged = files("ctxd.service") / "units"
+    return packaged if packaged.is_dir() else files("ctxd") / ".." / "systemd"
+
+
+def _below(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def _manifest_path(system: bool, root: Path) -> Path:
+    if system:
+        return root / "usr/local/share/ctxd/installed.json"
+    return _below(root, Path.home() / ".local/share/ctxd/installed.json")
+
+
+def _read(path: Path) -> Manifest:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        return Manifest({})
+    except msgspec.DecodeError as error:
+        fail(f"{path} is damaged: {error}", FAILURE, hint="remove it, and the files that ctxd installed, by hand")
+
+
+def _write(path: Path, manifest: Manifest) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
