@@ -44,6 +44,8 @@ from ctxd_protocol.methods.objects import (
     ObjectListResult,
     ObjectPurgeParams,
     ObjectPurgeResult,
+    ObjectQueryParams,
+    ObjectQueryResult,
     ObjectScanParams,
     ObjectScanResult,
     ObjectSessionsParams,
@@ -724,6 +726,37 @@ class SyncClientMethods(ABC):
                 "object.list",
                 ObjectListParams(session=session, type=type, level=level, limit=limit, cursor=cursor),
                 ObjectListResult,
+            )
+        )
+
+    def object_query(
+        self,
+        query: str,
+        *,
+        args: Sequence[Any] = (),
+        valid_time: int | None = None,
+        tx: int | None = None,
+        limit: int = 100,
+        timeout_ms: int = 10000,
+    ) -> ObjectQueryResult:
+        """Query all documents in Datalog, now or as of two times.
+
+        Requires an XTDB node; the embedded store answers ``unsupported``.
+
+        ``query``: one map in EDN, without ``:limit`` and ``:timeout``. ``args``: values for its ``:in``. Without
+        ``valid_time`` and ``tx``, the newest documents that the XTDB node has.
+
+        Raises: ``InvalidCall`` (unsupported); ``Unavailable`` (store_unavailable).
+
+        Example: ``client.object_query("{:find [e] :in [tool] :where [[e :tool tool]]}", args=["bash"]).rows``
+        """
+        return self.call(
+            Call(
+                "object.query",
+                ObjectQueryParams(
+                    query=query, args=tuple(args), valid_time=valid_time, tx=tx, limit=limit, timeout_ms=timeout_ms
+                ),
+                ObjectQueryResult,
             )
         )
 

@@ -1,12 +1,16 @@
 """Datalog over the store's documents at a live node: as of both times, bounded in time and rows."""
 
 import uuid
+from pathlib import Path
 
 import anyio
 import pytest
+from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.projection.node import connect
+from ctxd_client import CallFailed, connect_sync
+from tests.crash.daemon import daemon_process
 from tests.unit.projection.projecting import level, projecting
 from tests.unit.store.documents import document, write
 
@@ -93,3 +97,27 @@ async def test_a_node_that_lacks_the_rows_is_not_asked(store):
     with pytest.raises(CtxdError) as behind:
         await store.query(BY_TOOL, [store.tool], limit=5, timeout_s=10)
     assert behind.value.code == "store_unavailable"
+
+
+@pytest.mark.requirement("XTB-10")
+async def test_a_host_client_queries_and_a_sandbox_has_no_such_method(memory_node, tmp_path):
+    env = {"CTXD_STORE_BACKEND": "xtdb", "CTXD_STORE_URL": memory_node.url}
+    with daemon_process(tmp_path, env=env) as daemon:
+        await daemon.start()
+        await run_sync(_query_as_host_and_inside, daemon.socket, tmp_path)
+
+
+def _query_as_host_and_inside(socket: Path, tree: Path) -> None:
+    with connect_sync(str(socket)) as client:
+        session = client.session(f"s{uuid.uuid4().hex}", agent="test", workdir="/w", filesystem_id=uuid.uuid4().hex)
+        call = client.toolcall_record(session.id, "call-1", "bash", "file\n")
+        while (projected := client.daemon_status().store.projection) is None or projected.seq < call.receipt.seq:
+            pass
+        by_session = "{:find [e tool] :in [session] :where [[e :session session] [e :tool tool]]}"
+        found = client.object_query(by_session, args=[session.id])
+        assert found.rows == ((call.object, "bash"),) and found.complete and found.tx >= call.receipt.seq
+        assert client.object_query(by_session, args=[session.id], tx=call.receipt.seq - 1).rows == ()
+        box = client.sandbox_register([session.id]).sandbox
+        with connect_sync(box.socket) as inside, pytest.raises(CallFailed) as unknown:
+            inside.object_query(by_session, args=[session.id])
+        assert unknown.value.code == "method_not_found"

@@ -16,6 +16,7 @@ from ctxd.secrets.policy import rules_found
 from ctxd.sessions.object_reads import ListedObject, Objects, ReadTime
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, LiveSession
+from ctxd.store.store import VersionStore
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.objects import ObjectType, ObjectVersion
@@ -25,19 +26,21 @@ _CURSOR = "Give next_cursor as it was."
 
 def handlers(sessions: Sessions) -> dict[str, Handler]:
     """The methods of this family by name."""
-    family = _ObjectCalls(Objects(sessions))
+    family = _ObjectCalls(Objects(sessions), sessions.store)
     return {
         "object.get": family.get,
         "object.bulk": family.bulk,
         "object.history": family.history,
         "object.list": family.list,
+        "object.query": family.query,
         "object.sessions": family.sessions,
     }
 
 
 class _ObjectCalls:
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, store: VersionStore) -> None:
         self._objects = objects
+        self._store = store
 
     async def get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
@@ -86,6 +89,17 @@ class _ObjectCalls:
         found, more = await self._objects.of_all(type=params.type, after=params.cursor or "", limit=params.limit)
         items = tuple(_item(listed, None) for listed in found)
         return wire.ObjectListResult(objects=items, next_cursor=items[-1].object if more else None)
+
+    async def query(self, _: Caller, params: wire.ObjectQueryParams) -> wire.ObjectQueryResult:
+        found = await self._store.query(
+            params.query,
+            params.args,
+            valid_time=params.valid_time,
+            tx=params.tx,
+            limit=params.limit,
+            timeout_s=params.timeout_ms / 1_000,
+        )
+        return wire.ObjectQueryResult(rows=tuple(map(tuple, found.rows)), complete=found.complete, tx=found.tx)
 
     async def sessions(self, _: Caller, params: wire.ObjectSessionsParams) -> wire.ObjectSessionsResult:
         return wire.ObjectSessionsResult(sessions=tuple(await self._objects.sessions_of(params.object)))

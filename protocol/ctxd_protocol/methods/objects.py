@@ -1,6 +1,6 @@
 """Methods ``object.*``: versions, listings, purges, and scans for stored secrets."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -186,6 +186,29 @@ class ObjectScanResult(Result, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
+class ObjectQueryParams(Params, frozen=True, kw_only=True):
+    """A Datalog query, as of two times, with its bounds.
+
+    ``query``: one map in EDN, without ``:limit`` and ``:timeout``. ``args``: values for its ``:in``. Without
+    ``valid_time`` and ``tx``, the newest documents that the XTDB node has.
+    """
+
+    query: Annotated[str, msgspec.Meta(min_length=1, max_length=65_536)]
+    args: Annotated[tuple[Any, ...], msgspec.Meta(max_length=100)] = ()
+    valid_time: Milliseconds | None = None
+    tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    limit: PageSize = 100
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=30_000)] = 10_000
+
+
+class ObjectQueryResult(Result, frozen=True, kw_only=True):
+    """Rows in the order of ``:find``. ``complete``: there are no more. ``tx``: the newest transaction they show."""
+
+    rows: tuple[tuple[Any, ...], ...]
+    complete: bool
+    tx: int
+
+
 ROWS: Final = (
     Method(
         name="object.get",
@@ -226,6 +249,17 @@ ROWS: Final = (
         errors=("session_not_found",),
         example={"session": "s1", "level": "active"},
         shows=".objects",
+    ),
+    Method(
+        name="object.query",
+        params=ObjectQueryParams,
+        result=ObjectQueryResult,
+        access="host",
+        summary="Query all documents in Datalog, now or as of two times.",
+        description="Requires an XTDB node; the embedded store answers ``unsupported``.",
+        errors=("unsupported", "store_unavailable"),
+        example={"query": "{:find [e] :in [tool] :where [[e :tool tool]]}", "args": ["bash"]},
+        shows=".rows",
     ),
     Method(
         name="object.sessions",
