@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from ctxd_client import connect_sync
+from ctxd_client import CallFailed, connect_sync, wire
 from ctxd_client.sync import SyncClient, SyncSession
+from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.sessions import Mount
 from tests.client.running import Running
@@ -35,6 +36,21 @@ LEVEL_S_MAX = 60.0
 def anyio_backend() -> str:
     """One loop is enough here: the daemon under test is another process."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def declared_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every error that a method returns in these tests is in the row that declares the method."""
+    failure = wire.failure
+
+    def checked(error: ErrorObject, call: wire.Call[Any]) -> CallFailed:
+        code, row = error.data.code, call.method
+        assert code in row.all_errors, (
+            f"{row.name} returned {code}: add it to the errors of its row, then make generate"
+        )
+        return failure(error, call)
+
+    monkeypatch.setattr(wire, "failure", checked)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -171,6 +171,7 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         ("tool.observe", {"session": s.id, "command": "ls", "output": "c.py\n"}, {"output": ""}),
         ("file.index", {"session": s.id, "path": "b.py", "content": "2\n"}, {"content": "3\n"}),
         ("file.discover", {"session": s.id, "paths": ["d.py"]}, {"paths": []}),
+        ("context.assemble", {"session": s.id, "blocks": False}, {"blocks": True}),
         ("object.purge", {"object": f"{s.id}-c"}, {"object": "0" * 64}),
         ("sandbox.register", {"sessions": [s.id], "grants": [], "ttl_s": 600}, {"ttl_s": 60}),
         ("sandbox.renew", box, {"sandbox": "x"}),
