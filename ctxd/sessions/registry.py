@@ -248,6 +248,12 @@ class Sessions:
         """How many sessions are in memory."""
         return len(self._live)
 
+    @property
+    def has_active(self) -> bool:
+        """True if a session is active here, and has not gone on on another host."""
+        states = self.catalog.states().items()
+        return any(state == "active" and session not in self.moved_sessions for session, state in states)
+
     def on_live(self, callback: Callable[[LiveSession], None]) -> None:
         """Have ``callback`` told each session that comes into memory, made or loaded. It does not raise."""
         self._on_live.append(callback)

@@ -1,43 +1,141 @@
-"""This host's lease, kept up, and the others', watched: a look and a small transaction a few times in its length."""
+"""Heartbeat: renews this host's lease in XTDB, and observes the leases of the other hosts.
 
-from collections.abc import Callable
+A host is alive while its lease or its projection cursor changes: a host that projects rows renews nothing. No two
+clocks are compared: a lease has expired for an observer when, by the observer's own monotonic clock, neither changed
+for the lease's length. A host without an active session has nothing to lose and does not renew.
+
+Cost: a renewal is one row of XTDB's transaction log, which is never trimmed. Its document is one of ``BEATS``, which
+the document store updates in place. An idle host with active sessions writes ``RENEWALS`` rows per lease length:
+17,280 a day at the default of 15 s, so 1.7 million for 100 such hosts; a longer lease writes fewer.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 from ctxd.backends.xtdb.client import XtdbClient
-from ctxd.backends.xtdb.errors import XtdbFailure
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
+from ctxd.backends.xtdb.errors import Refused, Unknown, XtdbFailure
+from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
 from ctxd.clock import Clock
-from ctxd.sharing import leases, ownership_ops
-from ctxd.sharing.leases import Lease, Observer
+
+PREFIX: Final = "ctxd/lease/"
+
+RENEWALS: Final = 3
+"""Renewals in the length of a lease: two may fail before others take its holder for dead."""
+
+BEATS: Final = 1_000
+"""Values that a beat takes in turn. An observer would have to miss exactly as many renewals to take one for none."""
+
+RENEWALS_MAX: Final = 10**8
+"""Renewals of one run that each have a valid time of their own: years of them."""
+
+LAG_BEATS: Final = 10
+"""Turns after which also a host that projects renews its lease, to publish its lag."""
 
 BEAT_S: Final = 2.0
-"""Seconds that a renewal may take, however short the lease: less is no sign of a node that lost the request."""
+"""Seconds that a renewal may take, however short the lease: a node that lost the request takes longer."""
+
+STEP_S: Final = 10.0
+"""Seconds that a node has to index a transaction; then its outcome is looked up."""
 
 Tell = Callable[[str, dict[str, Any]], None]
+"""Logs an event, by name, with its figures."""
+
+
+class HostLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A host's sign of life. ``host``: the machine's name, for people. ``filesystem``: the id of its own filesystem.
+    ``run`` counts the daemon's starts, ``beat`` the renewals since, modulo ``BEATS``. ``lag``: the journal rows that
+    its node lacked."""
+
+    host: str
+    filesystem: str
+    run: int = 0
+    beat: int
+    lag: int = 0
+
+
+def lease_id(writer: str) -> str:
+    """Return the entity that holds the lease of ``writer``."""
+    return PREFIX + writer
+
+
+def to_doc(writer: str, lease: HostLease) -> Doc:
+    """Return the document of ``lease``."""
+    return {"xt/id": lease_id(writer), "type": "lease", "payload": msgspec.to_builtins(lease)}
+
+
+def from_doc(doc: Doc | None) -> HostLease | None:
+    """Return the lease that ``doc`` holds, ``None`` for ``None``. Raises: ValueError if it holds no lease."""
+    return None if doc is None else msgspec.convert(doc.get("payload"), HostLease)
+
+
+def renewal(writer: str, before: HostLease | None, after: HostLease, number: int) -> list[Op]:
+    """Return the transaction from ``before``, ``None`` for no lease, to ``after``, the renewal ``number`` of its run.
+
+    Each one is valid from a time of its own: many versions at one valid time would make every renewal slower than the
+    one before.
+    """
+    match = Match(lease_id(writer), None if before is None else to_doc(writer, before), NEWEST_VALID_TIME)
+    return [match, Put(to_doc(writer, after), FIXED_VALID_TIME + after.run * RENEWALS_MAX + number)]
+
+
+class LeaseObserver:
+    """The signs of life of other hosts, as one host has seen them. Times are of its own monotonic clock, in seconds."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._seen: dict[str, tuple[object, float]] = {}
+
+    def see(self, signs: Iterable[tuple[str, object]], now: float) -> None:
+        """Note ``signs``, the newest of each writer, read no later than ``now``."""
+        for writer, sign in signs:
+            known = self._seen.get(writer)
+            if known is None or known[0] != sign:
+                self._seen[writer] = (sign, now)
+
+    def left_s(self, writer: str, now: float) -> float:
+        """Return the seconds until the lease of ``writer`` expires unless it is renewed; 0 or less: it has expired.
+
+        The lease of a writer that was never seen begins when it is first asked for.
+        """
+        return self._seen.setdefault(writer, (None, now))[1] + self._lease_s - now
 
 
 class Heartbeat:
-    """The leases of all hosts as seen from ``writer``'s. ``run`` while the daemon does."""
+    """The leases of all hosts, as the host of ``writer`` sees them. ``run`` while the daemon does."""
 
     def __init__(
-        self, client: XtdbClient, clock: Clock, *, writer: str, host: str, filesystem: str, incarnation: int,
-        lease_s: float, tell: Tell,
+        self, client: XtdbClient, clock: Clock, *, writer: str, host: str, filesystem: str, lease_s: float,
+        projected: Callable[[], int], head: Callable[[], int], is_active: Callable[[], bool], tell: Tell,
     ) -> None:  # fmt: skip
+        """``projected``, ``head``: the newest journal row at the node, and in the journal. ``is_active``: true if this
+        host has an active session."""
         self._client = client
         self._clock = clock
         self._writer = writer
-        self._mine = Lease(host=host, filesystem=filesystem, incarnation=incarnation, beat=0)
-        self._standing: Lease | None = None
+        self._mine = HostLease(host=host, filesystem=filesystem, run=0, beat=0)
+        self._standing: HostLease | None = None
+        self._number = 0
         self._lease_s = lease_s
+        self._projected = projected
+        self._head = head
+        self._is_active = is_active
         self._tell = tell
         self._failing = False
-        self.observer = Observer(lease_s)
+        self._sign = -1
+        self._skipped = 0
+        self._renewed_at: float | None = None
+        self.leases: dict[str, HostLease] = {}
+        """The leases of the other hosts, by writer."""
+        self._observer = LeaseObserver(lease_s)
 
     async def run(self) -> None:
-        """Renew and watch until cancelled; a node that does not answer is tried again at the next turn."""
+        """Renew and observe until cancelled. A node that does not answer is tried again at the next turn."""
         while True:
-            turn_s, began = self._lease_s / leases.RENEWALS, self._clock.monotonic()
+            turn_s, began = self._lease_s / RENEWALS, self._clock.monotonic()
             within_s = max(turn_s, BEAT_S)
             try:
                 # A node that lost one request may answer the next, and the lease has room for that.
@@ -52,34 +150,74 @@ class Heartbeat:
             await self._clock.sleep(max(0.0, turn_s - (self._clock.monotonic() - began)))
 
     async def beat(self) -> None:
-        """Renew this host's lease and look at all. Raises: XtdbFailure, ValueError. Cancel: safe."""
+        """Observe all leases, and renew this host's if it is due. Raises: XtdbFailure, ValueError. Cancel: safe."""
         await self.look()
-        after = leases.renewed(self._mine, self._standing)
-        if await ownership_ops.renew(self._client, self._writer, self._standing, after):
-            self._mine = self._standing = after
+        projected = self._projected()
+        shows_life = projected != self._sign and self._skipped < LAG_BEATS
+        self._sign = projected
+        if self._renewed_at is None or not (shows_life or not self._is_active()):
+            await self._renew()
+        else:
+            self._skipped += 1
+
+    async def require_fresh(self) -> None:
+        """Renew this host's lease unless it was renewed within a turn: the host is about to own a session.
+
+        Raises: XtdbFailure, ValueError. Cancel: safe.
+        """
+        if self._renewed_at is None or self._clock.monotonic() - self._renewed_at > self._lease_s / RENEWALS:
+            await self.look()
+            await self._renew()
 
     async def look(self) -> None:
-        """See everybody's lease. Raises: XtdbFailure, ValueError. Cancel: safe."""
-        seen = await ownership_ops.every_lease(self._client)
-        self._standing = seen.pop(self._writer, None)
-        self.observer.see(seen.items(), self._clock.monotonic())
+        """Read every host's lease and cursor. Raises: XtdbFailure, ValueError. Cancel: safe."""
+        ids = await self._client.ids(PREFIX, valid_time=NEWEST_VALID_TIME)
+        docs = await self._client.entities(ids, valid_time=NEWEST_VALID_TIME)
+        self._standing = from_doc(docs.pop(lease_id(self._writer), None))
+        found = {id.removeprefix(PREFIX): from_doc(doc) for id, doc in docs.items()}
+        self.leases = {writer: lease for writer, lease in found.items() if lease is not None}
+        cursors = await self._client.entities(map(cursor_id, self.leases), valid_time=NEWEST_VALID_TIME)
+        signs = [
+            (writer, (lease.run, lease.beat, repr(cursors.get(cursor_id(writer)))))
+            for writer, lease in self.leases.items()
+        ]
+        self._observer.see(signs, self._clock.monotonic())
+
+    async def _renew(self) -> None:
+        number = self._number + 1
+        run = self._mine.run or 1 + (0 if self._standing is None else self._standing.run)
+        lag = max(0, self._head() - self._projected())
+        after = msgspec.structs.replace(self._mine, run=run, beat=number % BEATS, lag=lag)
+        ops = renewal(self._writer, self._standing, after, number)
+        if await is_committed(self._client, ops) or await self._stands(after):
+            self._standing, self._mine, self._number = after, after, number
+            self._renewed_at, self._skipped = self._clock.monotonic(), 0
+
+    async def _stands(self, lease: HostLease) -> bool:
+        return from_doc(await self._client.entity(lease_id(self._writer), valid_time=NEWEST_VALID_TIME)) == lease
 
     def left_s(self, writer: str) -> float:
-        """Seconds until the lease of ``writer`` has run out as seen from here; 0 or less: it has.
-
-        One who has none, has one from the first time it is asked for.
-        """
-        self.observer.miss(writer, self._clock.monotonic())
-        return self.observer.left_s(writer, self._clock.monotonic())
+        """Return the seconds until the lease of ``writer`` expires as seen from here; 0 or less: it has expired."""
+        return self._observer.left_s(writer, self._clock.monotonic())
 
     def host(self, writer: str) -> str:
-        """The name of the host of ``writer``, its first digits where no lease tells it."""
+        """Return the name of the host of ``writer``, its first digits if it has no lease."""
         if writer == self._writer:
             return self._mine.host
-        lease = self.observer.leases.get(writer)
+        lease = self.leases.get(writer)
         return writer[:8] if lease is None or not lease.host else lease.host
 
     def filesystem(self, writer: str) -> str:
-        """The id of the own filesystem of the host of ``writer``; empty where no lease tells it."""
-        lease = self.observer.leases.get(writer)
+        """Return the id of the filesystem of the host of ``writer``; empty if it has no lease."""
+        lease = self.leases.get(writer)
         return "" if lease is None else lease.filesystem
+
+
+async def is_committed(client: XtdbClient, ops: list[Op]) -> bool:
+    """Return whether ``ops`` took place; false also if that is unknown. Raises: Refused."""
+    try:
+        return await client.committed(await client.submit(ops), timeout_s=STEP_S)
+    except Refused:
+        raise
+    except Unknown:
+        return False

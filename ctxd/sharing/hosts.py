@@ -12,6 +12,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskStatus
 
+from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.projection import fences, owners
@@ -21,10 +22,10 @@ from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions, no_session, summary_of
 from ctxd.sessions.segments import read_head
 from ctxd.sessions.session import SessionLock
-from ctxd.sharing.heartbeat import Tell
+from ctxd.sharing.heartbeat import Heartbeat, Tell
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
-from ctxd.sharing.shared_log import SharedLog, shared_log
+from ctxd.sharing.shared_log import SharedLog
 from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.sessions import SessionSummary
 
@@ -176,11 +177,11 @@ class Hosts:
         """
         if owner.writer != self._writer:
             await self._log.meet(owner.writer)
-            self._loss.bar(session, self._log.host(owner.writer))
+            self._loss.bar(session, self._log.heartbeat.host(owner.writer))
         left_s = await self._left_s(owner)
         if not owners.may_claim(owner, self._writer, expired=left_s <= 0):
             wait = max(1, int(left_s * 1000))
-            raise owned_elsewhere(session, self._log.host(owner.writer), retry_after_ms=wait)
+            raise owned_elsewhere(session, self._log.heartbeat.host(owner.writer), retry_after_ms=wait)
         await self._loss.told_apart(session)
         await self._require_open(session)
         after = owners.claimed(owner, self._writer)
@@ -201,7 +202,7 @@ class Hosts:
         """Import ``session``, which ``owner`` claimed, from the node. Raises: CtxdError."""
         source = owner.whole
         began = self._clock.monotonic()
-        origin: SessionSource = await self._log.origin(session, source)
+        origin: SessionSource = await self._log.remote_session(session, source)
         past = await read_history(origin, session)
         if past is None:
             raise CtxdError("corrupt", f"session {session} has an owner, but is not at the node", outcome="not_applied")
@@ -210,7 +211,7 @@ class Hosts:
             past,
             session,
             ordinal=self._sessions.next_ordinal(),
-            filesystem="" if source == self._writer else self._log.filesystem(source),
+            filesystem="" if source == self._writer else self._log.heartbeat.filesystem(source),
             taken_up=True,
         )
         read_ms = int((self._clock.monotonic() - began) * 1000)
@@ -223,7 +224,7 @@ class Hosts:
         self._sessions.moved_sessions.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
         figures = {"segments": len(past.segments), "objects": len(past.objects), "read_ms": read_ms, "took_ms": took_ms}
-        self._tell("sharing.taken_in", {"session": session, "from": self._log.host(source), **figures})
+        self._tell("sharing.taken_in", {"session": session, "from": self._log.heartbeat.host(source), **figures})
 
     async def release(self, session: str) -> None:
         """Return once other hosts may take up ``session``, which was paused here: all of it is at the node, and this
@@ -262,7 +263,7 @@ class Hosts:
         if owner is not None and owners.standing(owner, self._writer) == "elsewhere":
             raise CtxdError(
                 "session_exists",
-                f"session {session} exists on host {self._log.host(owner.writer)}",
+                f"session {session} exists on host {self._log.heartbeat.host(owner.writer)}",
                 hint="Choose another id, or take it over with session.resume.",
                 outcome="not_applied",
             )
@@ -321,11 +322,11 @@ class Hosts:
         writer = self._writer if owner is None else owner.writer
         return SessionOwnerResult(
             session=session,
-            host=self._log.host(writer),
+            host=self._log.heartbeat.host(writer),
             here=here,
             released=owner is not None and owner.released,
             branch=None if moved is None else moved.branch,
-            lease_left_ms=None if here else max(0, int(self._log.left_s(writer) * 1000)),
+            lease_left_ms=None if here else max(0, int(self._log.heartbeat.left_s(writer) * 1000)),
         )
 
     async def elsewhere(self) -> list[SessionSummary]:
@@ -335,7 +336,12 @@ class Hosts:
             await self._log.meet(writer)
         heads = await self._log.heads(others)
         return [
-            summary_of(session, read_head(heads[session]), heads[session].valid_time, host=self._log.host(owner.writer))
+            summary_of(
+                session,
+                read_head(heads[session]),
+                heads[session].valid_time,
+                host=self._log.heartbeat.host(owner.writer),
+            )
             for session, owner in others.items()
             if session in heads
         ]
@@ -348,9 +354,11 @@ def hosts_at(
     """The hosts that meet in the log behind the node at ``url``; the others call this one ``host``, and may take over
     after ``lease_s`` of its silence. ``filesystem`` is the id of its own filesystem; for the rest see ``Hosts``."""
     store = sessions.store
-    log = shared_log(
-        url, clock, writer=store.writer, host=host, filesystem=filesystem, incarnation=store.incarnation,
-        lease_s=lease_s, tell=tell,
+    client = XtdbClient(url, clock=clock)
+    heartbeat = Heartbeat(
+        client, clock, writer=store.writer, host=host, filesystem=filesystem, lease_s=lease_s, projected=projected,
+        head=lambda: store.status().head_seq, is_active=lambda: sessions.has_active, tell=tell,
     )  # fmt: skip
+    log = SharedLog(client, heartbeat)
     loss = OwnershipLoss(sessions, log, ownership, clock, projected=projected, tell=tell)
     return Hosts(sessions, log, ownership, loss, clock, projected=projected, tell=tell)

@@ -117,7 +117,7 @@ class OwnershipLoss:
     async def _fence(self, session: str, owner: Owner, first: int) -> None:
         with suppress(CtxdError):
             await self._log.meet(owner.writer)
-        host = self._log.host(owner.writer)
+        host = self._log.heartbeat.host(owner.writer)
         branch = self._branch_id(session)
         self._sessions.moved_sessions[session] = MovedSession(host, branch)
         self._sessions.unload(session)

@@ -1,8 +1,8 @@
-"""One writer's versions at a node, as of one transaction: where a session is read that another host had.
+"""A session of another host: one writer's versions at the node, as of one transaction.
 
-Whatever others wrote to the same entities, before or after, is passed over: tool calls of two hosts may have one id,
-and two hosts may see one file. Only a purge takes back what was there by then, for it evicts at all times: of what it
-took, what stands in its place now is read.
+Versions that others wrote to the same entities, before or after, are skipped: tool calls of two hosts may share an id,
+and two hosts may see one file. A purge is the exception, for it evicts every writer's versions at all times: its mark
+is read from what is there now.
 """
 
 from collections.abc import Awaitable, Iterable, Sequence
@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 
 class RemoteSession:
-    """What ``writer`` had projected by the node's transaction ``tx_id``.
+    """The versions that ``writer`` had projected by the node's transaction ``tx_id``.
 
-    All raise CtxdError store_unavailable if the node does not answer, corrupt for what no version of this program
-    projects.
+    All raise CtxdError store_unavailable if the node does not answer, corrupt for a document that no version of this
+    program projects.
     """
 
     def __init__(self, client: XtdbClient, writer: str, tx_id: int) -> None:
@@ -44,7 +44,7 @@ class RemoteSession:
             stored = self._mine(doc, None)
             if stored is not None:
                 found[id] = stored
-        # Newer is somebody else's, and what it hides is in its history; or it was evicted.
+        # The newest version may be another writer's, with this one's before it; or the entity was evicted.
         for id in set(ids) - found.keys():
             if history := await self.history(id):
                 found[id] = history[-1]
@@ -61,13 +61,13 @@ class RemoteSession:
         by_tx: dict[int, Stored] = {}
         for row in rows:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
-                # A later row of the same write only says that it still held there.
+                # A later row of the same write restates it at another valid time.
                 by_tx.setdefault(stored.tx, stored)
         return [by_tx[tx] for tx in sorted(by_tx)] or await self._purged(id)
 
     async def _purged(self, id: str) -> list[Stored]:
-        """What a purge has put in place of the versions of ``id``; nothing if none did. One of another host's says
-        nothing of when: it is older than all."""
+        """Return the versions that a purge put in place of those of ``id``. One that another host put gives no time
+        of its purge here: it counts as older than all others."""
         rows = await _answered(self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX))
         found = [(row.doc, row.valid_time) for row in rows if row.doc is not None]
         mine = [stored for doc, at in found if (stored := self._mine(doc, at)) is not None]
@@ -101,9 +101,11 @@ class RemoteSession:
         )
 
     def _mine(self, doc: Doc, valid_time: int | None) -> Stored | None:
-        """The version that ``doc`` is, null if it is another writer's."""
+        """Return the version that ``doc`` holds, ``None`` if another writer's."""
         payload = doc.get("payload")
-        if not isinstance(payload, dict) or payload.get("writer") != self._writer:
+        # Earlier versions of this program kept the writer in the payload.
+        writer = doc["writer"] if "writer" in doc else payload.get("writer") if isinstance(payload, dict) else None
+        if writer != self._writer:
             return None
         return _stored(_version(doc, valid_time))
 
@@ -112,7 +114,7 @@ async def _answered(asking: Awaitable[T]) -> T:
     try:
         return await asking
     except XtdbFailure as error:
-        message = f"the XTDB node does not tell what another host wrote: {error}"
+        message = f"the XTDB node does not give the rows of another host: {error}"
         raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied") from error
 
 
@@ -120,17 +122,17 @@ def _version(doc: Doc, valid_time: int | None) -> Version:
     try:
         return xtdb_documents.from_doc(doc, valid_time)[0]
     except ValueError as error:
-        raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
+        raise CtxdError("corrupt", f"a document at the node cannot be read: {error}") from error
 
 
 def _parts(doc: Doc) -> list[str] | None:
     try:
         return xtdb_documents.parts_of(doc)
     except ValueError as error:
-        raise CtxdError("corrupt", f"the node holds what cannot be read: {error}") from error
+        raise CtxdError("corrupt", f"a document at the node cannot be read: {error}") from error
 
 
 def _stored(version: Version) -> Stored:
     stored = to_stored(version)
-    assert stored is not None, "what has a document is no deletion"
+    assert stored is not None, "a version with a document is no deletion"
     return stored

@@ -1,6 +1,6 @@
-"""The log that several hosts share, as one of them asks it: whose sessions are, who is alive, what another one wrote.
+"""The log that several hosts share, as one of them reads and writes it: owners, leases, and sessions of other hosts.
 
-What goes wrong with the node is told as ``store_unavailable``, here and nowhere above.
+Failures of the node become ``store_unavailable`` here and nowhere above.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,14 +11,13 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
-from ctxd.backends.xtdb.documents import from_doc
-from ctxd.backends.xtdb.errors import XtdbFailure
-from ctxd.clock import Clock
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, from_doc
+from ctxd.backends.xtdb.errors import Unknown, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.projection import owners
 from ctxd.projection.owners import Owner
-from ctxd.sharing import ownership_ops
-from ctxd.sharing.heartbeat import Heartbeat, Tell
+from ctxd.sharing.heartbeat import Heartbeat, is_committed
 from ctxd.sharing.remote_session import RemoteSession
 from ctxd.store.reads import to_stored
 
@@ -26,109 +25,101 @@ ANSWER_S: Final = 3.0
 """Seconds that the node may take for one question or step, before it counts as away."""
 
 LEVEL_S: Final = 20.0
-"""Seconds that a node may be behind the log for a resume to wait for it."""
+"""Seconds that a resume waits for a node that is behind the log."""
 
 
 class SharedLog:
-    """See the module. ``run`` while anything else is called. All calls raise CtxdError ``store_unavailable`` if the
-    node does not answer, or not in time; all may be cancelled."""
+    """The log behind one node. ``run`` while anything else is called. All calls raise CtxdError ``store_unavailable``
+    if the node does not answer in time; all may be cancelled."""
 
-    def __init__(self, client: XtdbClient, beats: Heartbeat) -> None:
+    def __init__(self, client: XtdbClient, heartbeat: Heartbeat) -> None:
         self._client = client
-        self._heartbeat = beats
+        self.heartbeat = heartbeat
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep this host's lease and watch the others' until cancelled; started once the rest may be called."""
+        """Keep this host's lease and observe the others' until cancelled; started once the rest may be called."""
         async with self._client:
             task_status.started()
-            await self._heartbeat.run()
+            await self.heartbeat.run()
 
     # --- hosts ---
 
-    def host(self, writer: str) -> str:
-        """The name of the host of ``writer``."""
-        return self._heartbeat.host(writer)
-
-    def filesystem(self, writer: str) -> str:
-        """The id of the own filesystem of the host of ``writer``; empty where nothing tells it."""
-        return self._heartbeat.filesystem(writer)
-
-    def left_s(self, writer: str) -> float:
-        """Seconds until ``writer`` counts as dead if it stays silent; 0 or less: it does."""
-        return self._heartbeat.left_s(writer)
-
     async def left_s_for_certain(self, writer: str) -> float:
-        """As ``left_s``, and once it has run out with what was in the log when it was asked: while this host or its
-        node stood still, nobody was seen to renew."""
+        """Return the seconds until the lease of ``writer`` expires. An expired one is judged by what is in the log
+        now: renewals may have gone unseen while this host or its node stood still."""
         await self.meet(writer)
-        if self.left_s(writer) <= 0:
+        if self.heartbeat.left_s(writer) <= 0:
             with _asking("which hosts are alive", within_s=LEVEL_S):
                 await self._client.sync(LEVEL_S)
-                await self._heartbeat.look()
-        return self.left_s(writer)
+                await self.heartbeat.look()
+        return self.heartbeat.left_s(writer)
 
     async def meet(self, writer: str) -> None:
-        """Know the lease of ``writer``, if it has one."""
-        if writer not in self._heartbeat.observer.leases:
+        """Read the lease of ``writer`` unless it is known."""
+        if writer not in self.heartbeat.leases:
             with _asking("which hosts there are"):
-                await self._heartbeat.look()
+                await self.heartbeat.look()
 
     # --- owners ---
 
     async def owner(self, session: str) -> Owner | None:
-        """Whose ``session`` is; null if nobody's."""
-        with _asking(f"whose session {session} is"):
-            return await ownership_ops.owner_of(self._client, session)
+        """Return the owner of ``session``; ``None`` if it has none."""
+        with _asking(f"the owner of session {session}"):
+            return await self._owner(session)
 
     async def newest_owner(self, session: str) -> Owner | None:
-        """As ``owner``, once this host's node has everything that was in the log when it was asked."""
-        with _asking(f"whose session {session} is", within_s=LEVEL_S):
+        """As ``owner``, once this host's node has everything that was in the log at the call."""
+        with _asking(f"the owner of session {session}", within_s=LEVEL_S):
             await self._client.sync(LEVEL_S)
-            return await ownership_ops.owner_of(self._client, session)
+            return await self._owner(session)
 
     async def owners(self, sessions: Iterable[str] | None = None) -> dict[str, Owner]:
         """Return the owner of each of ``sessions`` that has one, by session; ``None``: of all sessions."""
-        with _asking("whose the sessions are"):
-            return await ownership_ops.owners_of(self._client, sessions)
+        with _asking("the owners of sessions"):
+            if sessions is None:
+                ids = await self._client.ids(owners.PREFIX, valid_time=FIXED_VALID_TIME)
+            else:
+                ids = [owners.owner_id(session) for session in sessions]
+            docs = await self._client.entities(ids, valid_time=FIXED_VALID_TIME)
+            found = {id.removeprefix(owners.PREFIX): owners.from_doc(doc) for id, doc in docs.items()}
+            return {session: owner for session, owner in sorted(found.items()) if owner is not None}
 
     async def step(self, session: str, before: Owner | None, after: Owner) -> bool:
-        """See ``ownership_ops.take_step``."""
+        """Put ``after`` if the owner still is ``before``, with this host's lease renewed before it. Returns: whether
+        the owner is ``after`` now. Taking the same step again is safe."""
         with _asking(f"whether session {session} changed hands"):
-            return await ownership_ops.take_step(self._client, session, before, after)
+            await self.heartbeat.require_fresh()
+            if await is_committed(self._client, owners.change(session, before, after)):
+                return True
+            return await self._owner(session) == after
 
-    # --- what others wrote ---
+    async def _owner(self, session: str) -> Owner | None:
+        return owners.from_doc(await self._client.entity(owners.owner_id(session), valid_time=FIXED_VALID_TIME))
+
+    # --- sessions of other hosts ---
 
     async def heads(self, sessions: Iterable[str]) -> Mapping[str, Stored]:
-        """The newest heads of ``sessions``, whoever wrote them, by id of session."""
+        """Return the newest heads of ``sessions``, of any writer, by session."""
         ids = {f"session:{session}": session for session in sessions}
-        with _asking("what the sessions are"):
+        with _asking("the heads of sessions"):
             docs = await self._client.entities(ids, valid_time=VALID_TIME_MAX)
             versions = {ids[id]: from_doc(doc)[0] for id, doc in docs.items()}
         found = {session: to_stored(version) for session, version in versions.items()}
         return {session: stored for session, stored in found.items() if stored is not None}
 
-    async def origin(self, session: str, source: str) -> RemoteSession:
-        """``session`` as it was when ``source`` had it whole for the last time."""
-        with _asking(f"since when session {session} is claimed"):
-            return RemoteSession(self._client, source, await ownership_ops.basis_of(self._client, session))
-
-
-def shared_log(
-    url: str, clock: Clock, *, writer: str, host: str, filesystem: str, incarnation: int, lease_s: float, tell: Tell
-) -> SharedLog:
-    """The log behind the node at ``url``, for the journal of ``writer`` in its ``incarnation`` on ``host``."""
-    client = XtdbClient(url, clock=clock)
-    beats = Heartbeat(
-        client,
-        clock,
-        writer=writer,
-        host=host,
-        filesystem=filesystem,
-        incarnation=incarnation,
-        lease_s=lease_s,
-        tell=tell,
-    )
-    return SharedLog(client, beats)
+    async def remote_session(self, session: str, source: str) -> RemoteSession:
+        """Return ``session`` as of the transaction in which ``source`` last had it whole: the first claim since."""
+        with _asking(f"when session {session} was claimed"):
+            rows = await self._client.history(owners.owner_id(session), corrections=True)
+            claim: int | None = None
+            for row in sorted(rows, key=lambda each: each.tx_id, reverse=True):
+                owner = owners.from_doc(row.doc)
+                if owner is None or owner.source is None:
+                    break
+                claim = row.tx_id
+            if claim is None:
+                raise Unknown(f"the node has no claim of session {session}")
+            return RemoteSession(self._client, source, claim)
 
 
 @contextmanager
@@ -137,10 +128,10 @@ def _asking(what: str, *, within_s: float = ANSWER_S) -> Iterator[None]:
         with anyio.fail_after(within_s):
             yield
     except (XtdbFailure, TimeoutError, ValueError) as error:
-        raise unavailable(what, str(error) or "it does not answer in time") from error
+        raise unavailable(what, str(error) or f"no answer within {within_s:g} s") from error
 
 
 def unavailable(what: str, why: str) -> CtxdError:
-    """The error of a call that needs the node."""
-    message = f"the XTDB node does not tell {what}: {why}"
+    """Return the error of a call that needs the node."""
+    message = f"the XTDB node does not give {what}: {why}"
     return CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied")

@@ -247,6 +247,7 @@ HST-8 | A pause returns once all of the session is in the log and another host m
 HST-9 | What a host purged keeps no session from going on elsewhere, claimed before or after, its own or another's with the same text: there it is purged too, and the rest is whole. | ctxd
 HST-10 | What was said in a chat is purged where its session is: on another host the call is refused with `session_owned_elsewhere`, and a purge that a takeover overtakes erases nothing of the session there. | ctxd
 HST-11 | An import or a branch writes rows in proportion to what the journal lacks of the session, also when it is begun again, and nothing is copied once the hosts are level. | ctxd
+HST-12 | A host that projects, or has no active session, renews no lease; the documents of renewals repeat. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

@@ -35,6 +35,9 @@ LEVEL_S_MAX = 60.0
 ROWS_MAX = 3.0
 """Journal rows of all hosts for one acknowledged write, at most."""
 
+FAULTS = ("corrupt", "internal_error", "data_loss")
+"""Codes of errors that no fault of a node, a log or another host may cause."""
+
 WRITE_S = 3.0
 RESUME_S = 8.0
 PAUSE_S = 3.0
@@ -71,13 +74,14 @@ class Report:
     different: list[str]
     level_s: float
     branches: int
+    faults: list[str]
     actions: dict[str, int]
     refusals: dict[str, int]
 
     @property
     def kept(self) -> bool:
         """True if every promise was kept."""
-        broken = self.lost or self.doubled or self.unrendered or self.unlevel or self.different
+        broken = self.lost or self.doubled or self.unrendered or self.unlevel or self.different or self.faults
         return not broken and self.rows_per_write < ROWS_MAX
 
     @property
@@ -131,6 +135,7 @@ class Load:
         self.sessions = [f"s{seed}-{n}" for n in range(SESSIONS)]
         self.actions: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
         self._faults = faults
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -176,6 +181,8 @@ class Load:
         except CallFailed as error:
             with self._lock:
                 self.refusals[f"{action}: {error.code}"] += 1
+                if error.code in FAULTS:
+                    self.faults[f"{action}: {error}"] += 1
         else:
             with self._lock:
                 self.actions[action] += 1
@@ -220,6 +227,7 @@ class Load:
             level_s=level_s,
             branches=branches,
             actions=dict(self.actions),
+            faults=[f"{count} times {fault}" for fault, count in self.faults.items()],
             refusals=dict(self.refusals.most_common()),
         )
 

@@ -27,6 +27,7 @@ def require_kept(report: Report) -> None:
     assert report.unrendered == []
     assert report.unlevel == []
     assert report.different == []
+    assert report.faults == []
     assert report.acknowledged > 100
     assert report.rows_per_write < ROWS_MAX
 
