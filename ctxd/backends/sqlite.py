@@ -182,18 +182,18 @@ class SqliteBackend:
 
     def _open_ended(self, tx: int, tx_time: int, change: Change) -> list[Version]:
         written = [Version(change.id, change.start, tx, tx_time, change.body, change.content)]
-        seen = self._rows_of(change.id, False, True, (change.start, tx), None, 1)
+        seen = self.history(change.id, ascending=False, corrections=True, valid_time=change.start, tx=tx, limit=1)
         if seen and seen[0].body is not None:
             shown = (seen[0].tx, seen[0].body, seen[0].content)
             # One below any tx at the start: the row there, if there is one, is looked at as well.
-            for row in self._rows_of(change.id, True, False, (LATEST, LATEST), (change.start, -1), None):
+            for row in self.history(change.id, after=(change.start, -1)):
                 if (row.tx, row.body, row.content) != shown:
                     break
                 written.append(Version(change.id, row.valid_time, tx, tx_time, change.body, change.content))
         return list({version.valid_time: version for version in written}.values())
 
     def _bounded(self, tx: int, tx_time: int, change: Change, end: int) -> list[Version]:
-        earlier = self._rows_of(change.id, False, False, (end, LATEST), None, None)
+        earlier = self.history(change.id, ascending=False, valid_time=end)
         starts = {change.start, *(row.valid_time for row in earlier if change.start < row.valid_time < end)}
         written = [Version(change.id, start, tx, tx_time, change.body, change.content) for start in starts]
         if earlier:
@@ -206,18 +206,15 @@ class SqliteBackend:
     def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
         """Return the versions of ``ids`` at both times, without entities that are unknown or deleted there.
 
-        Raises: DamagedVersion for a damaged row, and for an entity that is known but has no version at all.
+        Raises: DamagedVersion for a damaged row.
         """
         query = f"""SELECT {COLUMNS} FROM json_each(:ids) AS wanted JOIN entity AS e ON e.id=wanted.value
             JOIN version AS v ON v.rowid=({_VISIBLE}) WHERE v.body IS NOT NULL"""
         wanted = list(dict.fromkeys(ids))
         bindings = {"ids": msgspec.json.encode(wanted).decode(), "vt": valid_time, "tx": tx}
-        found = to_versions(self._connection.execute(query, bindings))
-        if len(found) < len(wanted):
-            self._require_versions({*wanted}.difference(version.id for version in found))
-        return found
+        return to_versions(self._connection.execute(query, bindings))
 
-    def _require_versions(self, ids: Iterable[str]) -> None:
+    def require_versions(self, ids: Iterable[str]) -> None:
         """Raises: DamagedVersion if one of ``ids`` is known and has no version: a number is given with the first."""
         query = """SELECT e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value
             WHERE NOT EXISTS(SELECT 1 FROM version AS v WHERE v.entity=e.n) LIMIT 1"""
@@ -241,20 +238,6 @@ class SqliteBackend:
         Without ``corrections`` only the row with the greatest ``tx`` of each valid time. ``after`` is the pair of the
         last row seen, in the requested order. Raises: as ``as_of``.
         """
-        found = self._rows_of(id, ascending, corrections, (valid_time, tx), after, limit)
-        if not found and after is None:
-            self._require_versions((id,))
-        return found
-
-    def _rows_of(
-        self,
-        id: str,
-        ascending: bool,
-        corrections: bool,
-        bounds: tuple[int, int],
-        after: tuple[int, int] | None,
-        limit: int | None,
-    ) -> list[Version]:
         compare, order = (">", "ASC") if ascending else ("<", "DESC")
         where = ["v.vt<=:vt", "v.tx<=:tx"]
         if after is not None:
@@ -263,7 +246,7 @@ class SqliteBackend:
             where.append(f"NOT EXISTS({_CORRECTED})")
         query = f"""SELECT {COLUMNS} FROM entity AS e JOIN version AS v ON v.entity=e.n
             WHERE e.id=:id AND {" AND ".join(where)} ORDER BY v.vt {order}, v.tx {order} LIMIT :limit"""
-        bindings = {"id": id, "vt": bounds[0], "tx": bounds[1], "limit": -1 if limit is None else limit}
+        bindings = {"id": id, "vt": valid_time, "tx": tx, "limit": -1 if limit is None else limit}
         if after is not None:
             bindings |= {"after_vt": after[0], "after_tx": after[1]}
         return to_versions(self._connection.execute(query, bindings))

@@ -119,6 +119,7 @@ class Reader:
         for first in range(0, len(wanted), _HEADS_READ):
             for version in self.versions.as_of(wanted[first : first + _HEADS_READ]):
                 heads[version.id] = to_stored(version)
+        self.versions.require_versions(id for id, head in heads.items() if head is None)
         return heads
 
     def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[journal.Body, Receipt]]:
@@ -294,9 +295,14 @@ class EmbeddedReads:
     async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
         """See ``AsOfReads.as_of``."""
         versions = self.reader.versions
-        return await run_sync(
-            answered, lambda: versions.as_of(list(ids), valid_time=valid_time, tx=tx), limiter=self.limiter
-        )
+
+        def read() -> list[Version]:
+            found = versions.as_of(list(ids), valid_time=valid_time, tx=tx)
+            if len(found) < len(ids):
+                versions.require_versions({*ids}.difference(version.id for version in found))
+            return found
+
+        return await run_sync(answered, read, limiter=self.limiter)
 
     async def history(
         self,
@@ -310,10 +316,10 @@ class EmbeddedReads:
         limit: int | None = None,
     ) -> list[Version]:
         """See ``AsOfReads.history``."""
-        read = self.reader.versions.history
-        return await run_sync(
-            answered,
-            lambda: read(
+        versions = self.reader.versions
+
+        def read() -> list[Version]:
+            found = versions.history(
                 id,
                 ascending=ascending,
                 corrections=corrections,
@@ -321,9 +327,12 @@ class EmbeddedReads:
                 tx=tx,
                 after=after,
                 limit=limit,
-            ),
-            limiter=self.limiter,
-        )
+            )
+            if not found and after is None:
+                versions.require_versions((id,))
+            return found
+
+        return await run_sync(answered, read, limiter=self.limiter)
 
     async def scan(
         self,

@@ -90,3 +90,14 @@ def test_rows_are_the_same_however_many_go_in_at_once(connection):
         versions = [Version(f"{count}-{n:04d}", 1, 1, 1, b"x") for n in range(count)]
         backend.append(versions)
         assert backend.scan(f"{count}-") == versions
+
+
+@pytest.mark.requirement("DUR-10")
+def test_an_entity_that_is_known_and_has_no_version_is_damaged(connection):
+    backend = SqliteBackend(connection)
+    backend.create()
+    backend.number(["a"])
+    backend.append([Version("b", 1, 1, 0, b"x")])
+    backend.require_versions(["unknown", "b"])
+    with pytest.raises(DamagedVersion):
+        backend.require_versions(["unknown", "a"])
