@@ -56,6 +56,7 @@ class Config:
 
     socket: Path
     socket_group: str | None
+    socket_group_as_root: bool
     state_dir: Path
     metrics_socket: Path | None
     log_level: LogLevel
@@ -205,6 +206,9 @@ _PATH = ("an absolute path", _absolute)
 SETTINGS: Final = (
     Setting("socket", None, "path of the socket", *_PATH),
     Setting("socket_group", "", "group that may connect besides the owner", "a group's name", _text),
+    Setting(
+        "socket_group_as_root", False, "let socket_group read every file through a daemon that runs as root", *_FLAG
+    ),
     Setting("state_dir", None, "directory of the journal and the artifacts", *_PATH),
     Setting("metrics.socket", "", "path of a socket that serves Prometheus metrics over HTTP; empty: none", *_PATH),
     Setting("log.level", "info", "minimum log level", *_one_of("debug", "info", "warning", "error")),

@@ -33,16 +33,16 @@ from ctxd.process import has_terminal, have_descriptors, spare_the_collector
 from ctxd.projection.ownership_guard import Ownership
 from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler, complete
-from ctxd.rpc.handlers import context, events, files, objects, sandboxes, secrets, sessions, trackers
+from ctxd.rpc.handlers import context, events, files, objects, secrets, sessions, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.listener import SharedState
-from ctxd.rpc.sandbox.listeners import Listeners
 from ctxd.rpc.server import Server
 from ctxd.rpc.unix_socket import listening
 from ctxd.rpc.wire_errors import catch_strays
-from ctxd.sandboxes.census import census, room_to_track
-from ctxd.sandboxes.places import Places
+from ctxd.sandboxes import methods as sandbox_methods
+from ctxd.sandboxes.directories import Directories
+from ctxd.sandboxes.listeners import Listeners
 from ctxd.sandboxes.registry import Sandboxes
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
@@ -56,6 +56,7 @@ from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
 from ctxd.trackers.opening import file_trackers
+from ctxd.trackers.tracker import FILES_MAX
 from ctxd_protocol.places import SANDBOXES_NAME
 from ctxd_protocol.status import DaemonStatus
 
@@ -244,7 +245,7 @@ class Daemon:
                 status=self.status,
                 check_witness=store.check_witness,
             ),
-            sandboxes.keeping_mounts(
+            sandbox_methods.keeping_mounts(
                 host_methods.handlers(
                     sessions.handlers(operations, notices),
                     self._hosts,
@@ -256,7 +257,7 @@ class Daemon:
             secrets.handlers(live),
             context.handlers(live, assembler, archive),
             events.handlers(notices),
-            sandboxes.handlers(boxes, live, clock),
+            sandbox_methods.handlers(boxes, live, clock),
             trackers.handlers(self._tracking),
         )
 
@@ -270,27 +271,27 @@ class Daemon:
             escapes=on_host.leads_out,
             tell=lambda what, directory, reason: log.warning(what, directory=directory, reason=reason),
             keeps=live.is_watched,
-            room=lambda tracked, session: room_to_track(self._sandboxes, session, tracked.count),
+            room=lambda tracked, session: (
+                FILES_MAX if self._sandboxes is None else self._sandboxes.tracking_room(session, tracked.count)
+            ),
         )
         return Tracking(
             live, indexer, followed, self._clock, failed=lambda error: log.error("tracker.failed", exc_info=error)
         )
 
     def _make_sandboxes(self, live: Sessions, on_host: HostFiles) -> Sandboxes:
-        options, known = self._options, sandboxes.Known(live, on_host)
+        options = self._options
         listeners = self._listeners = Listeners(
             self._clock,
             self._log,
-            current=known.current,
-            objects=known.objects,
-            mounts=known.mounts,
+            sessions=live,
             limits=options.limits,
             timing=options.timing,
             supervisor=self._supervisor,
         )
-        places = Places(options.socket.parent / SANDBOXES_NAME)
+        directories = Directories(options.socket.parent / SANDBOXES_NAME)
         self._sandboxes = Sandboxes(
-            self._store, self._clock, known, listeners, places, self._log, state_dir=options.state_dir
+            live, on_host, self._clock, listeners, directories, self._log, state_dir=options.state_dir
         )
         return self._sandboxes
 
@@ -328,7 +329,7 @@ class Daemon:
     def status(self) -> DaemonStatus:
         """Health and figures, as ``daemon.status`` answers them."""
         assert self._server is not None, "only a daemon that serves is asked"
-        assert self._sessions is not None, "a daemon that serves has its sessions"
+        assert self._sessions is not None and self._sandboxes is not None, "a daemon that serves has its sessions"
         store = self._store.status()
         if self._projection is not None:
             store = self._projection.reported_in(store)
@@ -349,7 +350,7 @@ class Daemon:
             objects_cached=self._store.cached,
             store=store,
             tracking=trackers.watching_of(self._tracking),
-            sandboxes=census([] if self._sandboxes is None else self._sandboxes.all()),
+            sandboxes=self._sandboxes.status(),
         )
 
 
@@ -368,7 +369,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     threshold = Threshold(config.log_level)
     log = open_log(threshold, None if config.log_format == "auto" else config.log_format, redact=redact)
     daemon = Daemon(
-        where_handed(options_of(config, scanner, ephemeral=ephemeral), supervisor.host_path()),
+        where_handed(options_of(config, scanner, ephemeral=ephemeral), supervisor.host_path(), config),
         SystemClock(),
         log,
         supervisor=supervisor,

@@ -74,6 +74,8 @@ def scanner_from(config: Config) -> Scanner:
 
 def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
     """What ``config`` asks for. Raises: StateDirError if it cannot be had on this host."""
+    if config.socket_group is not None:
+        _require_group_rights(config)
     return Options(
         socket=config.socket,
         state_dir=None if ephemeral else config.state_dir,
@@ -146,8 +148,18 @@ def timing_of(config: Config) -> Timing:
     )
 
 
-def where_handed(options: Options, path: str) -> Options:
-    """``options`` of a daemon that was handed a socket at ``path``, empty for none: who may connect was settled there.
+def _require_group_rights(config: Config) -> None:
+    """Refuse to read files for a group with root's rights, unless the configuration says so. Raises: StateDirError."""
+    if os.geteuid() == 0 and not config.socket_group_as_root:
+        raise StateDirError(
+            "a daemon that runs as root reads every file for whoever may connect, and a group may: run it as a user of"
+            " its own, leave the group out, or set socket_group_as_root = true",
+            exit_code=_EXIT_CONFIG,
+        )
+
+
+def where_handed(options: Options, path: str, config: Config) -> Options:
+    """``options`` of a daemon that was handed a socket at ``path``, empty for none: its mode settles who may connect.
 
     Raises: StateDirError if it cannot be looked at.
     """
@@ -159,6 +171,8 @@ def where_handed(options: Options, path: str) -> Options:
         message = f"the socket that was handed over is not at {path}: {error.strerror}; start its unit again"
         raise StateDirError(message, exit_code=_EXIT_CONFIG) from error
     gid = found.st_gid if stat.S_IMODE(found.st_mode) & stat.S_IWGRP else None
+    if gid not in (None, 0):
+        _require_group_rights(config)
     return msgspec.structs.replace(options, socket=Path(path), socket_gid=gid)
 
 

@@ -1,14 +1,15 @@
-"""Which sandboxes there are, from registration to the end of their lease.
+"""Registry of sandboxes, from registration to the end of their lease.
 
-Owns the registrations, their leases and the file that tells each sandbox its current context. Opens no socket itself:
-that is a ``Doors``. Promises: what was acknowledged is there after a restart, at the same path; a sandbox whose lease
-ran out has no socket and no connection any more; the file tells what ``context.current`` answers.
+Owns the registrations, their leases and the file with each sandbox's current context; the listeners serve the sockets.
+Promises: what was acknowledged is there after a restart, at the same path; a sandbox whose lease ended has no socket
+and no connection any more; the file holds what ``context.current`` answers.
 """
 
 import math
-from collections.abc import Callable, Container, Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -18,75 +19,74 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
+from ctxd.mounts.mapping import normalise
 from ctxd.sandboxes import registration
-from ctxd.sandboxes.lease import RETRY_S, Lease
-from ctxd.sandboxes.places import Places
+from ctxd.sandboxes.directories import Directories
+from ctxd.sandboxes.listeners import Listeners
 from ctxd.sandboxes.registration import Registration
-from ctxd.store.store import VersionStore
+from ctxd.sessions.registry import Sessions
+from ctxd.sources.port import Limited
+from ctxd.sources.rights import User
 from ctxd.store.writes import Pending, Write
+from ctxd.trackers.tracker import FILES_MAX
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.sessions import Mount
+from ctxd_protocol.status import SandboxesStatus
 
 SANDBOXES_MAX: Final = 4096
-"""Sandboxes at once. Each costs a descriptor, and some 10 KB while nobody is connected."""
-
+"""Registered sandboxes. Each takes a descriptor, and some 10 KB while nobody is connected."""
 
 ROOTS_S: Final = 5.0
-"""Seconds that looking at what is to be mounted may take."""
+"""Deadline in seconds of the look-up of mount roots."""
+
+RESTART_GRACE_S: Final = 30.0
+"""Least duration in seconds of a lease after the daemon's start: nobody could renew it while there was no daemon."""
+
+RETRY_S: Final = 10.0
+"""Seconds until another attempt to end a sandbox whose end could not be written."""
 
 
-class Figures(msgspec.Struct, frozen=True):
-    """What a sandbox's socket has seen: open connections, calls since it was opened, and those beyond the quota."""
+class Lease:
+    """Lease of one sandbox. ``ends`` is in seconds of the monotonic clock, infinite while a connection holds it."""
 
-    connections: int = 0
-    requests: int = 0
-    refused: int = 0
+    __slots__ = ("by_time", "ends", "holder")
 
+    def __init__(self, ends: float, *, by_time: bool) -> None:
+        self.ends = ends
+        self.by_time = by_time
+        self.holder: int | None = None
 
-class Doors(Protocol):
-    """The sockets of sandboxes."""
+    @classmethod
+    def of(cls, registration: Registration, clock: Clock) -> "Lease":
+        """Start a lease now."""
+        seconds = registration.grace_s if registration.ttl_s is None else registration.ttl_s
+        return cls(clock.monotonic() + seconds, by_time=registration.ttl_s is not None)
 
-    async def open(self, registration: Registration, path: Path) -> None:
-        """Listen at ``path`` for the sandbox. Raises: StateDirError."""
+    @classmethod
+    def after_restart(cls, registration: Registration, clock: Clock) -> "Lease":
+        """Resume the lease of a sandbox that was registered before."""
+        left = float(registration.grace_s)
+        if registration.expires_at is not None:
+            left = (registration.expires_at - clock.wall_ms()) / 1000
+        return cls(clock.monotonic() + max(left, RESTART_GRACE_S), by_time=registration.ttl_s is not None)
 
-    async def close(self, sandbox: str) -> None:
-        """Listen no more for ``sandbox``, and end its connections. Nothing if it has none."""
+    def expires_at(self, registration: Registration, clock: Clock) -> int | None:
+        """The end in ms since 1970; ``None`` while a connection holds the lease."""
+        if self.ends == math.inf:
+            return None
+        ends = clock.wall_ms() + round(1000 * (self.ends - clock.monotonic()))
+        written = registration.expires_at
+        # The time that was acknowledged, to the millisecond; a restart may have put it off.
+        return ends if written is None or ends > written + 1000 else written
 
-    async def close_others(self, sandboxes: Container[str]) -> None:
-        """Close what was kept from an earlier run for any but ``sandboxes``."""
+    def hold(self, connection: int) -> None:
+        """Let the lease last as long as ``connection``."""
+        self.holder, self.ends = connection, math.inf
 
-    def figures(self, sandbox: str) -> Figures:
-        """What its socket has seen."""
-
-
-class Home(msgspec.Struct, frozen=True):
-    """Where a session's files lie: ``apart`` from the host's but for its ``mounts``, or among them."""
-
-    apart: bool
-    mounts: tuple[Mount, ...]
-
-
-class Households(Protocol):
-    """The sessions, as far as sandboxes ask for them."""
-
-    def home(self, session: str) -> Home:
-        """Where the files of ``session`` lie. Raises: CtxdError session_not_found."""
-
-    def current(self, session: str) -> CurrentContext:
-        """The durable context of ``session``. Raises: CtxdError session_not_found."""
-
-    def limit(self, sandbox: str, mounts: Sequence[Mount], uid: int | None) -> None:
-        """Read nothing below ``mounts`` that user ``uid`` may not; null: the daemon's own. Blocks briefly."""
-
-    def lift(self, sandbox: str) -> None:
-        """End that limit, if there is one."""
-
-    def restrict(self, sandbox: str, sessions: Sequence[str], seq: int) -> None:
-        """Show ``sandbox`` of ``sessions`` what it may see since its registration, of journal sequence ``seq``."""
-
-    def unrestrict(self, sandbox: str, sessions: Sequence[str]) -> None:
-        """End that."""
+    def let_go(self, ends: float) -> None:
+        """Let the lease end at ``ends``, held by no connection."""
+        self.holder, self.ends = None, ends
 
 
 class Sandboxes:
@@ -94,49 +94,55 @@ class Sandboxes:
 
     def __init__(
         self,
-        store: VersionStore,
+        sessions: Sessions,
+        source: Limited,
         clock: Clock,
-        households: Households,
-        doors: Doors,
-        places: Places,
+        listeners: Listeners,
+        directories: Directories,
         log: FilteringBoundLogger,
         *,
         state_dir: Path | None,
     ) -> None:
-        """``state_dir``: what no sandbox may have mounted, besides what none may anyway."""
-        self._store = store
+        """``source`` reads the files of the host for sandboxes. ``state_dir`` may not be mounted."""
+        self._store = sessions.store
+        self._sessions = sessions
+        self._source = source
         self._clock = clock
-        self._households = households
-        self._doors = doors
-        self._places = places
+        self._listeners = listeners
+        self._directories = directories
         self._log = log
         self._state_dir = None if state_dir is None else str(state_dir.resolve())
         self._known: dict[str, Registration] = {}
         self._versions: dict[str, int] = {}
         self._leases: dict[str, Lease] = {}
-        self._told: dict[str, CurrentContext] = {}
+        self._contexts: dict[str, CurrentContext] = {}
         self._of_session: dict[str, list[str]] = {}
+        self._unwritten: set[str] = set()
+        self._ending: dict[str, anyio.Lock] = {}
         self._wake = anyio.Event()
-        store.on_durable(self._note)
+        self._store.on_durable(self._note)
 
     async def start(self) -> None:
-        """Open the sockets of all that are registered, at the paths they had.
+        """Open the sockets of all registered sandboxes, at the paths they had.
 
-        Raises: CtxdError corrupt, store_failed. A socket that cannot be had is logged: the others are not kept waiting.
+        Raises: CtxdError corrupt, store_failed. A socket that cannot be opened is logged, and the others are opened.
         """
         stored = await self._store.scan(registration.PREFIX)
         kept = [(registration.read(each), each.valid_time) for each in stored]
         ids = {one.id for one, _ in kept}
-        await self._doors.close_others(ids)
-        await self._in_thread(lambda: self._places.remove_strays(ids))
+        await self._listeners.close_others(ids)
+        await anyio.to_thread.run_sync(self._directories.remove_strays, ids)
         for one, valid_time in kept:
             (first,) = await self._store.history(registration.entity_id(one.id), limit=1)
             self._admit(one, valid_time, first.tx)
             self._leases[one.id] = Lease.after_restart(one, self._clock)
-            await self._open(one)
+            try:
+                await self._open(one)
+            except (OSError, StateDirError, CtxdError) as error:
+                self._log.error("sandbox.not_opened", sandbox=one.id, error=str(error))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """End each sandbox whose lease ran out. Cancel: safe; what is registered stays so."""
+        """End each sandbox whose lease ends. Cancel: safe; sandboxes stay registered."""
         task_status.started()
         while True:
             self._wake = anyio.Event()
@@ -147,84 +153,88 @@ class Sandboxes:
             with anyio.move_on_after(None if delay == math.inf else max(delay, 0.0)):
                 await self._wake.wait()
 
-    async def register(
-        self, wanted: Registration, mounts: tuple[Mount, ...] | None, call: Write
-    ) -> tuple[SandboxView, Pending]:
-        """Register ``wanted`` and open its socket, under the write that ``call`` is without what it puts.
+    async def register(self, wanted: Registration, mounts: tuple[Mount, ...] | None, write: Write) -> Pending:
+        """Register ``wanted`` and open its socket, under ``write``, which puts nothing else.
 
         ``mounts`` is ``None`` for those of its sessions; an empty tuple is no mount at all.
-
         Raises: CtxdError session_not_found, invalid_params, invalid_path, source_unreachable, principal_exists,
         too_large, unsupported, and those of the store. Cancel: safe; nothing is registered then.
         """
         self._require(wanted)
         made = msgspec.structs.replace(wanted, mounts=await self._mounts(wanted, mounts))
-        self._places.require_room()
-        await self._open_first(made)
+        self._directories.require_room()
         try:
-            pending = self._store.submit(msgspec.structs.replace(call, puts=(registration.document(made),)))
-        except BaseException:
+            await self._open(made)
+            pending = self._store.submit(msgspec.structs.replace(write, puts=(registration.document(made),)))
+        except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self._close(made.id)
-            raise
+            if not isinstance(error, OSError | StateDirError):
+                raise
+            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            raise CtxdError("unsupported", f"the sandbox cannot have a socket: {why}", outcome="not_applied") from error
         self._admit(made, pending.vt, pending.seq)
         self._leases[made.id] = Lease.of(made, self._clock)
-        pending.on_done(lambda done: self._lost(made.id) if done.error is not None else None)
+        pending.on_done(lambda done: self._withdraw(made.id) if done.error is not None else None)
         self._wake.set()
-        return self.view(made.id), pending
+        return pending
 
-    def held_by(self, sandbox: str, connection: int, on_close: Callable[[Callable[[], None]], None]) -> None:
-        """Make the lease of ``sandbox`` that of ``connection``, unless it goes by time."""
+    def hold(self, sandbox: str, connection: int, on_close: Callable[[Callable[[], None]], None]) -> None:
+        """Give the lease of ``sandbox`` to ``connection``, unless it ends by time."""
         lease = self._leases[sandbox]
         if lease.by_time:
             return
         lease.hold(connection)
-        on_close(lambda: self._left(sandbox, connection))
+        on_close(lambda: self._let_go(sandbox, connection))
         self._wake.set()
 
-    def renew(self, sandbox: str, call: Write) -> Pending | None:
-        """Extend the lease of ``sandbox`` that goes by time, from now on; null for one that is a connection's.
+    def renew(self, sandbox: str, write: Write) -> Pending | None:
+        """Extend the lease of ``sandbox`` from now on; ``None`` if it does not end by time.
 
-        Raises: CtxdError sandbox_not_found, and those of the store.
+        Raises: CtxdError sandbox_not_found, and those of the store; the lease is then as before.
         """
-        known = self._named(sandbox)
+        known, lease = self._named(sandbox), self._leases[sandbox]
+        if (ending := self._ending.get(sandbox)) is not None and ending.locked():
+            raise _not_found(sandbox)
         if known.ttl_s is None:
             return None
         renewed = msgspec.structs.replace(known, expires_at=self._clock.wall_ms() + 1000 * known.ttl_s)
         floor_vt = self._versions[sandbox] + 1
         pending = self._store.submit(
-            msgspec.structs.replace(call, puts=(registration.document(renewed),), floor_vt=floor_vt)
+            msgspec.structs.replace(write, puts=(registration.document(renewed),), floor_vt=floor_vt)
         )
         self._known[sandbox], self._versions[sandbox] = renewed, pending.vt
         self._leases[sandbox] = Lease.of(renewed, self._clock)
+        pending.on_done(lambda done: self._restore(known, lease) if done.error is not None else None)
         self._wake.set()
         return pending
 
-    async def release(self, sandbox: str, call: Write) -> Pending:
-        """End ``sandbox``: no socket, no connection, no directory. Its sessions stay as they are.
+    async def release(self, sandbox: str, write: Write) -> Pending:
+        """End ``sandbox``: its socket, connections and directory are removed once its end is durable.
 
-        Raises: CtxdError sandbox_not_found, and those of the store; it is then as before.
+        Its sessions stay. Raises: CtxdError sandbox_not_found, and those of the store; the sandbox is then as before.
+        Cancel: takes effect when the sandbox has ended or is as before.
         """
         self._named(sandbox)
-        entity = registration.entity_id(sandbox)
-        pending = self._store.submit(
-            msgspec.structs.replace(call, deletes=(entity,), floor_vt=self._versions[sandbox] + 1)
-        )
-        self._forget(sandbox)
         with anyio.CancelScope(shield=True):
-            await self._close(sandbox)
+            async with self._ending.setdefault(sandbox, anyio.Lock()):
+                self._named(sandbox)
+                entity = registration.entity_id(sandbox)
+                floor_vt = self._versions[sandbox] + 1
+                pending = self._store.submit(msgspec.structs.replace(write, deletes=(entity,), floor_vt=floor_vt))
+                await pending.wait()
+                await self._end(sandbox)
         return pending
 
     def view(self, sandbox: str) -> SandboxView:
-        """One of them. Raises: CtxdError sandbox_not_found."""
+        """One sandbox. Raises: CtxdError sandbox_not_found."""
         known = self._named(sandbox)
-        figures = self._doors.figures(sandbox)
-        lease = self._leases[sandbox]
+        figures = self._listeners.figures(sandbox)
         return SandboxView(
             sandbox=sandbox,
             principal=known.principal,
-            directory=str(self._places.directory(sandbox)),
-            socket=str(self._places.socket(sandbox)),
+            directory=str(self._directories.directory(sandbox)),
+            socket=str(self._directories.socket(sandbox)),
             sessions=known.sessions,
             mounts=known.mounts,
             grants=known.grants,
@@ -233,25 +243,42 @@ class Sandboxes:
             grace_s=known.grace_s,
             uid=known.uid,
             created_at=known.created_at,
-            expires_at=lease.expires_at(known, self._clock),
+            expires_at=self._leases[sandbox].expires_at(known, self._clock),
             connections=figures.connections,
             requests=figures.requests,
             refused=figures.refused,
         )
 
     def all(self) -> list[SandboxView]:
-        """All of them, oldest first."""
+        """All sandboxes, oldest first."""
         return [self.view(id) for id in sorted(self._known, key=lambda id: (self._known[id].created_at, id))]
 
+    def status(self) -> SandboxesStatus:
+        """Figures over all sandboxes."""
+        views = self.all()
+        return SandboxesStatus(
+            registered=len(views),
+            oldest=views[0].created_at if views else None,
+            next_end=min((view.expires_at for view in views if view.expires_at is not None), default=None),
+            connections=sum(view.connections for view in views),
+            requests=sum(view.requests for view in views),
+            refused=sum(view.refused for view in views),
+        )
+
+    def tracking_room(self, session: str, count: Callable[[str], int]) -> int:
+        """How many more files may be tracked for ``session`` by the quotas of the sandboxes that may name it.
+
+        ``count`` returns how many are tracked for a session.
+        """
+        sharing = [self._known[id] for id in self._of_session.get(session, ())]
+        rooms = (one.quota.tracked_files - sum(map(count, one.sessions)) for one in sharing)
+        return min(rooms, default=FILES_MAX)
+
     def confines(self, session: str) -> bool:
-        """Whether a sandbox may name ``session``: its mounts are then fixed."""
+        """True if a sandbox may name ``session``: its mounts are then fixed."""
         return session in self._of_session
 
-    def sharing(self, session: str) -> list[Registration]:
-        """The sandboxes that may name ``session``."""
-        return [self._known[id] for id in self._of_session.get(session, ())]
-
-    # --- what may be registered
+    # --- conditions of a registration
 
     def _require(self, wanted: Registration) -> None:
         if len(self._known) >= SANDBOXES_MAX:
@@ -272,18 +299,19 @@ class Sandboxes:
             raise CtxdError("invalid_params", "a session is named twice", outcome="not_applied")
 
     async def _mounts(self, wanted: Registration, given: tuple[Mount, ...] | None) -> tuple[Mount, ...]:
-        """The mounts of its sessions, which are to be the same in all. Raises: CtxdError."""
-        homes = {session: self._households.home(session) for session in wanted.sessions}
-        mounts = next(iter(homes.values())).mounts if given is None else given
-        for session, home in homes.items():
-            if home.mounts != mounts:
+        """The mounts of the sessions of ``wanted``, which must be the same in all. Raises: CtxdError."""
+        host = self._sessions.host_filesystem_id
+        settings = {session: self._sessions.catalog.settings(session) for session in wanted.sessions}
+        mounts = next(iter(settings.values())).mounts if given is None else given
+        for session, each in settings.items():
+            if each.mounts != mounts:
                 raise CtxdError(
                     "invalid_params",
                     f"session {session} has other mounts than the sandbox",
                     hint="Register the sandbox with the mounts that its sessions were made with, or leave them out.",
                     outcome="not_applied",
                 )
-            if not home.apart and wanted.methods:
+            if wanted.methods and (each.detect_filesystems or each.filesystem_id == host):
                 raise CtxdError(
                     "invalid_params",
                     f"the files of session {session} are the host's own",
@@ -304,82 +332,93 @@ class Sandboxes:
             ) from error
         return mounts
 
-    # --- doors
-
-    async def _open_first(self, made: Registration) -> None:
-        try:
-            await self._in_thread(lambda: self._places.make(made.id))
-            await self._in_thread(lambda: self._households.limit(made.id, made.mounts, made.uid))
-            self._tell(made)
-            await self._doors.open(made, self._places.socket(made.id))
-            self._places.hand_over(made.id, made.uid)
-        except (OSError, StateDirError) as error:
-            await self._close(made.id)
-            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-            raise CtxdError("unsupported", f"the sandbox cannot have a socket: {why}", outcome="not_applied") from error
+    # --- sockets
 
     async def _open(self, known: Registration) -> None:
-        try:
-            await self._in_thread(lambda: self._places.make(known.id))
-            await self._in_thread(lambda: self._households.limit(known.id, known.mounts, known.uid))
-            self._tell(known)
-            await self._doors.open(known, self._places.socket(known.id))
-            self._places.hand_over(known.id, known.uid)
-        except (OSError, StateDirError, CtxdError) as error:
-            self._log.error("sandbox.not_opened", sandbox=known.id, error=str(error))
+        """Open the socket. Raises: OSError, StateDirError, CtxdError."""
+        await anyio.to_thread.run_sync(self._directories.make, known.id)
+        await anyio.to_thread.run_sync(self._limit, known)
+        self._write_context(known)
+        await self._listeners.open(known, self._directories.socket(known.id))
+        self._directories.grant_socket(known.id, known.uid)
+
+    def _limit(self, known: Registration) -> None:
+        """Read nothing below the mounts that the user of the sandbox may not. Blocks briefly."""
+        if known.uid is None or known.uid == os.geteuid():
+            return
+        host = (None, self._sessions.host_filesystem_id)
+        named = [normalise(mount.canonical_prefix) for mount in known.mounts if mount.filesystem_id in host]
+        roots = {root.rstrip("/") for name in named for root in (name, os.path.realpath(name))}
+        self._source.limit(known.id, roots, User.of(known.uid))
+
+    async def _end(self, sandbox: str) -> None:
+        self._forget(sandbox)
+        await self._close(sandbox)
 
     async def _close(self, sandbox: str) -> None:
-        self._households.lift(sandbox)
-        await self._doors.close(sandbox)
+        # The socket first: whoever is inside may not outlast the limits of what is read for it.
+        await self._listeners.close(sandbox)
+        self._source.lift(sandbox)
         try:
-            await self._in_thread(lambda: self._places.remove(sandbox))
+            await anyio.to_thread.run_sync(self._directories.remove, sandbox)
         except OSError as error:
             self._log.warning("sandbox.directory_stays", sandbox=sandbox, error=str(error))
 
-    async def _in_thread(self, work: Callable[[], object]) -> None:
-        await anyio.to_thread.run_sync(work)
-
     # --- leases
 
-    def _left(self, sandbox: str, connection: int) -> None:
+    def _let_go(self, sandbox: str, connection: int) -> None:
         known, lease = self._known.get(sandbox), self._leases.get(sandbox)
         if known is not None and lease is not None and lease.holder == connection:
             lease.let_go(self._clock.monotonic() + known.grace_s)
             self._wake.set()
 
-    def _lost(self, sandbox: str) -> None:
-        """Its registration was never written: end it."""
+    def _withdraw(self, sandbox: str) -> None:
+        """End a sandbox whose registration was never written."""
         if (lease := self._leases.get(sandbox)) is not None:
+            self._unwritten.add(sandbox)
             lease.let_go(self._clock.monotonic())
             self._wake.set()
 
+    def _restore(self, known: Registration, lease: Lease) -> None:
+        """Put back the lease of a sandbox whose renewal was not written."""
+        if known.id in self._known:
+            self._known[known.id], self._leases[known.id] = known, lease
+            self._wake.set()
+
     async def _expire(self, sandbox: str) -> None:
+        if sandbox in self._unwritten:
+            with anyio.CancelScope(shield=True):
+                await self._end(sandbox)
+            return
         self._log.info("sandbox.expired", sandbox=sandbox)
         try:
             await self.release(sandbox, Write(kind="sandbox.release", principal="daemon"))
         except CtxdError as error:
             self._log.warning("sandbox.not_released", sandbox=sandbox, error=error.message)
-            self._leases[sandbox].let_go(self._clock.monotonic() + RETRY_S)
+            if (lease := self._leases.get(sandbox)) is not None:
+                lease.let_go(self._clock.monotonic() + RETRY_S)
 
-    # --- what is known
+    # --- known sandboxes
 
     def _named(self, sandbox: str) -> Registration:
         known = self._known.get(sandbox)
         if known is None:
-            raise CtxdError("sandbox_not_found", f"there is no sandbox {sandbox}", hint="sandbox.list names them.")
+            raise _not_found(sandbox)
         return known
 
     def _admit(self, one: Registration, valid_time: int, seq: int) -> None:
-        self._households.restrict(one.id, one.sessions, seq)
+        self._sessions.visibility.restrict(one.id, one.sessions, seq)
         self._known[one.id], self._versions[one.id] = one, valid_time
         for session in one.sessions:
             self._of_session.setdefault(session, []).append(one.id)
 
     def _forget(self, sandbox: str) -> None:
         gone = self._known.pop(sandbox)
-        self._households.unrestrict(sandbox, gone.sessions)
+        self._sessions.visibility.lift(sandbox, gone.sessions)
         del self._versions[sandbox], self._leases[sandbox]
-        self._told.pop(sandbox, None)
+        self._contexts.pop(sandbox, None)
+        self._unwritten.discard(sandbox)
+        self._ending.pop(sandbox, None)
         for session in gone.sessions:
             left = self._of_session[session]
             left.remove(sandbox)
@@ -389,8 +428,8 @@ class Sandboxes:
     # --- the current context
 
     def _note(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        """Tell sandboxes whose context is another one since. On the loop, so that whoever is answered that a context
-        was made finds it in the file; two calls to a file system in memory, and only when it changed."""
+        """Update the context files that changed. On the loop, so that whoever receives the answer that a context was
+        made finds it in the file; two calls to a file system in memory, and only when it changed."""
         if not self._known:
             return
         for session in {write.session for write, _ in landed if write.session in self._of_session}:
@@ -398,12 +437,16 @@ class Sandboxes:
                 known = self._known[sandbox]
                 if known.sessions[0] == session:
                     try:
-                        self._tell(known)
+                        self._write_context(known)
                     except (OSError, CtxdError) as error:
-                        self._log.warning("sandbox.context_not_told", sandbox=sandbox, error=str(error))
+                        self._log.warning("sandbox.context_not_written", sandbox=sandbox, error=str(error))
 
-    def _tell(self, known: Registration) -> None:
-        current = self._households.current(known.sessions[0])
-        if self._told.get(known.id) != current:
-            self._places.tell(known.id, current, known.uid)
-            self._told[known.id] = current
+    def _write_context(self, known: Registration) -> None:
+        current = self._sessions.current(known.sessions[0])
+        if self._contexts.get(known.id) != current:
+            self._directories.write_context(known.id, current, known.uid)
+            self._contexts[known.id] = current
+
+
+def _not_found(sandbox: str) -> CtxdError:
+    return CtxdError("sandbox_not_found", f"there is no sandbox {sandbox}", hint="sandbox.list names them.")

@@ -103,6 +103,32 @@ async def test_a_full_disk_refuses_writes_answers_reads_and_takes_writes_again_b
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("DUR-3", "BOX-4")
+async def test_a_sandbox_that_cannot_be_released_for_a_full_disk_stays_whole(small_disk: Path) -> None:
+    with daemon_process(small_disk) as daemon:
+        await daemon.start()
+        async with await Wire.open(daemon.socket) as wire:
+            await wire.call("session.create", agent="a", session="s", filesystem_id="b" * 64)
+            box = (await wire.call("sandbox.register", sessions=["s"], ttl_s=600))["sandbox"]
+            kept: list[str] = []
+            ballast = await anyio.to_thread.run_sync(fill, small_disk)
+            await until_refused(wire, kept)
+            with pytest.raises(Refused) as refusal:
+                await wire.call("sandbox.release", sandbox=box["sandbox"])
+            assert (refusal.value.code, refusal.value.outcome) == ("disk_full", "not_applied")
+            assert Path(box["directory"], "current.json").exists()
+            async with await Wire.open(Path(box["socket"])) as inside:
+                assert (await inside.call("context.current"))["session"] == "s"
+            (listed,) = (await wire.call("sandbox.list"))["sandboxes"]
+            assert listed["sandbox"] == box["sandbox"]
+            ballast.unlink()
+            await until_kept(wire, kept)
+            await wire.call("sandbox.release", sandbox=box["sandbox"])
+            assert not Path(box["directory"]).exists()
+        assert await daemon.stop() == 0
+
+
+@pytest.mark.anyio
 @pytest.mark.requirement("DUR-3")
 async def test_a_commit_that_finds_no_room_is_refused_and_the_daemon_goes_on(daemon: DaemonProcess) -> None:
     await daemon.start(failpoints="journal.commit=error:ENOSPC*2@5")

@@ -67,6 +67,7 @@ def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
     settings: dict[str, str | int | float] = {
         "socket": str(tmp_path / "run" / "c.sock"),
         "socket_group": group.gr_name,
+        "socket_group_as_root": True,
         "state_dir": str(tmp_path / "kept"),
         "log.level": "warning",
         "log.format": "console",

@@ -170,7 +170,7 @@ SVC-9 | No log holds what a client said or a file holds, whatever goes wrong ove
 BOX-1 | A registered sandbox has a directory with a socket and `current.json`; after a restart of the daemon, by SIGKILL too, it is at the same path with the same rights. | ctxd
 BOX-2 | On a sandbox's socket what was not granted does not exist, and registering sandboxes never does. | ctxd
 BOX-3 | A session that is not the sandbox's is answered by every method as one that does not exist. | ctxd
-BOX-4 | A sandbox lasts as long as its harness's connection and a grace, or for its time; then its socket, its connections and its directory are gone, and its sessions stay. | ctxd
+BOX-4 | A sandbox lasts as long as its harness's connection and a grace, or for its time; then its socket, its connections and its directory are gone, and its sessions stay; a release that cannot be written leaves all of it as it was. | ctxd
 BOX-5 | Beyond its quota a sandbox is refused as `quota_exceeded`, with the time to wait; others are not. | ctxd
 BOX-6 | The current context is one answer: to a call, in the file, in CBOR and of `ctx current`. | spec 3
 BOX-7 | No path, symlink or rename leads the daemon out of a sandbox's mounts, nor onto a file system mounted below one, and a link means what it means in the sandbox; a file that the mounts no longer show is not read, whatever the session indexed before. | ctxd
@@ -179,6 +179,7 @@ BOX-9 | No answer to a sandbox names a path of the host or another session. Of a
 BOX-10 | A sandbox's socket and file are for the daemon's user and for the one who registers it, or whom that one names, whether the daemon is root or not; for no other. | ctxd
 BOX-11 | What the user inside a sandbox may not read is not read below its mounts while it is registered, nor told to be there: hard links, swapped names and directories on the way included. | ctxd
 BOX-12 | An empty parameter is refused or means empty, never absent; ids of filesystems, sessions and principals hold no control, direction or blank characters. | ctxd
+BOX-13 | A daemon that runs as root refuses to start with a group on its socket, whose members would read every file, unless `socket_group_as_root` is set. | ctxd
 SEC-1 | What a session captures, its files, tool calls with their arguments, messages, prompt and labels, passes its policy: `off`, `flag` or `redact`; redacted, a secret is `[REDACTED:rule:tag]`, equal ones alike, and no byte of it is kept; what a sandbox records or may have written to a file has tags of its own, so that guessing finds no secret. | ctxd
 SEC-2 | Flagged, text and context are as they came; listings and metadata name the rules and tags of what was found, never the secret. | ctxd
 SEC-3 | A redacted file's source hash is keyed, so that it cannot be guessed; indexing it unchanged costs one hash and writes nothing. | ctxd

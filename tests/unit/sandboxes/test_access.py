@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.sandboxes.access import let_in
+from ctxd.sandboxes.directories import grant
 
 INSIDE, STRANGER = 12345, 12346
 
@@ -37,16 +37,14 @@ def test_a_daemon_that_is_not_root_lets_one_more_user_in_and_no_other(
     assert not reads(file, INSIDE)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with file.open() as opened:
-        let_in(file if by == "path" else opened.fileno(), INSIDE)
+        grant(file if by == "path" else opened.fileno(), INSIDE)
     assert file.stat().st_uid == 0, "it stays the daemon's own"
     assert (reads(file, INSIDE), reads(file, STRANGER)) == (True, False)
 
 
 @pytest.mark.requirement("BOX-10")
 @pytest.mark.parametrize("uid", [None, 1000])
-def test_nobody_is_let_in_for_the_daemons_own_user(
-    file: Path, uid: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_is_grant_for_the_daemons_own_user(file: Path, uid: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    let_in(file, uid)
+    grant(file, uid)
     assert file.stat().st_mode & 0o777 == 0o600

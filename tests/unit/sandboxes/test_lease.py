@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sandboxes.lease import RESTART_GRACE_S, Lease
-from ctxd.sandboxes.places import Places
+from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.registration import Registration, new_id, require_plain_roots
+from ctxd.sandboxes.registry import RESTART_GRACE_S, Lease
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.sessions import Mount
 
@@ -78,33 +78,33 @@ def test_an_id_is_short_and_has_eighty_bits():
 
 @pytest.mark.requirement("BOX-6")
 def test_whoever_reads_the_file_reads_one_answer_whole(tmp_path):
-    places = Places(tmp_path / "s")
-    places.make("a" * 16)
-    places.tell("a" * 16, CURRENT, None)
-    file = places.directory("a" * 16) / "current.json"
+    directories = Directories(tmp_path / "s")
+    directories.make("a" * 16)
+    directories.write_context("a" * 16, CURRENT, None)
+    file = directories.directory("a" * 16) / "current.json"
     with file.open() as before:
-        places.tell("a" * 16, CurrentContext(context_id=None, session="s", turn=2, assembly=1), None)
+        directories.write_context("a" * 16, CurrentContext(context_id=None, session="s", turn=2, assembly=1), None)
         assert json.load(before)["context_id"] == "ctx-1", "another file took its place"
     assert json.loads(file.read_text())["context_id"] is None
     assert os.listdir(file.parent) == ["current.json"]
 
 
 def test_what_a_killed_daemon_left_is_taken_away_and_another_daemons_is_not(tmp_path):
-    places = Places(tmp_path / "s")
+    directories = Directories(tmp_path / "s")
     known, dead, alive = "a" * 16, "b" * 16, "c" * 16
     for name in (known, dead, alive):
-        places.make(name)
+        directories.make(name)
     (tmp_path / "s" / "other").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(places.socket(alive)))
+        listener.bind(str(directories.socket(alive)))
         listener.listen()
-        assert places.remove_strays({known}) == [dead]
+        assert directories.remove_strays({known}) == [dead]
     assert sorted(os.listdir(tmp_path / "s")) == [known, alive, "other"]
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_refused_before_anything_is_made(tmp_path):
     with pytest.raises(CtxdError) as refused:
-        Places(tmp_path / ("x" * 100)).require_room()
+        Directories(tmp_path / ("x" * 100)).require_room()
     assert refused.value.code == "unsupported"
 
 

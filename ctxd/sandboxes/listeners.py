@@ -1,11 +1,11 @@
 """The listeners of sandboxes: one each, opened and closed while the daemon runs.
 
-Owns their servers and what those share. Is the ``Doors`` of ``ctxd.sandboxes``. Promise: once ``close`` returns,
+Owns their servers and what those share. Promise: once ``close`` returns,
 nothing of that sandbox's listener is left.
 """
 
 import socket
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,18 +21,25 @@ from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.identity import granted
 from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
 from ctxd.rpc.quota import QuotaMeter
-from ctxd.rpc.sandbox.cbor import SandboxConnection
-from ctxd.rpc.sandbox.view import viewed
 from ctxd.rpc.server import Server
+from ctxd.sandboxes.cbor import SandboxConnection
 from ctxd.sandboxes.registration import Registration
-from ctxd.sandboxes.registry import Figures
+from ctxd.sandboxes.view import viewed
 from ctxd.service.supervisor import KEPT_PREFIX, Supervisor
-from ctxd_protocol.context import CurrentContext
+from ctxd.sessions.registry import Sessions
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
 from ctxd_protocol.sessions import Mount
 
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Bytes of answers that wait for a sandbox that does not read, before it is read from no further."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Figures of one sandbox's socket: open connections, calls since it was opened, and those beyond the quota."""
+
+    connections: int = 0
+    requests: int = 0
+    refused: int = 0
 
 
 class _Open:
@@ -55,22 +62,17 @@ class Listeners:
         clock: Clock,
         log: FilteringBoundLogger,
         *,
-        current: Callable[[str], CurrentContext],
-        objects: Callable[[str], int],
-        mounts: Callable[[str], Sequence[Mount]],
+        sessions: Sessions,
         limits: Limits,
         timing: Timing,
         supervisor: Supervisor,
     ) -> None:
-        """``current`` tells a session's context, ``objects`` how many entries its index has, and
-        ``mounts`` what it has of the host. ``limits`` and ``timing``
-        are the host's; a sandbox has shorter lines. ``supervisor`` keeps the sockets while no daemon runs."""
+        """``limits`` and ``timing`` are the host's; a sandbox has shorter lines. ``supervisor`` keeps the sockets while
+        no daemon runs."""
         self._supervisor = supervisor
         self._clock = clock
         self._log = log
-        self._current = current
-        self._objects = objects
-        self._mounts = mounts
+        self._sessions = sessions
         frame_bytes = min(limits.frame_bytes, FRAME_BYTES_SANDBOX_MAX)
         self._limits = msgspec.structs.replace(limits, frame_bytes=frame_bytes)
         self._timing = _of_a_sandbox(timing)
@@ -82,7 +84,7 @@ class Listeners:
 
     def serve(self, handlers: Mapping[str, Handler], shared: SharedState) -> None:
         """Answer with ``handlers``, and share ``shared`` with the host's listener."""
-        self._handlers, self._shared = viewed(handlers, self._mounts), shared
+        self._handlers, self._shared = viewed(handlers, self._mounts_of), shared
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep listeners until cancelled. Cancel: safe; every connection is closed at once."""
@@ -91,11 +93,11 @@ class Listeners:
             await anyio.sleep_forever()
 
     async def open(self, registration: Registration, path: Path) -> None:
-        """See ``Doors.open``."""
+        """Listen at ``path`` for the sandbox. Raises: StateDirError."""
         assert self._group is not None and self._shared is not None, "run and serve come first"
         meter = QuotaMeter(
             registration.quota,
-            objects=lambda: sum(map(self._objects, registration.sessions)),
+            objects=lambda: sum(map(self._objects_of, registration.sessions)),
             now=self._clock.monotonic,
         )
         server = Server(
@@ -110,7 +112,9 @@ class Listeners:
             ),
             shared=self._shared,
             quota=meter,
-            accept=lambda listener: SandboxConnection(listener, lambda: self._current(registration.sessions[0])),
+            accept=lambda listener: SandboxConnection(
+                listener, lambda: self._sessions.current(registration.sessions[0])
+            ),
         )
         bound = await self._bound(server, registration.id, path)
         made = self._open[registration.id] = _Open(server, meter, bound, registration.quota.connections)
@@ -136,7 +140,7 @@ class Listeners:
         return bound
 
     async def close_others(self, sandboxes: Container[str]) -> None:
-        """See ``Doors.close_others``."""
+        """Close the sockets that were kept from an earlier run for any but ``sandboxes``."""
         for name in self._supervisor.unclaimed():
             if name.removeprefix(KEPT_PREFIX) not in sandboxes:
                 await self._supervisor.forget(name)
@@ -148,7 +152,7 @@ class Listeners:
             made.server.retime(self._timing, made.connections_max)
 
     async def close(self, sandbox: str) -> None:
-        """See ``Doors.close``."""
+        """Stop listening for ``sandbox``, and end its connections; nothing if it has none."""
         made = self._open.pop(sandbox, None)
         if made is not None:
             if self._supervisor.keeps:
@@ -160,7 +164,7 @@ class Listeners:
             await self._supervisor.forget(kept_as(sandbox))
 
     def figures(self, sandbox: str) -> Figures:
-        """See ``Doors.figures``."""
+        """Figures of the socket of ``sandbox``."""
         made = self._open.get(sandbox)
         if made is None:
             return Figures()
@@ -171,6 +175,13 @@ class Listeners:
         async with anyio.create_task_group() as group:
             for made in list(self._open.values()):
                 group.start_soon(made.server.drain)
+
+    def _mounts_of(self, session: str) -> Sequence[Mount]:
+        catalog = self._sessions.catalog
+        return catalog.settings(session).mounts if session in catalog else ()
+
+    def _objects_of(self, session: str) -> int:
+        return self._sessions.summary(session)[0].index_count if session in self._sessions.catalog else 0
 
     def _table(self, methods: frozenset[str]) -> Table:
         table = self._tables.get(methods)

@@ -1,8 +1,8 @@
-"""The directories of sandboxes: where each one is, who may enter, and the file in it that tells the current context.
+"""Directories of sandboxes: their paths, access for another user, and the file with the current context.
 
-Owns the file system side but for the socket. A sandbox has its directory mounted as a directory: a mounted socket file
-would be dead after the daemon's first restart, and so would a mounted ``current.json``, which is a new file each time.
-Promise: whoever reads ``current.json`` reads one answer whole, the newest.
+A sandbox has its directory mounted as a directory: a bind-mounted socket stops working when the daemon restarts, and so
+does a bind-mounted ``current.json``, which is a new file each time. Promise: a reader of ``current.json`` gets one
+answer whole, the newest.
 """
 
 import errno
@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.sandboxes.access import let_in
+from ctxd.sources import acl
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
@@ -27,20 +27,21 @@ _PASSABLE: Final = 0o711
 
 _FILE_MODE: Final = 0o600
 _ID_CHARS: Final = 16
+_READ_WRITE: Final = 6
 
 
-class Places:
+class Directories:
     """The directories below ``root``, which is made when the first sandbox is."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def directory(self, sandbox: str) -> Path:
-        """What is to be mounted into ``sandbox``."""
+        """The directory to mount into ``sandbox``."""
         return self.root / sandbox
 
     def socket(self, sandbox: str) -> Path:
-        """The socket of ``sandbox``."""
+        """The path of the socket of ``sandbox``."""
         return self.root / sandbox / SOCKET_NAME
 
     def require_room(self) -> None:
@@ -55,15 +56,15 @@ class Places:
             )
 
     def make(self, sandbox: str) -> None:
-        """Make the directory of ``sandbox``, if it is not there. Blocks briefly. Raises: OSError."""
+        """Create the directory of ``sandbox`` if it does not exist. Blocks briefly. Raises: OSError."""
         directory = self.directory(sandbox)
         for place in (self.root, directory):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             if stat.S_IMODE(place.stat().st_mode) != _PASSABLE:
                 place.chmod(_PASSABLE)
 
-    def tell(self, sandbox: str, current: CurrentContext, uid: int | None) -> None:
-        """Put ``current`` into the file of ``sandbox``, in one step, for user ``uid`` too. Two writes and a rename.
+    def write_context(self, sandbox: str, current: CurrentContext, uid: int | None) -> None:
+        """Replace the context file of ``sandbox`` atomically, readable by user ``uid`` too. Two writes and a rename.
 
         Raises: OSError.
         """
@@ -72,17 +73,17 @@ class Places:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
         try:
             os.write(fd, msgspec.json.encode(current) + b"\n")
-            let_in(fd, uid)
+            grant(fd, uid)
         finally:
             os.close(fd)
         os.replace(fresh, directory / CONTEXT_FILE_NAME)
 
-    def hand_over(self, sandbox: str, uid: int | None) -> None:
-        """Have user ``uid`` connect to the socket of ``sandbox``. Raises: OSError."""
-        let_in(self.socket(sandbox), uid)
+    def grant_socket(self, sandbox: str, uid: int | None) -> None:
+        """Let user ``uid`` connect to the socket of ``sandbox``. Raises: OSError."""
+        grant(self.socket(sandbox), uid)
 
     def remove(self, sandbox: str) -> None:
-        """Take the directory of ``sandbox`` away. Blocks briefly. Raises: OSError, unless it is gone already."""
+        """Remove the directory of ``sandbox``. Blocks briefly. Raises: OSError, unless it is gone already."""
         directory = self.directory(sandbox)
         with suppress(FileNotFoundError):
             for name in os.listdir(directory):
@@ -90,9 +91,9 @@ class Places:
             directory.rmdir()
 
     def remove_strays(self, known: Container[str]) -> list[str]:
-        """Take away what a killed daemon left of sandboxes that are not ``known``; their ids. Blocks briefly.
+        """Remove the directories of sandboxes not ``known`` that a killed daemon left. Blocks briefly.
 
-        A directory whose socket answers is another daemon's, and stays. Raises: OSError.
+        A directory whose socket answers belongs to another daemon, and stays. Returns: the ids. Raises: OSError.
         """
         try:
             found = sorted(os.listdir(self.root))
@@ -109,3 +110,25 @@ def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         return probe.connect_ex(os.fspath(path)) not in (errno.ENOENT, errno.ECONNREFUSED)
+
+
+def grant(file: int | os.PathLike[str], uid: int | None) -> None:
+    """Let user ``uid`` read and write ``file``, a path or a descriptor, besides the daemon; two calls at most.
+
+    ``None`` or the daemon's own user: nobody more. A service may not give files away, but the owner of a file may name
+    others in its access control list; a daemon that is root gives it away instead.
+    Raises: OSError, EOPNOTSUPP on a file system without access control lists.
+    """
+    if uid is None or uid == os.geteuid():
+        return
+    if os.geteuid() == 0:
+        os.chown(file, uid, -1)
+    else:
+        entries = (
+            (acl.OWNER, _READ_WRITE, acl.NO_ID),
+            (acl.USER, _READ_WRITE, uid),
+            (acl.GROUP, 0, acl.NO_ID),
+            (acl.MASK, _READ_WRITE, acl.NO_ID),
+            (acl.OTHERS, 0, acl.NO_ID),
+        )
+        os.setxattr(file, acl.ATTRIBUTE, acl.packed(entries))

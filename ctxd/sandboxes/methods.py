@@ -1,7 +1,6 @@
-"""``sandbox.*``: the harness's side of sandboxes. None of it exists on a sandbox's own socket: they do not nest."""
+"""Handlers of ``sandbox.*``, for harnesses. None of them exists on a sandbox's own socket: sandboxes do not nest."""
 
 import os
-from collections.abc import Sequence
 from typing import Final
 
 import anyio
@@ -9,81 +8,29 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.mounts.mapping import normalise
 from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.rpc.identity import Caller
 from ctxd.sandboxes.registration import Registration, new_id
-from ctxd.sandboxes.registry import Home, Sandboxes
+from ctxd.sandboxes.registry import Sandboxes
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, find_replay, kept_result
-from ctxd.sources.port import Limited
-from ctxd.sources.rights import User
 from ctxd.store.writes import Pending, Replay, Write
-from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.methods import sandboxes as wire
 from ctxd_protocol.methods.row import Nothing, WriteResult
 from ctxd_protocol.methods.sessions import SessionConfigureParams
-from ctxd_protocol.sessions import Mount
 
 _USER: Final = "uid:"
-"""How the principals of the host's users begin; their number follows."""
-
-
-class Known:
-    """The sessions, as sandboxes ask for them; see ``ctxd.sandboxes.registry.Households``."""
-
-    def __init__(self, sessions: Sessions, source: Limited) -> None:
-        """``source`` reads the files of the host for sandboxes."""
-        self._sessions = sessions
-        self._source = source
-
-    def home(self, session: str) -> Home:
-        """Where the files of ``session`` lie. Raises: CtxdError session_not_found."""
-        settings = self._sessions.catalog.settings(session)
-        on_host = settings.detect_filesystems or settings.filesystem_id == self._sessions.host_filesystem_id
-        return Home(not on_host, settings.mounts)
-
-    def current(self, session: str) -> CurrentContext:
-        """The durable context of ``session``. Raises: CtxdError session_not_found."""
-        return self._sessions.current(session)
-
-    def limit(self, sandbox: str, mounts: Sequence[Mount], uid: int | None) -> None:
-        """Read nothing below ``mounts`` that user ``uid`` may not; null: the daemon's own. Blocks briefly."""
-        if uid is not None and uid != os.geteuid():
-            host = (None, self._sessions.host_filesystem_id)
-            named = [normalise(mount.canonical_prefix) for mount in mounts if mount.filesystem_id in host]
-            roots = {root.rstrip("/") for name in named for root in (name, os.path.realpath(name))}
-            self._source.limit(sandbox, roots, User.of(uid))
-
-    def lift(self, sandbox: str) -> None:
-        """End that limit, if there is one."""
-        self._source.lift(sandbox)
-
-    def restrict(self, sandbox: str, sessions: Sequence[str], seq: int) -> None:
-        """Show ``sandbox`` of ``sessions`` what it may see since its registration, of journal sequence ``seq``."""
-        self._sessions.visibility.restrict(sandbox, sessions, seq)
-
-    def unrestrict(self, sandbox: str, sessions: Sequence[str]) -> None:
-        """End that."""
-        self._sessions.visibility.lift(sandbox, sessions)
-
-    def mounts(self, session: str) -> tuple[Mount, ...]:
-        """The mounts of ``session``; none if it is gone."""
-        return self._sessions.catalog.settings(session).mounts if session in self._sessions.catalog else ()
-
-    def objects(self, session: str) -> int:
-        """The entries of its index; none if it is gone."""
-        return self._sessions.summary(session)[0].index_count if session in self._sessions.catalog else 0
+"""Prefix of the principals of the host's users; their number follows."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What is kept of a write for a resend: the rest is as it is then."""
+    """Stored result of a write for a resend: the rest of the answer is as of the resend."""
 
     sandbox: str
 
 
 def keeping_mounts(handlers: dict[str, Handler], sandboxes: Sandboxes) -> dict[str, Handler]:
-    """``handlers`` of sessions, of which none changes what a registered sandbox was given of the host."""
+    """``handlers`` of sessions; ``session.configure`` refuses other mounts for the session of a registered sandbox."""
     configure = handlers["session.configure"]
 
     async def kept(caller: Caller, params: SessionConfigureParams, call: WriteRequest) -> Answer:
@@ -100,7 +47,7 @@ def keeping_mounts(handlers: dict[str, Handler], sandboxes: Sandboxes) -> dict[s
 
 
 def handlers(sandboxes: Sandboxes, sessions: Sessions, clock: Clock) -> dict[str, Handler]:
-    """The methods of this family by name."""
+    """Handlers by method name."""
     family = _SandboxCalls(sandboxes, sessions, clock)
     return {
         "sandbox.register": family.register,
@@ -145,7 +92,7 @@ class _SandboxCalls:
             created_at=now,
             expires_at=None if params.ttl_s is None else now + 1000 * params.ttl_s,
         )
-        _, pending = await self._sandboxes.register(wanted, params.mounts, _write(call, kept_result(call, _Kept(id))))
+        pending = await self._sandboxes.register(wanted, params.mounts, _write(call, kept_result(call, _Kept(id))))
         call.submitted = True
         self._hold(caller, id)
         return self._shown(id, pending)
@@ -164,6 +111,7 @@ class _SandboxCalls:
         else:
             kept = kept_result(call, _Kept(params.sandbox))
             pending = await self._sandboxes.release(params.sandbox, _write(call, kept))
+            call.submitted = True
         first = None if replay is None else replay.receipt
         return Accepted(pending, lambda receipt: WriteResult(receipt=receipt or first))
 
@@ -171,7 +119,7 @@ class _SandboxCalls:
         return wire.SandboxListResult(sandboxes=tuple(self._sandboxes.all()))
 
     def _hold(self, caller: Caller, sandbox: str) -> None:
-        self._sandboxes.held_by(sandbox, caller.connection, caller.on_close)
+        self._sandboxes.hold(sandbox, caller.connection, caller.on_close)
 
     def _shown(self, sandbox: str, pending: Pending | None, replay: Replay | None = None) -> Accepted:
         view = self._sandboxes.view(sandbox)
@@ -180,7 +128,7 @@ class _SandboxCalls:
 
 
 def _user_inside(caller: Caller) -> int | None:
-    """The user that ``caller`` is; null if the daemon runs as that one too."""
+    """The user of ``caller``; ``None`` if the daemon runs as that user too."""
     if not caller.principal.startswith(_USER):
         return None
     uid = int(caller.principal.removeprefix(_USER))

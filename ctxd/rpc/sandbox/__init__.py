@@ -1,1 +1,0 @@
-"""Sandboxes' sockets: their listeners, their quotas, and the context answer in CBOR."""
