@@ -18,6 +18,7 @@ _COMMANDS: Final = {
     "session": "ctxd.cli.session:session",
     "context": "ctxd.cli.context:context",
     "object": "ctxd.cli.object:object_group",
+    "query": "ctxd.cli.object:query",
     "activate": "ctxd.cli.membership:activate",
     "deactivate": "ctxd.cli.membership:deactivate",
     "pin": "ctxd.cli.membership:pin",

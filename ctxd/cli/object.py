@@ -1,6 +1,7 @@
 """``ctx object``: what is known of files and tool calls, now and at any earlier time."""
 
 import json
+import sys
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
 from ctxd.screen import cell
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.objects import ObjectType, ObjectVersion
 from ctxd_protocol.sessions import ContextLevel
 
@@ -197,3 +199,55 @@ def _print(run: Invocation, version: ObjectVersion) -> None:
         name = version.display_path or version.id
         raise Stop(NOT_FOUND, f"{name} has no text: {_why(version)}", hint=hint, symbol="no_text")
     run.screen.content(text)
+
+
+@click.command(
+    cls=Command,
+    examples="""ctx query '{:find [e] :where [[e :type "toolcall"] [e :tool "bash"]]}'
+ctx query '{:find [e path] :in [s] :where [[e :session s] [e :path path]]}' '"s1"' --json
+ctx query --at 2h < query.edn""",
+)
+@click.argument("text", metavar="[QUERY]", required=False)
+@click.argument("args", metavar="[ARG]...", nargs=-1)
+@click.option("--at", "when", metavar="WHEN", help="As of this time.")
+@click.option("--tx", type=click.IntRange(min=0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
+@click.option("--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, help="Maximum number of rows.")
+@click.option("--time", "time_s", type=click.FloatRange(0.001, 30), default=10.0, help="Seconds the query may run.")
+@common
+def query(
+    run: Invocation,
+    text: str | None,
+    args: tuple[str, ...],
+    when: str | None,
+    tx: int | None,
+    limit: int,
+    time_s: float,
+) -> None:
+    """Query all documents in Datalog, on an XTDB node. QUERY is a map in EDN, read from standard input if left out.
+
+    Each ARG is a JSON value for the query's :in. Rows are printed one a line, each a JSON array. The keys to look up by
+    are in ctxd/backends/xtdb/README.md.
+    """
+    values = [_json_argument(arg) for arg in args]
+    at = None if when is None else moment_ms(when, SystemClock().wall_ms())
+    if text is None:
+        text = sys.stdin.read()
+    with run.client() as client:
+        found = client.object_query(
+            text, args=values, valid_time=at, tx=tx, limit=limit, timeout_ms=round(time_s * 1_000)
+        )
+    if run.screen.as_json:
+        run.screen.document(found)
+        return
+    for row in found.rows:
+        run.screen.line(json.dumps(row, ensure_ascii=False))
+    if not found.complete:
+        run.screen.note(f"more than {limit} rows: raise --limit, or narrow the query")
+
+
+def _json_argument(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        message = f"{text!r} is not a JSON value: {error}"
+        raise click.UsageError(f"{message}. Quote a text twice: '\"s1\"'") from None

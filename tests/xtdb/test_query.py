@@ -1,5 +1,9 @@
 """Datalog over the store's documents at a live node: as of both times, bounded in time and rows."""
 
+import json
+import shlex
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -7,6 +11,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
+from ctxd.backends import xtdb
 from ctxd.errors import CtxdError
 from ctxd.projection.node import connect
 from ctxd_client import CallFailed, connect_sync
@@ -15,6 +20,8 @@ from tests.unit.projection.projecting import level, projecting
 from tests.unit.store.documents import document, write
 
 pytestmark = pytest.mark.anyio
+
+README = Path(xtdb.__file__).with_name("README.md")
 
 BY_TOOL = "{:find [e] :in [tool] :where [[e :tool tool]]}"
 SLOW = "{:find [a b c d] :where [[a :xt/id] [b :xt/id] [c :xt/id] [d :xt/id]] :order-by [[a :asc] [d :desc]]}"
@@ -105,6 +112,7 @@ async def test_a_host_client_queries_and_a_sandbox_has_no_such_method(memory_nod
     with daemon_process(tmp_path, env=env) as daemon:
         await daemon.start()
         await run_sync(_query_as_host_and_inside, daemon.socket, tmp_path)
+        await run_sync(_query_from_the_shell, daemon.socket)
 
 
 def _query_as_host_and_inside(socket: Path, tree: Path) -> None:
@@ -121,3 +129,26 @@ def _query_as_host_and_inside(socket: Path, tree: Path) -> None:
         with connect_sync(box.socket) as inside, pytest.raises(CallFailed) as unknown:
             inside.object_query(by_session, args=[session.id])
         assert unknown.value.code == "method_not_found"
+
+
+def _query_from_the_shell(socket: Path) -> None:
+    def ctx(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("ctx")), "--socket", str(socket), "query", *words]
+        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+
+    by_tool = "{:find [tool] :in [id] :where [[e :xt/id id] [e :tool tool]]}"
+    assert ctx(by_tool, '"call-1"').stdout == '["bash"]\n'
+    assert json.loads(ctx("--json", text='{:find [e] :where [[e :tool "bash"] [e :xt/id "call-1"]]}').stdout) == {
+        "rows": [["call-1"]],
+        "complete": True,
+        "tx": json.loads(ctx("--json", by_tool, '"call-1"').stdout)["tx"],
+    }
+    examples = [shlex.split(line)[3:] for line in README.read_text().splitlines() if line.startswith("$ ctx query")]
+    assert len(examples) == 3
+    for example in examples:
+        done = ctx(*example)
+        assert done.returncode == 0, done.stderr
+    wrong = ctx(by_tool, "call-1")
+    assert wrong.returncode == 2 and "is not a JSON value" in wrong.stderr
+    refused = ctx("[:find e]")
+    assert refused.returncode != 0 and "{:find [e]" in refused.stderr, refused.stderr
