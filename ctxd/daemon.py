@@ -28,7 +28,7 @@ from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
-from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, where_handed
+from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.process import has_terminal, have_descriptors, spare_the_collector
 from ctxd.projection.ownership_guard import Ownership
 from ctxd.projection.projection import Projection
@@ -208,7 +208,7 @@ class Daemon:
         return f"{self._said()}; {changes.told}"
 
     async def _watch(self) -> None:
-        await self._supervisor.watch(self._clock, self._log, works=self._works, say=self._said)
+        await self._supervisor.watch(self._clock, self._log, works=self._works, status=self._said)
 
     async def _works(self) -> None:
         """Return once the store's thread has committed what waited for it, and has read something."""
@@ -369,7 +369,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     threshold = Threshold(config.log_level)
     log = open_log(threshold, None if config.log_format == "auto" else config.log_format, redact=redact)
     daemon = Daemon(
-        where_handed(options_of(config, scanner, ephemeral=ephemeral), supervisor.host_path(), config),
+        with_passed_socket(options_of(config, scanner, ephemeral=ephemeral), supervisor.host_path(), config),
         SystemClock(),
         log,
         supervisor=supervisor,

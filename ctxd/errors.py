@@ -1,6 +1,6 @@
 """The one exception that carries a fault to a client.
 
-A fault is told by its symbolic code, from the closed table in ``ctxd_protocol.errors``. Parts raise ``CtxdError``; only
+A fault has a symbolic code from the closed table in ``ctxd_protocol.errors``. Parts raise ``CtxdError``; only
 ``ctxd.rpc.wire_errors`` turns it into a wire error.
 """
 
@@ -25,7 +25,7 @@ class CtxdError(Exception):
 
     ``code`` is a key of ``ctxd_protocol.errors.ERRORS``; ``message`` names cause and place; ``hint`` names the remedy,
     that of ``REMEDIES`` if left out.
-    ``outcome`` says what became of a write, null for a read.
+    ``outcome`` is the fate of a write, None for a read.
     """
 
     def __init__(
@@ -54,6 +54,6 @@ class StateDirError(Exception):
 
 
 def purged(id: str) -> CtxdError:
-    """The error of a call that needs what ``id`` once said."""
+    """Return the error of a call that needs the purged content of ``id``."""
     hint = "It was destroyed by object.purge, and cannot be had back from here."
     return CtxdError("purged", f"{id} was purged", hint=hint, outcome="not_applied")

@@ -87,7 +87,7 @@ def hit(name: str) -> None:
 
 @contextmanager
 def armed(spec: str) -> Iterator[None]:
-    """Have the places of ``spec`` armed inside, in the form that ``CTXD_FAILPOINTS`` has; after it all is as before.
+    """Arm the failpoints of ``spec``, in the form of ``CTXD_FAILPOINTS``, and restore them at the end.
 
     Raises: ValueError for a place or an action that does not exist, and for a ``spec`` that arms nothing.
     """
@@ -104,6 +104,6 @@ def armed(spec: str) -> Iterator[None]:
 
 
 def passes(name: str) -> int:
-    """How often an armed place was passed; 0 if it is not armed."""
+    """Return the number of times that an armed failpoint was passed; 0 if it is not armed."""
     point = _ARMED.get(name)
     return 0 if point is None else point.passes

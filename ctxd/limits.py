@@ -58,7 +58,7 @@ TAIL_VERIFIED_BYTES: Final = 64 * 1024 * 1024
 """Bytes of journal bodies that are read for it at most, so that a start after large writes is as quick."""
 
 VALID_TIME_LEAD_MS: Final = 60_000
-"""Milliseconds that the newest valid time may be ahead of the host's clock before the status says so."""
+"""Milliseconds that the newest valid time may be ahead of the host's clock before the status reports it."""
 
 PROBE_S: Final = 1.0
 """Seconds between two attempts to write while the disk is full."""

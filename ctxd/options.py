@@ -1,4 +1,4 @@
-"""How one daemon is to run, and how that follows from the settings.
+"""Options of a daemon, derived from the settings.
 
 Owns the step from what an operator writes to what the parts are handed. Builds no part, and opens nothing but the file
 of the rules for secrets.
@@ -41,12 +41,11 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How one daemon is to run. ``state_dir`` null: a temporary directory; ``socket_gid`` null: mode 0600.
+    """Options of one daemon. ``state_dir`` None: a temporary directory; ``socket_gid`` None: mode 0600.
 
-    ``metrics``: a socket where figures are told in HTTP; null: none.
-    ``collapse``: the window of sessions that ask for none. ``watcher``: what files are followed by; null: none are.
-    ``store``: the XTDB node to project to; null: none. ``secrets``: the policy of sessions that ask for none;
-    ``scanner``: the rules that secrets are found by, null for the built-in ones.
+    ``metrics``: path of the HTTP metrics socket, or None. ``collapse``, ``secrets``: defaults of sessions.
+    ``watcher``: kind of the file watcher, or None. ``store``: the XTDB node to project to, or None.
+    ``scanner``: detector of secrets; None: the built-in rules.
     """
 
     socket: Path
@@ -73,7 +72,7 @@ def scanner_from(config: Config) -> Scanner:
 
 
 def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
-    """What ``config`` asks for. Raises: StateDirError if it cannot be had on this host."""
+    """Return the options for ``config``. Raises: StateDirError if this host cannot provide them."""
     if config.socket_group is not None:
         _require_group_rights(config)
     return Options(
@@ -101,7 +100,7 @@ class Settings:
         self._read = read
 
     def reread(self) -> "Changes":
-        """What has changed since, of which what can change in a running daemon is in force from now on.
+        """Read the settings again and apply those that can change in a running daemon.
 
         Raises: ConfigError for settings that cannot be used; those in force stay. Blocks briefly.
         """
@@ -138,11 +137,11 @@ RELOADABLE: Final = frozenset(
         "limits.connections_max",
     }
 )
-"""Keys that take effect in a running daemon. Clients were told the other limits, and parts were built with the rest."""
+"""Keys that take effect in a running daemon. The other limits were announced to clients."""
 
 
 def timing_of(config: Config) -> Timing:
-    """How long connections wait."""
+    """Return the timeouts of connections."""
     return Timing(
         frame_s=config.frame_s, stall_s=config.stall_s, deadline_s=config.request_deadline_s, drain_s=config.drain_s
     )
@@ -152,14 +151,14 @@ def _require_group_rights(config: Config) -> None:
     """Refuse to read files for a group with root's rights, unless the configuration says so. Raises: StateDirError."""
     if os.geteuid() == 0 and not config.socket_group_as_root:
         raise StateDirError(
-            "a daemon that runs as root reads every file for whoever may connect, and a group may: run it as a user of"
-            " its own, leave the group out, or set socket_group_as_root = true",
+            "a daemon that runs as root reads every file for a group that may connect: run it as its own user, leave"
+            " the group out, or set socket_group_as_root = true",
             exit_code=_EXIT_CONFIG,
         )
 
 
-def where_handed(options: Options, path: str, config: Config) -> Options:
-    """``options`` of a daemon that was handed a socket at ``path``, empty for none: its mode settles who may connect.
+def with_passed_socket(options: Options, path: str, config: Config) -> Options:
+    """Return ``options`` for the socket that the service manager passed at ``path``, empty for none; its mode counts.
 
     Raises: StateDirError if it cannot be looked at.
     """
@@ -168,7 +167,7 @@ def where_handed(options: Options, path: str, config: Config) -> Options:
     try:
         found = os.stat(path)
     except OSError as error:
-        message = f"the socket that was handed over is not at {path}: {error.strerror}; start its unit again"
+        message = f"the passed socket is not at {path}: {error.strerror}; start its unit again"
         raise StateDirError(message, exit_code=_EXIT_CONFIG) from error
     gid = found.st_gid if stat.S_IMODE(found.st_mode) & stat.S_IWGRP else None
     if gid not in (None, 0):

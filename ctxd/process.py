@@ -1,4 +1,4 @@
-"""What the daemon asks of the process that it runs in: descriptors, the garbage collector, a terminal."""
+"""Process settings of the daemon: descriptors, garbage collector, terminal, exit."""
 
 import gc
 import os
@@ -21,12 +21,12 @@ def have_descriptors() -> None:
 
 
 def has_terminal() -> bool:
-    """Whether somebody sits at a terminal in front of it."""
+    """Return True if standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def spare_the_collector() -> None:
-    """Have the garbage collector look less often, and never at what was imported.
+    """Make the garbage collector run less often, and never over imported modules.
 
     Most of what a call makes is freed by its reference count, and what it leaves is kept: looking through either for
     cycles is a twentieth of the cost of a write.

@@ -1,4 +1,4 @@
-"""What may reach the terminal: data on standard output, the rest on standard error, colour only for people.
+"""Terminal output: data on standard output, the rest on standard error, colour only for people.
 
 Owns the decision about colour and the rule that no control character of anyone's content reaches a terminal as it is:
 it could move the cursor, set the title, or hide text. Into a pipe, content goes as it is, byte for byte.
@@ -53,8 +53,7 @@ def cell(text: str) -> str:
 
 
 def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
-    """Whether to colour: ``NO_COLOR`` forbids it, ``FORCE_COLOR`` asks for it, else only a terminal that can gets
-    it."""
+    """Return True for colour: ``NO_COLOR`` forbids it, ``FORCE_COLOR`` forces it, else a capable terminal has it."""
     if environ.get("NO_COLOR"):
         return False
     if environ.get("FORCE_COLOR", "0") not in ("", "0"):
@@ -63,7 +62,7 @@ def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
 
 
 class Screen:
-    """Where one command writes. ``as_json`` and ``quiet`` are what the user asked for."""
+    """Output of one command. ``as_json`` and ``quiet`` are the user's options."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
@@ -138,7 +137,7 @@ class Screen:
 
     @property
     def rows(self) -> int | None:
-        """Lines that the terminal shows; null if there is none, or it does not say."""
+        """Lines of the terminal; None if it is not one, or its size is unknown."""
         return self._size()[1]
 
     def _size(self) -> tuple[int | None, int | None]:

@@ -61,22 +61,22 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def ok(name: str, found: str) -> Check:
-    """A check that found all well."""
+    """Return a check without a finding."""
     return Check(name=name, verdict="ok", found=found)
 
 
 def warn(name: str, found: str, fix: str) -> Check:
-    """A check that found what will hurt later, or hurts somewhat."""
+    """Return a check that found a minor or future problem."""
     return Check(name=name, verdict="warn", found=found, fix=fix)
 
 
 def fail(name: str, found: str, fix: str) -> Check:
-    """A check that found what keeps ctxd from working."""
+    """Return a check that found a problem that keeps ctxd from working."""
     return Check(name=name, verdict="fail", found=found, fix=fix)
 
 
 def socket_path(path: str) -> Check:
-    """Whether the socket's path is short enough for the kernel."""
+    """Check that the kernel accepts the length of the socket's path."""
     length = len(os.fsencode(path))
     if length > SOCKET_PATH_BYTES_MAX:
         return fail(
@@ -86,7 +86,7 @@ def socket_path(path: str) -> Check:
 
 
 def socket_file(path: str) -> Check:
-    """Whether the socket is there, is one, and is closed to strangers, as its folder is."""
+    """Check that the socket exists, is a socket, and is closed to other users, as its directory is."""
     name = "socket file"
     try:
         found = os.stat(path)
@@ -108,8 +108,7 @@ def socket_file(path: str) -> Check:
 def daemon(
     status: DaemonStatus | None, error: str, client_version: str, remedy: str = "start it: ctxd run"
 ) -> Iterator[Check]:
-    """Whether a daemon answers, is of our version, and takes writes. ``error`` says why ``status`` is null, and
-    ``remedy`` what helps then."""
+    """Check that a daemon answers, has this version, and accepts writes. ``error``, ``remedy``: for ``status`` None."""
     if status is None:
         yield fail("daemon", error, remedy)
         return
@@ -135,7 +134,7 @@ def daemon(
 
 
 def projection(found: ProjectionStatus) -> Check:
-    """Whether the XTDB node has what the journal has, or soon will."""
+    """Check that the XTDB node has every row of the journal, or is catching up."""
     name, told = "projection", f"{found.state}, {found.lag_rows:,} rows behind"
     reason = f"{told}: {found.reason}"
     if found.state == "stopped":
@@ -150,7 +149,7 @@ def projection(found: ProjectionStatus) -> Check:
 
 
 def distribution() -> Check:
-    """Whether somebody else's distribution of the name ``ctxd`` is installed beside ours."""
+    """Check that no foreign distribution named ``ctxd`` is installed."""
     try:
         other = importlib.metadata.version("ctxd")
     except importlib.metadata.PackageNotFoundError:
@@ -163,7 +162,7 @@ def distribution() -> Check:
 
 
 def executables(path: str) -> Check:
-    """Whether ``ctxd`` on ``path``, a PATH, is the one that belongs to this ``ctx``."""
+    """Check that ``ctxd`` on ``path``, a PATH, belongs to this ``ctx``."""
     found = shutil.which("ctxd", path=path)
     if found is None:
         return warn("executable", "there is no ctxd on the PATH", f"add {Path(sys.executable).parent} to it")
@@ -174,7 +173,7 @@ def executables(path: str) -> Check:
 
 
 def state_dir(path: Path) -> Check:
-    """Whether the state directory is there, ours, and closed to others."""
+    """Check that the state directory exists, belongs to this user, and is closed to others."""
     name = "state dir"
     try:
         found = path.stat()
@@ -192,7 +191,7 @@ def state_dir(path: Path) -> Check:
 
 
 def disk(path: Path, free: int | None = None) -> Check:
-    """Whether there is room where the state is kept. ``free`` null: ask the file system."""
+    """Check the free space of the state directory. ``free`` None: request it from the file system."""
     while not path.exists() and path != path.parent:
         path = path.parent
     free = shutil.disk_usage(path).free if free is None else free
@@ -203,7 +202,7 @@ def disk(path: Path, free: int | None = None) -> Check:
 
 
 def sqlite(version: str | None = None) -> Check:
-    """Whether the SQLite inside apsw is new enough. ``version`` null: ask the installed distribution."""
+    """Check the version of the SQLite inside apsw. ``version`` None: that of the installed distribution."""
     if version is None:
         try:
             version = importlib.metadata.version("apsw")
@@ -216,7 +215,7 @@ def sqlite(version: str | None = None) -> Check:
 
 
 def machine_id(path: Path = Path("/etc/machine-id")) -> Check:
-    """Whether the host has an identity that outlives restarts; file identities are made from it."""
+    """Check that the host has a machine id that survives restarts; file identities are derived from it."""
     try:
         text = path.read_text().strip()
     except OSError:
@@ -229,7 +228,7 @@ def machine_id(path: Path = Path("/etc/machine-id")) -> Check:
 
 
 def inotify(folder: Path = Path("/proc/sys/fs/inotify")) -> Iterator[Check]:
-    """Whether the kernel allows enough watches for large trees."""
+    """Check the kernel's limits of inotify watches and instances."""
     for key, least in (("max_user_watches", WATCHES_WARN), ("max_user_instances", INSTANCES_WARN)):
         try:
             value = int((folder / key).read_text())
@@ -242,7 +241,7 @@ def inotify(folder: Path = Path("/proc/sys/fs/inotify")) -> Iterator[Check]:
 
 
 def descriptors(connections_max: int, soft: int | None = None) -> Check:
-    """Whether a daemon started from here may open a descriptor for each connection it allows."""
+    """Check that a daemon started from here may open a descriptor for each connection it allows."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if soft is None else soft
     need = connections_max + DESCRIPTORS_RESERVED
     found = (
@@ -256,7 +255,7 @@ def descriptors(connections_max: int, soft: int | None = None) -> Check:
 
 
 def clock(now_ms: int, newest_file_ms: int | None) -> Check:
-    """Whether the host's clock can be right: set at all, and not behind what was written here."""
+    """Check that the host's clock is set, and not behind the newest file of the state."""
     if now_ms < EPOCH_LEAST_MS:
         return fail("clock", "it was never set", "timedatectl set-ntp true")
     if newest_file_ms is not None and newest_file_ms > now_ms + 60_000:
@@ -266,7 +265,7 @@ def clock(now_ms: int, newest_file_ms: int | None) -> Check:
 
 
 def newest_file_ms(folder: Path) -> int | None:
-    """When the newest file directly in ``folder`` was written, in ms since 1970; null if there is none to see."""
+    """Return the time of the newest file directly in ``folder`` in ms since 1970; None without a readable file."""
     try:
         return max((entry.stat().st_mtime_ns // 1_000_000 for entry in os.scandir(folder)), default=None)
     except OSError:
@@ -274,7 +273,7 @@ def newest_file_ms(folder: Path) -> int | None:
 
 
 def environment(environ: Mapping[str, str]) -> Check:
-    """Whether a variable of ours is misspelt: a name that nothing reads."""
+    """Check for misspelt ``CTXD_`` variables: names that nothing reads."""
     known = {setting.variable for setting in SETTINGS} | OTHER_VARIABLES
     strange = sorted(name for name in environ if name.startswith("CTXD_") and name not in known)
     if strange:

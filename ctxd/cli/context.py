@@ -80,7 +80,7 @@ def context(
 
 
 def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[tuple[Section, int]]:
-    """How many of ``columns`` each section gets by its tokens: to scale, and one at least unless it is empty. Pure."""
+    """Return the columns of each section: ``columns`` divided by tokens, at least one for a section with tokens."""
     filled = [each for each in sections if each.tokens > 0]
     total = sum(each.tokens for each in filled)
     if not total:
@@ -109,7 +109,7 @@ def labels_of(client: SyncClient, session: str, objects: Iterable[str]) -> dict[
 def _label(version: ObjectVersion) -> str:
     if version.type != "toolcall":
         path = version.display_path or short(version.id)
-        # The end of a path says more than its start.
+        # The end of a path is more distinctive than its start.
         return path if len(path) <= LABEL_CHARS else f"…{path[1 - LABEL_CHARS :]}"
     tool, args = version.payload.get("tool", ""), version.payload.get("args")
     texts = [value for value in args.values() if isinstance(value, str)] if isinstance(args, dict) else []

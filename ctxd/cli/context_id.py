@@ -1,8 +1,7 @@
-"""The id of the context that is being worked in, found in no time.
+"""Lookup of the current context id within 200 ms of the start of the process.
 
-Asks, in this order, the environment, the file beside a sandbox's socket, and the daemon. Imports next to nothing, since
-that would take longer than asking. Promise: it is done within 200 ms of the start of the process, whatever the daemon,
-the socket or a file system does.
+The sources are, in this order, the environment, the file beside a sandbox's socket, and the daemon. The module imports
+little, since imports would take longer than the lookup, and bounds the time even if a file system hangs.
 """
 
 import _thread
@@ -28,14 +27,13 @@ _ANSWER_BYTES_MAX: Final = 65_536
 
 
 def look(session: str | None = None, socket_path: str | None = None) -> dict[str, Any] | None:
-    """The current context of ``session`` as ``context.current`` answers it, or at least its id; null if there is none.
+    """Return the current context of ``session`` as ``context.current`` answers it, or at least its id; else None.
 
-    ``session`` null: $CTXD_SESSION, else the one that is meant by a call that names none. ``socket_path`` null: the
-    usual places.
+    ``session`` None: $CTXD_SESSION, else the session of a call without one. ``socket_path`` None: the default places.
     """
-    asked = session or os.environ.get("CTXD_SESSION")
+    wanted = session or os.environ.get("CTXD_SESSION")
     seconds = max(_LEAST_S, WITHIN_S - _END_S - _age_s())
-    found = _within(seconds, asked, socket_path, by_environment=session is None)
+    found = _within(seconds, wanted, socket_path, by_environment=session is None)
     context = None if found is None else found.get("context_id")
     return found if isinstance(context, str) and context else None
 
@@ -43,8 +41,8 @@ def look(session: str | None = None, socket_path: str | None = None) -> dict[str
 def _within(
     seconds: float, session: str | None, socket_path: str | None, *, by_environment: bool
 ) -> dict[str, Any] | None:
-    """What is found in so many seconds, in a thread that nobody waits for longer: a file system that hangs ends for no
-    timeout and for no signal but the last."""
+    """Search in a thread, and abandon it after ``seconds``: a hanging file system obeys no timeout, and no signal but
+    SIGKILL."""
     ends = time.clock_gettime(time.CLOCK_MONOTONIC) + seconds
     found: list[dict[str, Any] | None] = []
     done = _thread.allocate_lock()
@@ -52,8 +50,8 @@ def _within(
     def search() -> None:
         try:
             place = _socket(socket_path)
-            found.append(_told(place, session) or _asked(place, session, ends))
-        except Exception:  # noqa: BLE001, S110 - whatever is wrong, a hook gets no context rather than a trace
+            found.append(_from_file(place, session) or _from_daemon(place, session, ends))
+        except Exception:  # noqa: BLE001, S110 - a hook gets no context rather than a traceback
             pass
         finally:
             done.release()
@@ -78,8 +76,8 @@ def _socket(named: str | None) -> Path:
     return config.socket if config.origins["socket"].startswith("file") else Path(find_socket().path)
 
 
-def _told(place: Path, session: str | None) -> dict[str, Any] | None:
-    """What the file says, if there is one and it is of ``session``."""
+def _from_file(place: Path, session: str | None) -> dict[str, Any] | None:
+    """Return the content of the context file if it exists and is of ``session``."""
     named = os.environ.get("CTXD_CONTEXT_FILE")
     try:
         with open(named or place.parent / CONTEXT_FILE_NAME, "rb") as file:
@@ -90,8 +88,8 @@ def _told(place: Path, session: str | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and not of_another else None
 
 
-def _asked(place: Path, session: str | None, ends: float) -> dict[str, Any] | None:
-    """What the daemon answers until ``ends``. Raises: OSError, ValueError."""
+def _from_daemon(place: Path, session: str | None, ends: float) -> dict[str, Any] | None:
+    """Return the daemon's answer, received before ``ends``. Raises: OSError, ValueError."""
     params = {} if session is None else {"params": {"session": session}}
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "context.current", **params}).encode() + b"\n"
     answer = b""

@@ -12,7 +12,7 @@ from ctxd.command_line import Command, Stop
 @click.option("-s", "--session", metavar="SESSION", help="Of this session; else $CTXD_SESSION, else the socket's own.")
 @common
 def current(run: Invocation, session: str | None) -> None:
-    """Print the id of the current context. Nothing, and exit code 3, when there is none.
+    """Print the id of the current context. Exit with 3 and print nothing without one.
 
     $CTXD_CONTEXT_ID wins; then $CTXD_CONTEXT_FILE, or current.json beside the socket; then the daemon is asked. It
     takes no longer than 200 ms.

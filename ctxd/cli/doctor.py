@@ -32,7 +32,7 @@ _MARKS: Final[dict[Verdict, tuple[str, Colour]]] = {"ok": ("✓", "green"), "war
 @click.command(cls=Command, examples="ctx doctor\nctx doctor --json | jq '.items[] | select(.verdict != \"ok\")'")
 @common
 def doctor(run: Invocation) -> int:
-    """Check what ctxd needs on this host, and say how to mend what is wrong.
+    """Check what ctxd needs on this host, and print a remedy for each problem.
 
     Exits with 7 when a check fails; warnings alone do not count.
     """
@@ -104,14 +104,14 @@ def state_dir_of(status: DaemonStatus | None, config: Config, socket: str) -> Pa
 
 
 def _node(status: DaemonStatus | None, config: Config | None) -> str:
-    """Where the node is, by the word of a daemon that runs, or else of the settings; empty if there is none."""
+    """Return the address of the XTDB node, as the running daemon or else the settings name it; empty without a node."""
     if status is not None:
         return status.store.projection.url if status.store.projection is not None else ""
     return config.store_url if config is not None and config.store_backend == "xtdb" else ""
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What a daemon says of itself; ``silence`` tells why there is no ``status``, and ``remedy`` what helps."""
+    """Answers of the daemon; ``silence`` and ``remedy`` explain a ``status`` of None."""
 
     status: DaemonStatus | None
     silence: str

@@ -1,4 +1,4 @@
-"""Where ``ctx`` begins: the one command that hooks wait for is carried out before anything else is loaded."""
+"""Entry point of ``ctx``: runs ``ctx current``, which hooks wait for, before anything else is imported."""
 
 import sys
 from typing import Final

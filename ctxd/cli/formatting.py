@@ -7,7 +7,7 @@ _LAST_MS: Final = 253_402_300_799_000
 
 
 def count(number: int | None) -> str:
-    """A whole number with its thousands apart; empty for null."""
+    """Return an integer with thousands separators; empty for None."""
     return "" if number is None else f"{number:,}"
 
 
@@ -19,7 +19,7 @@ def moment(ms: int) -> str:
 
 
 def age(ms: int, now_ms: int) -> str:
-    """How long ago ``ms`` was, in its largest unit."""
+    """Return the age of ``ms`` in its largest unit."""
     seconds = max(0, now_ms - ms) // 1000
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= length:

@@ -69,8 +69,8 @@ exit 0
 
 
 class Done(NamedTuple):
-    """What became of the hook. ``kept``: a hook that was there before goes on running, or is back. ``shared``: it is
-    no repository's own."""
+    """Result of an installation. ``kept``: an earlier hook still runs, or is restored. ``shared``: the hook is outside
+    the repository."""
 
     told: str
     hook: Path
@@ -80,7 +80,7 @@ class Done(NamedTuple):
 
 
 def install(repo: Path) -> Done:
-    """Put the hook in its place. Again: no effect. Raises: ``Stop``."""
+    """Install the hook; idempotent. Raises: ``Stop``."""
     folder, shared = _hooks(repo)
     hook, kept = folder / _NAME, folder / _KEPT
     if _is_ours(hook):
@@ -98,7 +98,7 @@ def install(repo: Path) -> Done:
 
 
 def uninstall(repo: Path) -> Done:
-    """Take the hook away, and put back what was there. Without one: no effect. Raises: ``Stop``."""
+    """Remove the hook and restore the earlier one; idempotent. Raises: ``Stop``."""
     folder, shared = _hooks(repo)
     hook, kept = folder / _NAME, folder / _KEPT
     if not _is_ours(hook):
@@ -109,7 +109,7 @@ def uninstall(repo: Path) -> Done:
 
 
 def _hooks(repo: Path) -> tuple[Path, bool]:
-    """Where git looks for hooks of the work tree ``repo``, and whether that is outside of it. Raises: ``Stop``."""
+    """Return the hooks directory of the work tree ``repo``, and True if it is outside of it. Raises: ``Stop``."""
     hooks = repo / _git(repo, "rev-parse", "--git-path", "hooks")
     own = (repo / _git(repo, "rev-parse", "--git-common-dir")).resolve(), _top(repo)
     place = hooks.resolve()

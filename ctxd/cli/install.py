@@ -1,4 +1,4 @@
-"""``ctx install``: what makes other programs say in which context they were used."""
+"""``ctx install``: integrations that record the current context in other programs."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ctxd.command_line import Command, Group
 
 @click.group(cls=Group, name="install", examples="ctx install git\nctx install git --uninstall")
 def install_group() -> None:
-    """Have other programs say in which context they were used."""
+    """Install integrations (git hook)."""
 
 
 @install_group.command(

@@ -1,6 +1,6 @@
 """An exported session as Markdown. Pure: record by record, so that no session is too long.
 
-What was said stands between fences that are longer than any within it: nothing in it can pass for the transcript's own.
+Content stands between fences that are longer than any within it, so that it cannot imitate the transcript's markup.
 """
 
 import json

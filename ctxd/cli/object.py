@@ -171,7 +171,7 @@ def _difference(before: ObjectVersion, after: ObjectVersion) -> list[str]:
 
 
 def _text(version: ObjectVersion) -> str | None:
-    """What there is to print: a version's content, or what a chat or a session holds; null where no text is kept."""
+    """Return the text to print: a version's content, or a chat or session as JSON; None without text."""
     if version.type in ("chat", "session"):
         held = {name: value for name, value in version.payload.items() if name != "content"}
         return json.dumps(held, indent=2, ensure_ascii=False) + "\n"

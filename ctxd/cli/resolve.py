@@ -26,7 +26,7 @@ def session_id(client: SyncClient, given: str | None) -> str:
 
     Without either, return the only session that is not closed, else the one whose working directory contains the
     current directory. On a sandbox's socket, which may not list sessions, return the sandbox's current one.
-    Raises: ``Stop`` if there is none, or several match.
+    Raises: ``Stop`` without a match, or for several.
     """
     name = given or os.environ.get("CTXD_SESSION")
     if not name:
@@ -157,7 +157,7 @@ def _default_session(client: SyncClient) -> str:
 
 
 def _at_current_directory(sessions: list[SessionSummary]) -> list[SessionSummary]:
-    """Return the sessions with the deepest working directory that contains the current one; "/" says nothing."""
+    """Return the sessions with the deepest working directory that contains the current one; "/" does not count."""
     current = os.getcwd()
     containing = [
         each for each in sessions if each.workdir != "/" and f"{current}/".startswith(each.workdir.rstrip("/") + "/")

@@ -41,7 +41,7 @@ with socket.socket(socket.AF_UNIX) as s:
 
 
 def daemon_descriptors(pid: int, proc: Path = Path("/proc")) -> Check:
-    """Whether the daemon has descriptors left."""
+    """Check that the daemon has descriptors left."""
     name = "daemon open files"
     try:
         used = len(os.listdir(proc / str(pid) / "fd"))
@@ -58,7 +58,7 @@ def daemon_descriptors(pid: int, proc: Path = Path("/proc")) -> Check:
 
 
 def watching(found: Watching) -> Check:
-    """Whether what is followed is watched, and not looked at now and then."""
+    """Check that tracked files are watched rather than polled."""
     name = "followed files"
     if found.watcher is None:
         return ok(name, "none: tracking.watcher is off")
@@ -72,7 +72,7 @@ def watching(found: Watching) -> Check:
 
 
 def sandboxes(found: Sequence[SandboxView]) -> Check:
-    """Whether each sandbox's directory holds what is promised, and somebody listens there."""
+    """Check that each sandbox's directory holds its files and a socket that accepts connections."""
     broken = [f"{each.sandbox}: {why}" for each in found if (why := _amiss(Path(each.directory)))]
     if broken:
         more = f", and {len(broken) - 1:,} more" if len(broken) > 1 else ""
@@ -81,7 +81,7 @@ def sandboxes(found: Sequence[SandboxView]) -> Check:
 
 
 def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -> Check:
-    """Whether what sandboxes have mounted is there, for the daemon as for us."""
+    """Check that mounted directories exist, for the daemon too."""
     name = "sandbox mounts"
     roots = sorted({mount.canonical_prefix for each in found for mount in each.mounts})
     for root in roots:
@@ -101,7 +101,7 @@ def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -
 
 
 def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Check]:
-    """Whether a program without network in a sandbox that has only a sandbox's directory mounted is answered."""
+    """Check that a program in a real sandbox, without network and with only its directory mounted, gets an answer."""
     program = bubblewrap or shutil.which("bwrap")
     if not found:
         yield ok("sandbox reachability", "no sandbox is registered")
@@ -122,7 +122,7 @@ def _tried(bubblewrap: str, box: SandboxView) -> Check:
     command += ["--proc", "/proc", "--tmpfs", "/run", "--ro-bind", box.directory, "/run/ctxd"]
     command += ["--", sys.executable, "-I", "-S", "-c", _INSIDE, SOCKET_NAME]
     try:
-        # Root of the host is nobody in particular inside: it has to be tried as the user that the socket is for.
+        # The host's root has no rights inside: the attempt is made as the user of the socket.
         other = None if user == os.geteuid() else user
         done = subprocess.run(
             command,
@@ -147,7 +147,7 @@ def _tried(bubblewrap: str, box: SandboxView) -> Check:
 
 
 def _amiss(directory: Path) -> str:
-    """What is wrong with a sandbox's directory; empty if nothing is."""
+    """Return the problem of a sandbox's directory; empty without one."""
     try:
         if not (directory / CONTEXT_FILE_NAME).exists():
             return f"{CONTEXT_FILE_NAME} is not there"
@@ -155,7 +155,7 @@ def _amiss(directory: Path) -> str:
             probe.settimeout(1.0)
             probe.connect(str(directory / SOCKET_NAME))
     except PermissionError:
-        # Another user's: nothing can be said of it from here.
+        # Another user's directory cannot be checked from here.
         return ""
     except OSError as error:
         return error.strerror or str(error)

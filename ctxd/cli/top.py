@@ -42,7 +42,7 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Top(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened between two moments, a second, and how it stands; the busiest sandboxes come first.
+    """Rates between two samples, and current values; the busiest sandboxes come first.
 
     ``calls_per_s`` are those of the host's clients, this command's own among them.
     """
@@ -83,7 +83,7 @@ def sample(client: "SyncClient") -> Sample:
 
 
 def between(before: Sample, now: Sample) -> Top:
-    """What happened since ``before``. A daemon that was started meanwhile counts from its start."""
+    """Return the rates since ``before``. A daemon that was started meanwhile counts from its start."""
     same = before.status.incarnation == now.status.incarnation
     seconds = max(now.status.uptime_s - (before.status.uptime_s if same else 0.0), 0.001)
 

@@ -1,6 +1,6 @@
 """The demonstration: two agents on one working tree, a daemon killed in the middle of a turn, and the same bytes after.
 
-Owns the story and how it is told; ends with 1 if anything that it shows does not hold. Everything is real: the daemon
+Exits with 1 if a claim does not hold. Everything is real: the daemon
 is a process of its own with its state on disk, the tools are commands on a working tree, and ``kill -9`` is just that.
 It leaves nothing behind. ``python -m ctxd.examples.demo``.
 """
@@ -73,7 +73,7 @@ def daemon_in(place: Path) -> Iterator[Daemon]:
 
 
 async def main() -> int:
-    """Tell the whole story; the exit code."""
+    """Run the demonstration and return the exit code."""
     began = time.monotonic()
     teller = Teller()
     with tempfile.TemporaryDirectory(prefix="ctxd-demo-") as made:
@@ -120,7 +120,7 @@ async def two_agents(client: Client, builder: Agent, reviewer: Agent, tree: Path
 
 
 async def a_change(client: Client, builder: Agent, reviewer: Agent, teller: Teller) -> None:
-    """The builder changes what the reviewer has read; the reviewer is told, and sees the new text."""
+    """The builder changes a file that the reviewer has read; the reviewer is notified and sees the new text."""
     teller.scene("One changes what the other has read")
     await builder.session.user("Mend it.")
     after = (await client.daemon_status()).store.head_seq

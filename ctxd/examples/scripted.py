@@ -1,4 +1,4 @@
-"""A model that needs no key: what it says is written down here, and so is the small broken project that it mends.
+"""A scripted model that needs no key, and the small broken project that it mends.
 
 Owns the examples' stage, not the loop: a harness has a real model and a real working tree in its place.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class ToolCall(NamedTuple):
-    """What the model wants done: a shell command in the working tree, and the file that it reads or edits, if any."""
+    """Tool call of the model: a shell command in the working tree, and the file that it reads or edits, if any."""
 
     tool: str
     command: str
@@ -19,7 +19,7 @@ class ToolCall(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One answer of the model: what it says, and the tools it wants run. No tools: the turn is over."""
+    """Response of the model: its text and tool calls. Without tool calls the turn ends."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -30,7 +30,7 @@ Model = Callable[[str], Step]
 
 
 def scripted(steps: Iterable[Step]) -> Model:
-    """A model that says what it was told to say, whatever it sees."""
+    """Model with scripted responses, whatever it sees."""
     coming = iter(steps)
     return lambda context: next(coming)
 

@@ -1,4 +1,4 @@
-"""How the demonstration is told: in colour on a terminal, plainly in a pipe. Owns no story and calls no daemon."""
+"""Output of the demonstration: in colour on a terminal, plain in a pipe."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ _BOLD, _DIM, _RED, _GREEN, _BLACK = "1", "2", "31", "32", "30"
 
 
 class Teller:
-    """Tells scenes, and keeps count of what did not hold."""
+    """Prints scenes, and counts failed claims."""
 
     def __init__(self) -> None:
         self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -41,7 +41,7 @@ class Teller:
         print(f"   {text}")
 
     def holds(self, what: str, true: bool, evidence: str = "") -> None:
-        """Tell a claim and whether it holds."""
+        """Print a claim and its result."""
         self.failed += not true
         self._held += true
         mark = self._paint(" ok ", _GREEN) if true else self._paint("FAIL", _BOLD, _RED)
@@ -90,7 +90,7 @@ def _fitted(text: str, width: int) -> str:
 
 
 def _pool_lines(context: AssembledContext) -> dict[str, str]:
-    """What the metadata pool says of each object, by id."""
+    """Return the metadata pool's line of each object by id."""
     pool = [block.text.splitlines()[1:] for block in context.blocks if block.section == "metadata_pool"]
     split = [line.removeprefix("id=").partition(" ") for lines in pool for line in lines]
     return {id: rest for id, _, rest in split}

@@ -1,1 +1,1 @@
-"""What the daemon and the program that runs it as a service say to each other."""
+"""Integration with a service manager: socket activation, notifications, watchdog."""

@@ -1,4 +1,4 @@
-"""The datagrams that tell a service manager how the daemon does, as sd_notify(3) defines them.
+"""Service manager notifications (sd_notify(3)).
 
 Owns the socket they go through. Without ``NOTIFY_SOCKET`` nothing is sent. A manager that has no room keeps the sender
 waiting; one that is gone is no reason to stop.
@@ -17,7 +17,7 @@ _TEXT_MAX: Final = 500
 
 
 class Notify:
-    """Where to tell it; ``address`` null: nobody wants to know."""
+    """Connect to ``address``, the manager's notification socket; None: no manager."""
 
     def __init__(self, address: str | None) -> None:
         self._address = None if address is None else _encoded(address)
@@ -27,13 +27,13 @@ class Notify:
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> "Notify":
-        """What ``environ`` names, which names it no more: no child may speak for the daemon."""
+        """Return the notifier that ``environ`` names, and remove it there: no child may notify for the daemon."""
         address = environ.pop("NOTIFY_SOCKET", "")
         return cls(address if address[:1] in ("/", "@") else None)
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody listens."""
+        """True if there is a service manager."""
         return self._socket is not None
 
     async def send(self, descriptors: Sequence[int] = (), **fields: str | int) -> None:

@@ -1,8 +1,7 @@
 """The daemon's side of a service manager: systemd, or another that speaks its protocol.
 
-Owns what was handed over at the start and what is said afterwards: ready, reloading, stopping, and alive, which is said
-only when work was seen to be done. Knows no part of the daemon. Promise: a socket that is kept is one that a client can
-connect to while no daemon runs.
+Owns the passed sockets and the notifications: ready, reloading, stopping, and watchdog pings,
+which are sent only after the store has made progress. A held socket accepts connections while no daemon runs.
 """
 
 import os
@@ -14,25 +13,25 @@ import anyio
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
-from ctxd.service import handed
+from ctxd.service import socket_activation
 from ctxd.service.notify import Notify
 
 STATUS_S: Final = 10.0
-"""Seconds between two looks at what is to be said, where no watchdog sets the pace."""
+"""Seconds between status updates without a watchdog."""
 
 KEPT_PREFIX: Final = "sbx-"
-"""How the names of sockets begin that are kept for sandboxes."""
+"""Prefix of the names of sandboxes' sockets."""
 
 Listening = dict[str, list[socket.socket]]
 
 
 class Supervisor:
-    """What was handed over, and whom to tell. ``watchdog_s`` null: nobody waits for a sign of life."""
+    """Passed sockets and the notification socket. ``watchdog_s`` None: no watchdog."""
 
     def __init__(self, notify: Notify, listening: Listening, watchdog_s: float | None) -> None:
         self._notify = notify
         self._watchdog_s = watchdog_s
-        self._said = ""
+        self._status = ""
         self._stale: set[str] = set()
         kept = {name: found for name, found in listening.items() if name.startswith(KEPT_PREFIX)}
         self._kept = {name: found[-1] for name, found in kept.items()}
@@ -40,46 +39,46 @@ class Supervisor:
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> "Supervisor":
-        """The one that ``environ`` tells of, whose variables are gone from it afterwards."""
-        return cls(Notify.of(environ), handed.take(environ), _watchdog_s(environ))
+        """Return the supervisor described by ``environ``, and remove its variables there."""
+        return cls(Notify.of(environ), socket_activation.take(environ), _watchdog_s(environ))
 
     # --- sockets
 
     @property
     def keeps(self) -> bool:
-        """Whether sockets can be given to it for the time of a restart."""
+        """True if the manager can hold sockets during a restart."""
         return self._notify.wanted
 
     def host_path(self) -> str:
-        """Where that socket is; empty if the daemon has to make it."""
-        return handed.path_of(self._host[0]) if self._host else ""
+        """Return the path of the passed host socket; empty if the daemon has to create it."""
+        return socket_activation.path_of(self._host[0]) if self._host else ""
 
     def listening(self) -> socket.socket | None:
-        """The socket that the host's clients come to, once; null if the daemon has to make it."""
+        """Return the host's listening socket, once; None if the daemon has to create it."""
         return self._host.pop(0) if self._host else None
 
     def kept(self, name: str, path: str) -> socket.socket | None:
         """The socket kept as ``name``, once, if it is still the one at ``path``."""
         found = self._kept.pop(name, None)
-        if found is not None and (handed.path_of(found) != path or not os.path.exists(path)):
+        if found is not None and (socket_activation.path_of(found) != path or not os.path.exists(path)):
             refuse(found)
             self._stale.add(name)
             return None
         return found
 
     def unclaimed(self) -> list[str]:
-        """The names of sockets that were kept and that nobody has asked for."""
+        """Return the names of held sockets that were not claimed."""
         return list(self._kept)
 
     async def keep(self, name: str, listener: socket.socket) -> None:
-        """Have ``listener`` kept as ``name`` when the daemon ends."""
+        """Pass ``listener`` to the manager under ``name``, so that it outlives the daemon."""
         if name in self._stale:
             self._stale.remove(name)
             await self._notify.send(FDSTOREREMOVE=1, FDNAME=name)
         await self._notify.send([listener.fileno()], FDSTORE=1, FDNAME=name, FDPOLL=0)
 
     async def forget(self, name: str) -> None:
-        """Have the socket kept as ``name`` closed."""
+        """Make the manager close the socket that it holds as ``name``."""
         await self._notify.send(FDSTOREREMOVE=1, FDNAME=name)
         unclaimed = self._kept.pop(name, None)
         if unclaimed is not None:
@@ -87,10 +86,10 @@ class Supervisor:
 
     # --- how it goes
 
-    async def ready(self, said: str) -> None:
-        """The daemon serves; ``said`` is for people. Also the end of ``reloading``."""
-        self._said = said
-        await self._notify.send(READY=1, STATUS=said)
+    async def ready(self, text: str) -> None:
+        """Report that the daemon serves; ``text`` is the status text. Also ends ``reloading``."""
+        self._status = text
+        await self._notify.send(READY=1, STATUS=text)
 
     async def reloading(self, now: float) -> None:
         """The settings are being read again, from second ``now`` of the monotonic clock until ``ready``."""
@@ -106,12 +105,12 @@ class Supervisor:
         log: FilteringBoundLogger,
         *,
         works: Callable[[], Awaitable[None]],
-        say: Callable[[], str],
+        status: Callable[[], str],
     ) -> None:
-        """Tell that the daemon is alive, each half of what the manager waits, if ``works`` returns within a quarter,
-        and what ``say`` tells whenever it is another thing. Runs until cancelled, which is safe.
+        """Ping the watchdog twice per interval if ``works`` returns within a quarter, and send ``status()`` when
+        it changes. Runs until cancelled, which is safe.
 
-        That this loop turns is told by the telling; that work is done, by ``works``.
+        The ping proves that the event loop runs, ``works`` that the store commits.
         """
         if not self._notify.wanted:
             return
@@ -119,22 +118,22 @@ class Supervisor:
         late_since: float | None = None
         while True:
             began = clock.monotonic()
-            # Less than the rest of the time: what is found at its end must still be told before that is over.
+            # Less than the rest of the interval, so that the ping still arrives within it.
             with anyio.move_on_after(period / 2) as waited:
                 await works()
             if not waited.cancelled_caught:
                 late_since = None
-                await self._alive(say())
+                await self._alive(status())
                 await clock.sleep(max(0.0, began + period - clock.monotonic()))
             else:
                 late_since = began if late_since is None else late_since
                 late_s = clock.monotonic() - late_since
                 log.error("service.no_progress", seconds=round(late_s, 3))
 
-    async def _alive(self, said: str) -> None:
+    async def _alive(self, text: str) -> None:
         fields: dict[str, Any] = {} if self._watchdog_s is None else {"WATCHDOG": 1}
-        if said != self._said:
-            self._said = fields["STATUS"] = said
+        if text != self._status:
+            self._status = fields["STATUS"] = text
         if fields:
             await self._notify.send(**fields)
 
@@ -146,7 +145,7 @@ class Supervisor:
 
 
 def alone() -> Supervisor:
-    """The supervisor of a daemon that nobody supervises."""
+    """Return the supervisor of a daemon without a service manager."""
     return Supervisor(Notify(None), {}, None)
 
 

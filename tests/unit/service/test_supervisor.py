@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from ctxd.observe.logs import open_log
-from ctxd.service import handed
+from ctxd.service import socket_activation
 from ctxd.service.notify import Notify
 from ctxd.service.supervisor import Supervisor, alone
 
@@ -49,7 +49,7 @@ def handing(monkeypatch: pytest.MonkeyPatch, *fds: int) -> Iterator[None]:
     numbers = [os.dup(fd) for fd in fds]
     first = numbers[0]
     assert numbers == list(range(first, first + len(fds))), "no gap between them"
-    monkeypatch.setattr(handed, "FIRST_FD", first)
+    monkeypatch.setattr(socket_activation, "FIRST_FD", first)
     yield
 
 
@@ -71,9 +71,9 @@ def test_only_listening_unix_sockets_meant_for_this_process_are_taken(
         handing(monkeypatch, ours.fileno(), silent.fileno(), network.fileno(), file.fileno()),
     ):
         environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "4", "LISTEN_FDNAMES": "one:two:three:four"}
-        taken = handed.take(environ)
+        taken = socket_activation.take(environ)
         assert list(taken) == ["one"]
-        assert handed.path_of(taken["one"][0]) == str(tmp_path / "a")
+        assert socket_activation.path_of(taken["one"][0]) == str(tmp_path / "a")
         assert not os.get_inheritable(taken["one"][0].fileno())
         assert environ == {}, "no child takes it for its own"
         taken["one"][0].close()
@@ -90,7 +90,7 @@ def test_only_listening_unix_sockets_meant_for_this_process_are_taken(
     ids=["nothing", "another's", "no number", "negative"],
 )
 def test_what_is_not_for_us_is_left_alone(environ: dict[str, str]) -> None:
-    assert handed.take(environ) == {}
+    assert socket_activation.take(environ) == {}
 
 
 @pytest.mark.anyio
@@ -135,7 +135,7 @@ async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: s
         log = open_log(format="json", stream=said)
 
         async def watch() -> None:
-            await supervisor.watch(TurningClock(), log, works=works, say=lambda: "ready")
+            await supervisor.watch(TurningClock(), log, works=works, status=lambda: "ready")
 
         group.start_soon(watch)
         first = await anyio.to_thread.run_sync(manager.recv, 4096)

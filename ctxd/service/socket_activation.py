@@ -18,7 +18,7 @@ _NAMELESS: Final = "unknown"
 
 
 def take(environ: MutableMapping[str, str], pid: int | None = None) -> dict[str, list[socket.socket]]:
-    """The listening Unix sockets meant for process ``pid``, this one if null, by the name that they were given.
+    """Return the passed listening Unix sockets for process ``pid`` (None: this one) by name.
 
     What is handed over and is no such socket is closed.
     """
@@ -35,7 +35,7 @@ def take(environ: MutableMapping[str, str], pid: int | None = None) -> dict[str,
 
 
 def path_of(listener: socket.socket) -> str:
-    """Where ``listener`` is bound; empty for one that has no path."""
+    """Return the path of ``listener``; empty for a socket without a path."""
     name = listener.getsockname()
     return name if isinstance(name, str) else ""
 
