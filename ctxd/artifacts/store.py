@@ -122,7 +122,7 @@ class ArtifactStore:
         Raises: OSError.
         """
         try:
-            _erase(self.path(ref))
+            erase(self.path(ref))
         finally:
             with self._changed:
                 self._removing.discard(ref)
@@ -136,7 +136,8 @@ class ArtifactStore:
             yield from sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
-def _erase(path: Path) -> None:
+def erase(path: Path) -> None:
+    """Overwrite and remove a file; on return it is off the disk. A missing one is no error. Raises: OSError."""
     try:
         left = path.stat().st_size
         path.chmod(0o600)

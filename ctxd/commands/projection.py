@@ -1,5 +1,6 @@
 """``ctxd rebuild-xtdb``, ``migrate`` and ``requeue``: commands on a projection, and their shared output."""
 
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -20,6 +21,7 @@ from ctxd.commands.terminal import (
     refuse,
     show,
     state_dir_option,
+    state_root,
     stepped,
     summary_of,
 )
@@ -106,13 +108,24 @@ def end(as_json: bool, report: "Comparison", *lines: str, **more: Any) -> NoRetu
 
 
 @click.command()
-@click.option("--to", "store", type=click.Choice(["sqlite", "xtdb"]), required=True, help="The store to go to.")
+@click.option("--to", "store", type=click.Choice(["sqlite", "xtdb"]), help="Move to this store instead.")
+@click.option("--dry-run", is_flag=True, help="List the steps to the current schema without taking one.")
 @url_option
 @json_option
 @state_dir_option
 @config_option
-def migrate(store: str, store_url: str | None, as_json: bool, state_dir: Path | None, config: Path | None) -> None:
-    """Make the other store hold everything, and prove it. The daemon has to be stopped.
+def migrate(
+    store: str | None,
+    dry_run: bool,
+    store_url: str | None,
+    as_json: bool,
+    state_dir: Path | None,
+    config: Path | None,
+) -> None:
+    """Bring the state directory to the current schema, or to another store. The daemon has to be stopped.
+
+    Without --to: the database is copied to state.db.before-N beside it and then migrated, as a start of the daemon
+    also does. What is interrupted resumes when it is run again.
 
     To "xtdb": the journal is put into the node whole and compared. To "sqlite": the embedded versions are compared with
     the journal, and folded from it again if they differ; the node is not needed. What is interrupted goes on, or is as
@@ -120,13 +133,42 @@ def migrate(store: str, store_url: str | None, as_json: bool, state_dir: Path | 
 
     \b
     Examples:
+      ctxd migrate --dry-run
+      ctxd migrate
       ctxd migrate --to xtdb
-      ctxd migrate --to sqlite
     """
+    if store is None:
+        _to_current_schema(state_root(state_dir, config), as_json, dry_run=dry_run)
+    if dry_run:
+        raise click.UsageError("--dry-run lists the steps of a schema: leave out --to")
     at = place(state_dir, store_url, config)
     if store == "xtdb":
         _to_xtdb(at, as_json)
     _to_sqlite(at, as_json)
+
+
+def _to_current_schema(root: Path, as_json: bool, *, dry_run: bool) -> NoReturn:
+    from ctxd import dbfile
+    from ctxd.store import statedir
+    from ctxd.store.journal import SCHEMA_VERSION
+    from ctxd.store.schema import migrate, migrations_of
+
+    try:
+        held = statedir.hold_existing(root)
+        try:
+            steps = [f"{step.version} to {step.version + 1}: {step.what}" for step in migrations_of(held.database)]
+            copy = None if dry_run else migrate(held.database)
+        finally:
+            held.close()
+    except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+        refuse(StateDirError(f"{root} cannot be migrated: {error}", exit_code=os.EX_IOERR))
+    except (StateDirError, OSError) as error:
+        refuse(error)
+    lines = [f"schema {step}" for step in steps] or [f"the schema is current: {SCHEMA_VERSION}"]
+    if copy is not None:
+        lines.append(f"migrated; the database as it was: {copy}")
+    show(as_json, {"steps": steps, "copy": None if copy is None else str(copy)}, "\n".join(lines))
+    sys.exit(0)
 
 
 def _to_xtdb(at: Place, as_json: bool) -> NoReturn:

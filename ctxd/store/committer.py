@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from ctxd import dbfile, limits
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.store import ArtifactStore, erase
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.clock import Clock
-from ctxd.errors import StateDirError
 from ctxd.failpoints import hit
 from ctxd.observe.tally import Durations
-from ctxd.store import journal
+from ctxd.store import journal, schema
 from ctxd.store import purge as purging
 from ctxd.store.statedir import StateDir
 from ctxd.store.wal import WriteAheadLog
@@ -28,7 +27,6 @@ from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, QueuedWrite
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
-_EXIT_NEWER: Final = 78
 _EXIT_DAMAGED: Final = 74
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
 _JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
@@ -78,13 +76,12 @@ class Committer:
         than this program or no database; ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
         """
         with dbfile.faults():
-            self._check_version(dbfile.user_version(self._path))
+            schema.migrate(self._path)
             dbfile.forget_cached_pages(self._path)
             self._close_to_others()
             self._connection = dbfile.open_writer(self._path)
             self._versions = SqliteBackend(self._connection)
             version = int(self._connection.pragma("user_version"))
-            self._check_version(version)
             if version == 0:
                 self._create()
             self._log = WriteAheadLog(self._path, self._connection, self._witness)
@@ -109,7 +106,6 @@ class Committer:
         try:
             with dbfile.faults(), self._transaction():
                 self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
-                self._versions.create()
                 self._compare_key()
                 if not self.writer:
                     journal.become_writer(self._connection)
@@ -126,13 +122,6 @@ class Committer:
             self.complaints.append(f"{self._key} is missing: redacted text gets other tags than before")
         elif found != known:
             self.complaints.append(f"{self._key} is not the key that this state was written with: restore it")
-
-    def _check_version(self, version: int | None) -> None:
-        if version is not None and version > journal.SCHEMA_VERSION:
-            raise StateDirError(
-                f"{self._path} was written by a newer ctxd: its schema is {version}, not {journal.SCHEMA_VERSION}",
-                exit_code=_EXIT_NEWER,
-            )
 
     def _create(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -291,6 +280,8 @@ class Committer:
         hit("purge.unlink")
         for ref in refs:
             self._artifacts.remove(ref)
+        for copy in self._path.parent.glob(schema.COPIES):
+            erase(copy)
 
     def _finish_purges_waiting(self) -> None:
         """Take all steps of ``finish_purges``, at the start and at the end, when no write waits."""

@@ -18,8 +18,8 @@ from ctxd import dbfile
 from ctxd.backends import documents
 from ctxd.backends.port import Version
 
-SCHEMA_VERSION: Final = 1
-"""``PRAGMA user_version`` of the file. A greater one is a newer program's: nothing is touched."""
+SCHEMA_VERSION: Final = 2
+"""``PRAGMA user_version`` of the file. ``ctxd.store.schema`` migrates a smaller one and refuses a greater."""
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS journal(

@@ -10,6 +10,7 @@ from typing import Final
 
 from ctxd.errors import StateDirError
 
+_EXIT_NO_STATE: Final = 10
 _EXIT_NO_PLACE: Final = 73
 _EXIT_LOCKED: Final = 75
 _EXIT_UNSAFE: Final = 78
@@ -53,6 +54,13 @@ class StateDir:
         if self._ephemeral:
             shutil.rmtree(self.root, ignore_errors=True)
         os.close(self._lock)
+
+
+def hold_existing(root: Path) -> StateDir:
+    """Take the state directory ``root`` until ``close``. Raises: as ``hold``; StateDirError if there is no state."""
+    if not (root / "state.db").is_file():
+        raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
+    return hold(root)
 
 
 def hold(root: Path | None) -> StateDir:

@@ -229,7 +229,10 @@ class _Verification:
     def _structure(self) -> Iterator[Report]:
         yield self._phase("structure")
         version = int(self._connection.pragma("user_version"))
-        if version != journal.SCHEMA_VERSION:
+        if 0 < version < journal.SCHEMA_VERSION:
+            message = f"the schema is {version}, not {journal.SCHEMA_VERSION}: start the daemon or run ctxd migrate"
+            self._report.note("warning", message)
+        elif version != journal.SCHEMA_VERSION:
             self._report.note("damage", f"the schema is {version}, not {journal.SCHEMA_VERSION}")
         for (line,) in self._connection.execute("PRAGMA integrity_check(100)"):
             if line != "ok":

@@ -1,0 +1,93 @@
+"""Schema versions of a state directory's database, and the steps from each to the next.
+
+A migration copies the database first, to ``state.db.before-N`` beside it. Each step is one transaction that also sets
+the version, so a migration that is cut resumes at the step that it had not finished. A purge erases the copy.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ctxd import dbfile
+from ctxd.artifacts.store import sync_folder
+from ctxd.backends.sqlite import SqliteBackend
+from ctxd.errors import StateDirError
+from ctxd.store.journal import SCHEMA_VERSION
+
+_EXIT_NEWER: Final = 78
+_PAGES_STEP: Final = 4_096
+COPIES: Final = "state.db.before-*"
+"""The copies that migrations have made, below the state directory."""
+
+
+class Migration(NamedTuple):
+    """The step from schema ``version`` to the next one."""
+
+    version: int
+    what: str
+    run: Callable[[dbfile.Connection], None]
+
+
+MIGRATIONS: Final = (
+    Migration(1, "index versions by the hash of their text", lambda connection: SqliteBackend(connection).create()),
+)
+
+
+def migrations_of(database: Path) -> tuple[Migration, ...]:
+    """Return the steps that ``database`` needs: none if it is current or not there yet.
+
+    Raises: StateDirError with exit code 78 if a newer program wrote it; ``dbfile.FileDamaged`` if it is no database.
+    """
+    version = dbfile.user_version(database)
+    if not version:
+        return ()
+    if version > SCHEMA_VERSION:
+        raise StateDirError(
+            f"{database} was written by a newer ctxd: its schema is {version}, not {SCHEMA_VERSION}",
+            exit_code=_EXIT_NEWER,
+        )
+    return tuple(step for step in MIGRATIONS if step.version >= version)
+
+
+def migrate(database: Path) -> Path | None:
+    """Bring ``database``, which nobody else uses, to the current schema. Blocks; run again, it resumes.
+
+    Returns: the copy of it as it was, None if it is current. Raises: as ``migrations_of``; ``dbfile``'s errors.
+    """
+    steps = migrations_of(database)
+    if not steps:
+        return None
+    with dbfile.faults():
+        copy = _copied(database)
+        connection = dbfile.open_writer(database)
+        try:
+            for step in steps:
+                connection.execute("BEGIN IMMEDIATE")
+                step.run(connection)
+                connection.execute(f"PRAGMA user_version={step.version + 1}")
+                connection.execute("COMMIT")
+            # The version is read from the file's header, without its log.
+            dbfile.checkpoint(connection, truncate=True)
+        finally:
+            connection.close()
+    return copy
+
+
+def _copied(database: Path) -> Path:
+    """Copy ``database`` unless a migration that was cut has done so. Returns: the copy."""
+    copy = database.with_name(f"{database.name}.before-{SCHEMA_VERSION}")
+    if copy.exists():
+        return copy
+    partial = copy.with_name(f"{copy.name}.partial")
+    partial.unlink(missing_ok=True)
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    source, target = dbfile.open_reader(database), dbfile.open_copy(partial)
+    try:
+        dbfile.copy(source, target, pages=_PAGES_STEP, step=lambda: None)
+    finally:
+        target.close()
+        source.close()
+    partial.rename(copy)
+    sync_folder(copy.parent)
+    return copy

@@ -1,0 +1,92 @@
+"""Migrations of a state directory: copied first, resumed when cut, refused from a newer program."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ctxd import dbfile
+from ctxd.errors import StateDirError
+from ctxd.store import schema
+from ctxd.store.journal import SCHEMA_VERSION
+from ctxd.store.purge import KIND
+from ctxd.store.verify import verify
+from ctxd.store.writes import PurgeRequest, Write
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import running
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DUR-11")]
+
+
+@pytest.fixture
+async def older(tmp_path):
+    """A state directory whose database has the first schema."""
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await store.submit(write(document("a", "the text of a", tool="bash"))).wait()
+    connection = dbfile.open_writer(root / "state.db")
+    connection.execute("DROP INDEX version_content; PRAGMA user_version=1")
+    dbfile.checkpoint(connection, truncate=True)
+    connection.close()
+    return root
+
+
+def indexes(root):
+    connection = dbfile.open_reader(root / "state.db")
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='index'")}
+    connection.close()
+    return names
+
+
+async def test_a_start_migrates_after_a_copy_and_a_purge_erases_the_copy(older, monkeypatch):
+    *_, report = verify(older)
+    assert report.worst == "warning" and "ctxd migrate" in report.problems[0].message
+    async with running(older) as store:
+        (copy,) = older.glob(schema.COPIES)
+        assert dbfile.user_version(copy) == 1 and "version_content" in indexes(older)
+        assert (await store.get("a", content=True)).document.content == "the text of a"
+        await store.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("a",), lambda hashed: hashed))).wait()
+        assert await store.purge_residue() == () and not copy.exists()
+    assert dbfile.user_version(older / "state.db") == SCHEMA_VERSION
+    *_, report = verify(older)
+    assert report.problems == []
+
+
+@pytest.mark.parametrize("cut", ["copying", "stepping"])
+async def test_a_migration_that_is_cut_resumes(older, monkeypatch, cut):
+    def fail(*_, **__):
+        raise OSError(5, "cut")
+
+    with monkeypatch.context() as patched:
+        if cut == "copying":
+            patched.setattr(dbfile, "copy", fail)
+        else:
+            patched.setattr(schema, "MIGRATIONS", (schema.Migration(1, "cut", fail),))
+        with pytest.raises(dbfile.DiskFailed):
+            schema.migrate(older / "state.db")
+    assert dbfile.user_version(older / "state.db") == 1
+    assert schema.migrate(older / "state.db") is not None
+    assert schema.migrate(older / "state.db") is None and "version_content" in indexes(older)
+
+
+async def test_a_newer_schema_is_refused_and_nothing_is_touched(older):
+    connection = dbfile.open_writer(older / "state.db")
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    dbfile.checkpoint(connection, truncate=True)
+    connection.close()
+    before = (older / "state.db").read_bytes()
+    with pytest.raises(StateDirError) as refused:
+        schema.migrate(older / "state.db")
+    assert refused.value.exit_code == 78 and (older / "state.db").read_bytes() == before
+
+
+async def test_the_command_lists_the_steps_and_takes_them(older):
+    def run(*arguments):
+        command = [sys.executable, "-m", "ctxd", "migrate", "--state-dir", str(older), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    listed = run("--dry-run")
+    assert listed.returncode == 0 and "schema 1 to 2" in listed.stdout and list(older.glob(schema.COPIES)) == []
+    done = run()
+    assert done.returncode == 0 and "migrated" in done.stdout, done.stderr
+    assert "the schema is current" in run("--dry-run").stdout
