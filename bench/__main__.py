@@ -18,8 +18,8 @@ import msgspec
 from bench.figures import Figure
 
 BENCHES = (
-    "rpc", "store", "assembly", "resume", "durable", "isolation", "index_growth", "discovery", "watch",
-    "sandboxes", "restart", "secrets", "purge", "xtdb",
+    "rpc", "store", "assembly", "resume", "durable", "isolation", "flood", "memory", "index_growth", "discovery",
+    "watch", "sandboxes", "restart", "secrets", "purge", "xtdb",
 )  # fmt: skip
 
 

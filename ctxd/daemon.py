@@ -29,7 +29,7 @@ from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
-from ctxd.process import has_terminal, have_descriptors, spare_the_collector
+from ctxd.process import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
 from ctxd.projection.ownership_guard import Ownership
 from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler, complete
@@ -363,6 +363,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     supervisor = Supervisor.of(os.environ)
     have_descriptors()
     spare_the_collector()
+    return_large_blocks()
     scanner = scanner_from(config)
     # The key is in the state directory, which nobody holds yet: tags in the log are of this run alone.
     redact = Guard(scanner, os.urandom(KEY_BYTES)).redacted

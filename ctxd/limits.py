@@ -8,6 +8,10 @@ from typing import Final
 DESCRIPTORS_RESERVED: Final = 128
 """File descriptors kept free of connections, for databases, artifacts and the files being indexed."""
 
+CONTEXT_CHARS_MAX: Final = 64 * 1024 * 1024
+"""Characters of an assembled context: far more than a model reads. Making the answer takes some eight times as much
+memory. A sandbox gets no more than fit into one answer."""
+
 # --- store --------------------------------------------------------------------------------------------------------
 
 COMMIT_WRITES_MAX: Final = 2_000

@@ -1,14 +1,20 @@
 """Process settings of the daemon: descriptors, garbage collector, terminal, exit."""
 
+import ctypes
 import gc
 import os
 import resource
 import sys
 import threading
+from contextlib import suppress
 from typing import Final, NoReturn
 
 _COLLECTED_AT: Final = 20_000
 """Objects made, less those freed, after which the collector looks at them: some 1,000 writes, a few ms."""
+
+_M_MMAP_THRESHOLD: Final = -3
+_MAPPED_BYTES: Final = 512 * 1024
+"""Bytes from which on a block is mapped by itself: mapping it costs less than filling it."""
 
 _THREADS_S: Final = 1.0
 """Seconds that a thread gets to end by itself. All but those that a file system keeps need some microseconds."""
@@ -33,6 +39,16 @@ def spare_the_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(_COLLECTED_AT, 20, 20)
+
+
+def return_large_blocks() -> None:
+    """Let the C library map each large block by itself, so that freeing it returns the memory to the system.
+
+    Otherwise glibc raises its threshold with the first large blocks that are freed, keeps later ones in its heap, and
+    the daemon stays as large as its largest answers were.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def leave(code: int) -> NoReturn:

@@ -102,13 +102,9 @@ def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
         raise _invalid(call, f"the call nests deeper than {limits.depth} levels", _FLATTEN) from error
     except (TypeError, ValueError, OverflowError) as error:
         raise _invalid(call, f"the call holds a value that is not JSON: {error}", "send plain values") from error
-    # Most calls need no closer look: each level opens a bracket, and a float that is not finite is encoded like None,
-    # in a member that takes any value.
-    if body.count(b"{") + body.count(b"[") > limits.depth:
+    # Most calls need no closer look: each level opens a bracket, and a float that is not finite is encoded like None.
+    if b"null" in body or body.count(b"{") + body.count(b"[") > limits.depth:
         _check(call, call.params, limits.depth - 1, limits)
-    elif b"null" in body:
-        for name in _free_members(type(call.params)):
-            _check(call, getattr(call.params, name), limits.depth - 2, limits)
     if len(body) > limits.frame_bytes:
         raise TooLarge(
             f"the call has {len(body)} bytes, more than the {limits.frame_bytes} of one line",
@@ -120,48 +116,18 @@ def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
     return body + b"\n"
 
 
-_FREE: Final[dict[type[Params], tuple[str, ...]]] = {}
-"""Results of ``_free_members``: it inspects each type once."""
-
-
-def _free_members(kind: type[Params]) -> tuple[str, ...]:
-    """The members of parameters of type ``kind`` that may hold a float."""
-    if kind not in _FREE:
-        fields = msgspec.structs.fields(kind)
-        _FREE[kind] = tuple(field.name for field in fields if _is_free(msgspec.inspect.type_info(field.type)))
-    return _FREE[kind]
-
-
-def _is_free(kind: msgspec.inspect.Type) -> bool:
-    match kind:
-        case msgspec.inspect.AnyType() | msgspec.inspect.FloatType():
-            return True
-        case msgspec.inspect.DictType(value_type=value):
-            return _is_free(value)
-        case msgspec.inspect.VarTupleType(item_type=item):
-            return _is_free(item)
-        case msgspec.inspect.UnionType(types=types):
-            return any(map(_is_free, types))
-        case msgspec.inspect.StructType(fields=fields):
-            return any(_is_free(field.type) for field in fields)
-        case _:
-            return False
-
-
 _FLATTEN: Final = "send deep structures as a string of JSON"
 
 
 def _check(call: Call[Any], value: Any, levels: int, limits: Limits) -> None:  # noqa: ANN401 - any value of a call
     """Raise ``InvalidCall`` if ``value`` nests deeper than ``levels`` or holds a number that is not finite."""
-    if value is None or isinstance(value, (str, int)):
-        return
     if isinstance(value, float):
         if not math.isfinite(value):
             raise _invalid(call, f"{value} is not a JSON number", "send it as a string, or leave it out")
         return
     if isinstance(value, msgspec.Struct):
         items: Any = [getattr(value, name) for name in value.__struct_fields__]
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         items = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
         items = value

@@ -36,15 +36,21 @@ class Archive:
             await self._sessions.live(session)
         return [read_record(stored) for stored in found]
 
-    async def show(self, session: str, *, number: int | None = None, turn: int | None = None) -> Assembled:
+    async def show(
+        self, session: str, *, number: int | None = None, turn: int | None = None, bytes_max: int | None = None
+    ) -> Assembled:
         """An assembly, the newest of ``turn``, or the newest at all, byte for byte as it was.
 
-        Raises: CtxdError session_not_found, assembly_not_found, unsupported (recorded in a format that this version
+        Raises: CtxdError session_not_found, assembly_not_found, too_large, unsupported (recorded in a format that this
+        version
         does not render), corrupt (what the store holds does not render to the recorded hash), store_failed.
         Cancel: safe.
         """
         stored = await self._find(session, number, turn)
         recorded = read_record(stored)
+        if bytes_max is not None and recorded.bytes > bytes_max:
+            message = f"assembly {recorded.number} has {recorded.bytes:,} bytes, {bytes_max:,} are shown here at most"
+            raise CtxdError("too_large", message, hint="Read it on the host's socket.")
         composition, text = await self.render_again(session, stored, recorded)
         return Assembled(context_of(session, recorded, composition, text))
 

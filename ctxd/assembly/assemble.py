@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from ctxd import limits
 from ctxd.assembly.answer import Assembled, Written, context_of
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.composition import Composition, Rendering, View, sha256
@@ -49,6 +50,22 @@ class _KeptNumber(msgspec.Struct, frozen=True):
 
 class _NotInMemory(Exception):
     """A version or a text has to be loaded before the context can be composed."""
+
+
+_TEXTS_AT_ONCE: Final = 16
+"""Texts loaded at once: at most 16 MiB of what sandboxes record."""
+
+
+def _require_short(live: LiveSession, size: int, chars_max: int | None) -> None:
+    most = limits.CONTEXT_CHARS_MAX if chars_max is None else min(chars_max, limits.CONTEXT_CHARS_MAX)
+    if size > most:
+        raise CtxdError(
+            "too_large",
+            f"the context of session {live.session} has at least {size:,} characters, "
+            f"{most:,} are assembled here at most",
+            hint="Deactivate objects, collapse tool calls, or continue in a new session.",
+            outcome="not_applied",
+        )
 
 
 class _Loaded:
@@ -116,7 +133,7 @@ class Assembler:
         store.on_durable(self._count, types=_SHOWN)
         store.on_lost(self._forget)
 
-    async def assemble(self, live: LiveSession, call: WriteRequest) -> Assembled:
+    async def assemble(self, live: LiveSession, call: WriteRequest, *, chars_max: int | None = None) -> Assembled:
         """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written.
 
         Its answer may go out once ``barrier`` is durable. Raises: CtxdError session_closed, session_not_active,
@@ -130,7 +147,7 @@ class Assembler:
             await self._freshen(live, call)
             await self._drop_hidden(live, call)
             kept = self._kept_of(live)
-            composition = await self._compose(live, kept)
+            composition = await self._compose(live, kept, chars_max)
             return self._settle(live, kept, call, composition)
 
     async def _again(self, live: LiveSession, replay: Replay) -> Assembled:
@@ -143,7 +160,9 @@ class Assembler:
         shown = await self._archive.show(live.session, number=number)
         return Assembled(msgspec.structs.replace(shown.context, receipt=receipt))
 
-    async def plan(self, live: LiveSession, budget_tokens: int | None) -> tuple[BudgetPlan, Pending | None]:
+    async def plan(
+        self, live: LiveSession, budget_tokens: int | None, *, chars_max: int | None = None
+    ) -> tuple[BudgetPlan, Pending | None]:
         """How ``live`` stands against ``budget_tokens``, null meaning none, and the write that the answer waits for.
 
         Files are not read again and nothing is written. Raises: CtxdError corrupt, store_failed. Cancel: safe.
@@ -151,15 +170,16 @@ class Assembler:
         while True:
             async with live.lock:
                 lost = self._lost
-                composition = await self._compose_as_is(live, budget_tokens)
+                composition = await self._compose_as_is(live, budget_tokens, chars_max)
                 barrier = live.barrier
             # The plan may show what other sessions wrote and can still lose.
             await self._store.settled()
             if self._lost == lost:
                 return composition.plan, barrier
 
-    async def _compose_as_is(self, live: LiveSession, budget_tokens: int | None) -> Composition:
+    async def _compose_as_is(self, live: LiveSession, budget_tokens: int | None, chars_max: int | None) -> Composition:
         live.require_current()
+        _require_short(live, live.state.chat_chars, chars_max)
         kept = self._kept_of(live)
         loaded = _Loaded(self._store)
         view = self._view(live, loaded, budget_tokens)
@@ -168,7 +188,7 @@ class Assembler:
             try:
                 return kept.rendering.compose(view)
             except _NotInMemory:
-                await self._load(live, kept, loaded)
+                await self._load(live, kept, loaded, chars_max)
 
     async def _freshen(self, live: LiveSession, call: WriteRequest) -> None:
         files = [id for id in live.state.active if is_file_id(id)]
@@ -200,8 +220,9 @@ class Assembler:
             self._kept.popitem(last=False)
         return kept
 
-    async def _compose(self, live: LiveSession, kept: _KeptRendering) -> Composition:
+    async def _compose(self, live: LiveSession, kept: _KeptRendering, chars_max: int | None) -> Composition:
         """The context as of now; between its last look at a version and the return nothing awaits."""
+        _require_short(live, live.state.chat_chars, chars_max)
         loaded = _Loaded(self._store)
         view = self._view(live, loaded, live.settings.budget_tokens)
         while True:
@@ -219,7 +240,7 @@ class Assembler:
                     # Another session's write that waits for its flush may have moved a head unseen.
                     composition = kept.rendering.compose(view)
             except _NotInMemory:
-                await self._load(live, kept, loaded)
+                await self._load(live, kept, loaded, chars_max)
                 continue
             if not kept.recalled:
                 await self._recall(live, kept, composition)
@@ -324,8 +345,11 @@ class Assembler:
                         raise
         kept.recalled = True
 
-    async def _load(self, live: LiveSession, kept: _KeptRendering, loaded: _Loaded) -> None:
-        """Fetch every version and text that composing ``live`` looks at and that is not in memory."""
+    async def _load(self, live: LiveSession, kept: _KeptRendering, loaded: _Loaded, chars_max: int | None) -> None:
+        """Fetch every version and text that composing ``live`` looks at and that is not in memory.
+
+        Raises: CtxdError too_large if they have more than ``chars_max`` characters with the chat.
+        """
         state, prompt = live.state, system_prompt_id(live.session)
         said = (message.toolcall for messages in state.turns for message in messages if message.toolcall is not None)
         ids = [id for id in dict.fromkeys((*state.pool, *said, prompt)) if not loaded.knows(id)]
@@ -338,8 +362,13 @@ class Assembler:
                 lacks = kept.rendering.lacks_prompt if id == prompt else kept.rendering.lacks_content
                 if lacks(stored):
                     refs.append(stored.content_ref)
-        if refs:
-            loaded.texts |= await self._store.contents(refs)
+        # In portions, so that a context that is too long is refused before all of it is in memory.
+        size = live.state.chat_chars + sum(map(len, loaded.texts.values()))
+        for first in range(0, len(refs), _TEXTS_AT_ONCE):
+            found = await self._store.contents(refs[first : first + _TEXTS_AT_ONCE])
+            size += sum(map(len, found.values()))
+            _require_short(live, size, chars_max)
+            loaded.texts |= found
 
     @staticmethod
     def _view(live: LiveSession, loaded: _Loaded, budget_tokens: int | None) -> View:

@@ -9,14 +9,14 @@ from typing import Final
 
 MIB: Final = 1024 * 1024
 
-SANDBOX_ANSWER_BYTES_MAX: Final = 16 * MIB
+SANDBOX_ANSWER_BYTES_MAX: Final = 8 * MIB
 """Bytes of one answer on a sandbox's socket; a longer one is refused as ``too_large``."""
 
 HOST_ANSWER_BYTES_MAX: Final = 256 * MIB
 """Bytes of one answer on the host's socket."""
 
-SANDBOX_BYTES: Final = 32 * MIB
-"""Bytes of answers of one sandbox: two large ones at once. Making one takes some four times as much memory."""
+SANDBOX_BYTES: Final = 48 * MIB
+"""Bytes of answers of one sandbox. Making a large one takes some four times as much memory."""
 
 SANDBOXES_BYTES: Final = 128 * MIB
 """Bytes of answers of all sandboxes."""

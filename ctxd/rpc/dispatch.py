@@ -30,9 +30,9 @@ _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _MIB: Final = 1024 * 1024
 
 ANSWER_BYTES: Final = {
-    "context.assemble": 16 * _MIB,
+    "context.assemble": 32 * _MIB,
     "context.plan": _MIB,
-    "context.show": 16 * _MIB,
+    "context.show": 32 * _MIB,
     "object.bulk": 16 * _MIB,
     "object.get": 8 * _MIB,
     "object.history": _MIB,

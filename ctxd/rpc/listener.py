@@ -5,12 +5,15 @@ Owns the set of open connections and their counts. The listener decides capabili
 """
 
 import asyncio
+import resource
+import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
+from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd.observe.tally import Tally
 from ctxd.rpc.answer_budget import (
     CONNECTION_BYTES,
@@ -31,6 +34,9 @@ from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.row import Capability
+
+HOST_DESCRIPTORS: Final = 64
+"""File descriptors that sandboxes leave to the host's connections, besides ``DESCRIPTORS_RESERVED``."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +67,14 @@ class Connection(Protocol):
         """Close at once."""
 
 
+def descriptors_for_connections() -> int:
+    """Descriptors of this process that listeners and their connections may use, as its limit is now."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(2 * HOST_DESCRIPTORS, descriptors - DESCRIPTORS_RESERVED)
+
+
 class SharedState:
     """State shared by all listeners of one loop, so that no client is served at another listener's cost.
 
@@ -76,7 +90,15 @@ class SharedState:
         self.tally = Tally()
         self.answers = AnswerBudget(TOTAL_BYTES)
         self.sandbox_answers = AnswerBudget(SANDBOXES_BYTES, self.answers)
+        # Each listener and each connection has a descriptor.
+        self.listeners = 0
+        self.connections = 0
         self._last = 0
+
+    def has_descriptor(self, *, on_host: bool) -> bool:
+        """True if there is a descriptor for another listener or connection; sandboxes leave some to the host."""
+        reserved = 0 if on_host else HOST_DESCRIPTORS
+        return self.listeners + self.connections < descriptors_for_connections() - reserved
 
     def next_number(self) -> int:
         """A number that no connection had before."""
@@ -162,17 +184,21 @@ class ListenerContext:
         if not may_enter(peer, owner_uid=self._owner_uid, owner_only=self._owner_only):
             self.log.warning("rpc.foreign_peer", uid=peer.uid, pid=peer.pid)
             return error_object("unauthorized", "this socket belongs to another user")
-        if len(self.connections) >= self.connections_max:
-            message = f"there are {self.connections_max} connections already"
+        on_host = self.quota is None
+        if len(self.connections) >= self.connections_max or not self.shared.has_descriptor(on_host=on_host):
+            message = f"there are {len(self.connections)} connections already"
             hint = "Close idle connections, or connect again later."
             retry = self.timing.retry_after_ms
             code: ErrorCode = "rate_limited" if self.quota is None else "quota_exceeded"
             return error_object(code, message, hint=hint, retry_after_ms=retry)
         self.connections.add(connection)
+        self.shared.connections += 1
         return self.identity.principal or f"uid:{peer.uid}", self.shared.next_number()
 
     def leave(self, connection: Connection) -> None:
         """Remove ``connection``, which has ended."""
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.shared.connections -= 1
         if not self.connections and self.emptied is not None:
             self.emptied()

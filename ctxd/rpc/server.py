@@ -5,7 +5,6 @@ socket and no open connection behind, however it ends.
 """
 
 import asyncio
-import resource
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from anyio.abc import TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.failpoints import hit
-from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.listener import ListenerContext, ListenerIdentity, SharedState, Timing
@@ -98,7 +96,7 @@ class Server:
         """Go by ``timing`` and ``connections_max`` from the next call and the next connection on."""
         self._timing, self._connections_max = timing, connections_max
         if self._listening is not None:
-            self._listening.timing, self._listening.connections_max = timing, _affordable(connections_max)
+            self._listening.timing, self._listening.connections_max = timing, connections_max
 
     async def run(
         self,
@@ -114,19 +112,22 @@ class Server:
         """
         bound = self.bind() if bound is None else bound
         inode = inode_of(self._path)
+        shared = self._shared or SharedState()
+        shared.listeners += 1
         try:
             async with anyio.create_task_group() as group:
                 tasks = TaskPool(asyncio.get_running_loop(), group.start_soon)
                 await group.start(tasks.serve)
-                context = self._listening = self._context(tasks)
+                context = self._listening = self._context(tasks, shared)
                 loop: Any = asyncio.get_running_loop()
                 self._listener = await loop.create_unix_server(lambda: self._accept(context), sock=bound, backlog=1024)
                 task_status.started()
                 await anyio.sleep_forever()
         finally:
             self._end()
+            shared.listeners -= 1
             if not lasting:
-                remove_socket(self._path, inode)
+                self._remove(inode)
             bound.close()
 
     async def drain(self) -> None:
@@ -150,6 +151,13 @@ class Server:
         for connection in list(context.connections):
             connection.abort()
 
+    def _remove(self, inode: tuple[int, int]) -> None:
+        """Remove the socket. A disk that fails here costs a stale socket, which the next start replaces."""
+        try:
+            remove_socket(self._path, inode)
+        except OSError as error:
+            self._log.error("rpc.socket_not_removed", path=str(self._path), error=str(error))
+
     def _end(self) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -159,13 +167,13 @@ class Server:
             if self._shared is None:
                 self._listening.shared.close()
 
-    def _context(self, tasks: TaskPool) -> ListenerContext:
+    def _context(self, tasks: TaskPool, shared: SharedState) -> ListenerContext:
         return ListenerContext(
             table=self._table,
             identity=self._identity,
-            shared=self._shared or SharedState(),
+            shared=shared,
             quota=self._quota,
-            connections_max=_affordable(self._connections_max),
+            connections_max=self._connections_max,
             owner_uid=self._path.stat().st_uid,
             owner_only=self._gid is None and self._quota is None,
             limits=self._limits,
@@ -174,9 +182,3 @@ class Server:
             loop=asyncio.get_running_loop(),
             tasks=tasks,
         )
-
-
-def _affordable(connections: int) -> int:
-    """As many of ``connections`` as there are descriptors for."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, min(connections, descriptors - DESCRIPTORS_RESERVED))

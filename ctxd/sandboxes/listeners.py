@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
+from ctxd.errors import CtxdError
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.identity import granted
 from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
@@ -95,6 +96,13 @@ class Listeners:
     async def open(self, registration: Registration, path: Path) -> None:
         """Listen at ``path`` for the sandbox. Raises: StateDirError."""
         assert self._group is not None and self._shared is not None, "run and serve come first"
+        if not self._shared.has_descriptor(on_host=False):
+            raise CtxdError(
+                "rate_limited",
+                "the daemon has no file descriptor left for another sandbox",
+                hint="Release sandboxes, or raise the daemon's limit of open files (LimitNOFILE).",
+                outcome="not_applied",
+            )
         meter = QuotaMeter(
             registration.quota,
             objects=lambda: sum(map(self._objects_of, registration.sessions)),

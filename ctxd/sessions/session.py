@@ -346,6 +346,7 @@ class LiveSession:
         self.require_current()
         pending = self._store.submit(write)
         self.state.turns = [[message(each) for each in turn] for turn in self.state.turns]
+        self.state.chat_chars = sum(len(each.content) for turn in self.state.turns for each in turn)
         self._run = [delta(each) for each in self._run]
         self.preview = preview
         self.last_pending = pending

@@ -26,11 +26,13 @@ class SessionState:
     call to its turn and its place in that; ``chosen``: active object to the turn in which it was activated by request.
     ``warm`` (with its place, as in ``recency``) and ``chosen_calls`` (by turn) are the active tool calls that the
     window may collapse. ``segments``: how many made this. ``tail``: changes of sets since the last snapshot.
+    ``chat_chars``: characters of all messages.
     """
 
     __slots__ = (
         "active",
         "calls",
+        "chat_chars",
         "chosen",
         "chosen_calls",
         "index",
@@ -51,6 +53,7 @@ class SessionState:
         self.pinned: OrderedSet = {}
         self.read: dict[str, int] = {}
         self.turns: list[list[Message]] = [[]]
+        self.chat_chars = 0
         self.calls: dict[int, int] = {}
         self.recency: dict[str, tuple[int, int]] = {}
         self.chosen: dict[str, int] = {}
@@ -184,6 +187,7 @@ def _comparable(state: SessionState) -> tuple[object, ...]:
 
 
 def _say(state: SessionState, message: Message) -> None:
+    state.chat_chars += len(message.content)
     if message.role == "user":
         state.turns.append([message])
     else:

@@ -43,6 +43,12 @@ def exposure(analyze: str, unit: Path, most: float) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.requirement("RPC-11")
+@pytest.mark.parametrize("unit", ["ctxd.service", "user/ctxd.service"])
+def test_a_leak_of_memory_ends_the_daemon_and_not_its_host(unit: str) -> None:
+    assert "\nMemoryMax=4G\n" in (UNITS / unit).read_text()
+
+
 @pytest.mark.requirement("SVC-6")
 @pytest.mark.parametrize("drop_ins", [(), ("ctxd-http-node.conf",)], ids=["alone", "with a node over TCP"])
 def test_the_units_are_understood_without_a_complaint(analyze: str, tmp_path: Path, drop_ins: tuple[str, ...]) -> None:

@@ -142,8 +142,9 @@ RPC-5 | A request can be cancelled, and ends by itself at its deadline. | ctxd
 RPC-6 | `rpc.discover` answers the checked-in OpenRPC document, and a breaking change fails a test. | ctxd
 RPC-7 | The calls of one session take effect in the order they arrive. | ctxd
 RPC-8 | Frames, depth, batches and requests in flight are bounded, and the bounds are announced. | ctxd
-RPC-9 | Connections take turns, a few calls each, and share the writes under way; while somebody waits for each answer, those shares are smallest: a flood at most doubles what it waits. | ctxd
+RPC-9 | Connections take turns, one slice each, bounded in lines and in time, whatever the lines hold: blank lines, stray responses and malformed lines cost as much as calls. While several connections write, each has a window of undecided writes. A flood at most doubles the time that others wait: the figures are `isolation` and `flood` of `python -m bench`. | ctxd
 RPC-10 | Parameters are closed: an unknown member is refused at every level, and so are a user message without content and a number that is not finite. | ctxd
+RPC-11 | Answers that are being made or that a client does not read are bounded in bytes for a connection, a sandbox and the daemon: a call that would pass the bound waits, an answer too long for a sandbox is refused as `too_large`. Whatever one sandbox does, the daemon stays within 256 MB above idle: the figure is `memory`. | ctxd
 DUR-1 | An acknowledged write survives a kill at any moment; none is applied twice. | ctxd
 DUR-2 | Every acknowledged write carries a receipt: its sequence, the chain hash there and its valid time. | ctxd
 DUR-3 | A full disk makes the daemon read-only with a clear error; reads go on, and writes resume by themselves. | ctxd
@@ -181,6 +182,7 @@ BOX-10 | A sandbox's socket and file are for the daemon's user and for the one w
 BOX-11 | What the user inside a sandbox may not read is not read below its mounts while it is registered, nor told to be there: hard links, swapped names and directories on the way included. | ctxd
 BOX-12 | An empty parameter is refused or means empty, never absent; ids of filesystems, sessions and principals hold no control, direction or blank characters. | ctxd
 BOX-13 | A daemon that runs as root refuses to start with a group on its socket, whose members would read every file, unless `socket_group_as_root` is set. | ctxd
+BOX-14 | Sandboxes' sockets and connections leave file descriptors to the host and to the store: beyond that, one is refused as `rate_limited`. A disk that fails while a sandbox's socket is removed ends nothing. | ctxd
 SEC-1 | What a session captures, its files, tool calls with their arguments, messages, prompt and labels, passes its policy: `off`, `flag` or `redact`; redacted, a secret is `[REDACTED:rule:tag]`, equal ones alike, and no byte of it is kept; what a sandbox records or may have written to a file has tags of its own, so that guessing finds no secret. | ctxd
 SEC-2 | Flagged, text and context are as they came; listings and metadata name the rules and tags of what was found, never the secret. | ctxd
 SEC-3 | A redacted file's source hash is keyed, so that it cannot be guessed; indexing it unchanged costs one hash and writes nothing. | ctxd

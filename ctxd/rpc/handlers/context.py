@@ -26,8 +26,10 @@ def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict
     async def current(caller: Caller, params: ContextCurrentParams) -> CurrentContext:
         return sessions.current(caller.session if params.session is None else params.session)
 
-    async def assemble(_: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
-        assembled = await assembler.assemble(await sessions.live(params.session), call)
+    async def assemble(caller: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
+        assembled = await assembler.assemble(
+            await sessions.live(params.session), call, chars_max=caller.answer_bytes_max
+        )
         return Accepted(
             assembled.barrier, lambda receipt: assembled.encoded(receipt, text=params.text, blocks=params.blocks)
         )
@@ -35,14 +37,18 @@ def handlers(sessions: Sessions, assembler: Assembler, archive: Archive) -> dict
     async def plan(caller: Caller, params: PlanParams) -> Accepted:
         live = await sessions.live(params.session)
         made, barrier = await assembler.plan(
-            live, live.settings.budget_tokens if params.budget_tokens is None else params.budget_tokens
+            live,
+            live.settings.budget_tokens if params.budget_tokens is None else params.budget_tokens,
+            chars_max=caller.answer_bytes_max,
         )
         return Accepted(barrier, lambda _: PlanResult(plan=made))
 
     async def show(caller: Caller, params: ShowParams) -> Accepted:
         if params.number is not None and params.turn is not None:
             raise CtxdError("invalid_params", "give number or turn, not both")
-        shown = await archive.show(params.session, number=params.number, turn=params.turn)
+        shown = await archive.show(
+            params.session, number=params.number, turn=params.turn, bytes_max=caller.answer_bytes_max
+        )
         return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
 
     async def list_(caller: Caller, params: AssemblyListParams) -> AssemblyListResult:

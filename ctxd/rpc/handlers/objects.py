@@ -45,6 +45,8 @@ class _ObjectCalls:
     async def get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         at = ReadTime(params.valid_time, params.tx)
+        if params.content and viewer.live is not None and params.object.startswith("chat:"):
+            _require_short(viewer.live.state.chat_chars, caller)
         stored = await self._objects.version(viewer, params.object, at, content=params.content)
         result = wire.ObjectGetResult(object=_shown(stored, viewer.live, content=params.content))
         return Accepted(viewer.live.barrier if viewer.live else None, lambda _: result)
@@ -52,7 +54,13 @@ class _ObjectCalls:
     async def bulk(self, caller: Caller, params: wire.ObjectBulkParams) -> wire.ObjectBulkResult:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         at = ReadTime(params.valid_time, params.tx)
-        found = await self._objects.versions(viewer, params.objects, at, content=params.content)
+        found: dict[str, Stored] = {}
+        size = 0
+        for first in range(0, len(params.objects), _TEXTS_AT_ONCE if params.content else len(params.objects)):
+            part = params.objects[first:][:_TEXTS_AT_ONCE] if params.content else params.objects
+            found |= (some := await self._objects.versions(viewer, part, at, content=params.content))
+            size += sum(len(stored.document.content or "") for stored in some.values())
+            _require_short(size, caller)
         return wire.ObjectBulkResult(
             objects=tuple(_shown(stored, viewer.live, content=params.content) for stored in found.values()),
             missing=tuple(id for id in dict.fromkeys(params.objects) if id not in found),
@@ -103,6 +111,16 @@ class _ObjectCalls:
 
     async def sessions(self, _: Caller, params: wire.ObjectSessionsParams) -> wire.ObjectSessionsResult:
         return wire.ObjectSessionsResult(sessions=tuple(await self._objects.sessions_of(params.object)))
+
+
+_TEXTS_AT_ONCE = 8
+"""Texts of objects that are loaded at once, each of at most 8 MiB."""
+
+
+def _require_short(size: int, caller: Caller) -> None:
+    if caller.answer_bytes_max is not None and size > caller.answer_bytes_max:
+        message = f"the objects have more than {caller.answer_bytes_max:,} characters together"
+        raise CtxdError("too_large", message, hint="Ask for fewer objects at once, or without content.")
 
 
 def _is_confined(caller: Caller) -> bool:

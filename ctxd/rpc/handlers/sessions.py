@@ -3,13 +3,16 @@
 Reads of a session are handled here. A result that shows a state is sent once that state is durable.
 """
 
+from typing import Final
+
+from ctxd.errors import CtxdError
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.operations import Operation, Operations
 from ctxd.sessions.session import Accepted, Actor
 from ctxd_protocol.methods import sessions as wire
-from ctxd_protocol.sessions import Turn
+from ctxd_protocol.sessions import Message, Turn
 
 
 def handlers(operations: Operations, notices: Notices) -> dict[str, Handler]:
@@ -27,6 +30,10 @@ def _handler(operation: Operation) -> Handler:
     return lambda caller, params, request: operation(
         Actor(caller.principal, caller.capability != "host"), params, request
     )
+
+
+CHAT_CHARS_MAX: Final = 64 * 1024 * 1024
+"""Characters of the turns of one page of a chat."""
 
 
 class _Reads:
@@ -55,13 +62,13 @@ class _Reads:
         result = wire.SessionListResult(sessions=tuple(row for row, _ in rows), next_cursor=cursor)
         return Accepted(max(barriers, key=lambda barrier: barrier.seq, default=None), lambda _: result)
 
-    async def chat(self, _: Caller, params: wire.ChatParams) -> Accepted:
+    async def chat(self, caller: Caller, params: wire.ChatParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
             every = live.state.turns
             first = max(params.first_turn, 0 if every[0] else 1)
-            end = min(first + params.limit, len(every))
+            end = _page_end(every, first, min(first + params.limit, len(every)), caller.answer_bytes_max)
             result = wire.ChatResult(
                 session=params.session,
                 turn_count=live.state.turn,
@@ -75,3 +82,19 @@ class _Reads:
             params.session, params.after, params.limit, confined=caller.capability != "host"
         )
         return wire.NoticesResult(notices=tuple(found), next_after=after)
+
+
+def _page_end(turns: list[list[Message]], first: int, end: int, bytes_max: int | None) -> int:
+    """The end of a page of ``turns`` from ``first`` on that leaves room for escapes in an answer of ``bytes_max``.
+
+    Raises: CtxdError too_large if the first turn alone is longer.
+    """
+    most, size = (CHAT_CHARS_MAX if bytes_max is None else min(CHAT_CHARS_MAX, bytes_max // 2)), 0
+    for number in range(first, end):
+        size += sum(len(message.content) for message in turns[number])
+        if size > most and number == first:
+            message = f"turn {first} of the chat has {size:,} characters, and an answer at most {most:,}"
+            raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
+        if size > most:
+            return number
+    return end

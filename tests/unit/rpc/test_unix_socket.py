@@ -1,16 +1,26 @@
 """Where a socket is bound, how widely it can be reached, and whose it is."""
 
+import errno
 import os
 import socket
 import stat
 import subprocess
 import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
 
+import anyio
 import pytest
+import structlog
 
 from ctxd.errors import StateDirError
+from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd.rpc.identity import Peer, may_enter, peer_of
+from ctxd.rpc.listener import HOST_DESCRIPTORS, ListenerIdentity, SharedState
+from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.server import Server
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
+from ctxd_protocol.sandboxes import Quota
 from tests.fakes.loopback import serving
 from tests.unit.rpc.families import Services
 
@@ -119,6 +129,45 @@ def test_a_socket_is_removed_only_by_whom_it_belongs_to(tmp_path):
         remove_socket(path, mine)
         assert not path.exists()
         remove_socket(path, mine)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-14")
+async def test_a_disk_that_fails_while_a_socket_is_removed_ends_nothing(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with structlog.testing.capture_logs() as logged:
+        async with anyio.create_task_group() as group:
+            server = Server(tmp_path / "one.sock", Services().handlers(), log=structlog.get_logger())
+            await group.start(server.run)
+            monkeypatch.setattr(Path, "unlink", fail)
+            group.cancel_scope.cancel()
+    assert [entry["event"] for entry in logged] == ["rpc.socket_not_removed"]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-14")
+async def test_sandboxes_leave_descriptors_to_the_host(tmp_path, monkeypatch):
+    few = DESCRIPTORS_RESERVED + 2 * HOST_DESCRIPTORS
+    monkeypatch.setattr("resource.getrlimit", lambda _: (few, few))
+    shared = SharedState()
+    quota = QuotaMeter(Quota(), objects=lambda: 0, now=shared.loop.time)
+    refusals, others = [], HOST_DESCRIPTORS - 2
+    shared.connections = others
+    async with AsyncExitStack() as stack:
+        for name in ("host", "box"):
+            (tmp_path / name).mkdir()
+        own = {"shared": shared, "quota": quota, "identity": ListenerIdentity()}
+        box = await stack.enter_async_context(serving(tmp_path / "box", Services().handlers(), **own))
+        host = await stack.enter_async_context(serving(tmp_path / "host", Services().handlers(), shared=shared))
+        assert not shared.has_descriptor(on_host=False) and shared.has_descriptor(on_host=True)
+        wire = await stack.enter_async_context(box.connected())
+        refusals.append((await wire.answer())["error"]["data"]["code"])
+        wire = await stack.enter_async_context(host.connected())
+        assert "result" in await wire.call("context.current")
+    assert refusals == ["quota_exceeded"]
+    assert (shared.listeners, shared.connections) == (0, others)
 
 
 def test_the_kernel_says_who_the_peer_is():

@@ -1,0 +1,131 @@
+"""Bytes of answers: bounded for a connection, for a sandbox and for all of them, whoever reads or does not."""
+
+import json
+
+import msgspec
+import pytest
+
+from ctxd.rpc.answer_budget import MIB, SANDBOX_ANSWER_BYTES_MAX, SANDBOX_BYTES, SANDBOXES_BYTES, AnswerBudget
+from ctxd.rpc.listener import SharedState, Timing
+from ctxd.rpc.quota import QuotaMeter
+from ctxd_protocol.sandboxes import Quota
+from tests.fakes.edge import Edge, Loop
+from tests.fakes.loopback import frame
+
+CALLS = 31
+BYTES = 4 * MIB
+
+
+def answers(size=BYTES):
+    """Handlers of two large reads, and the count of their calls."""
+    calls = []
+
+    async def read(caller, params):
+        calls.append(params)
+        return msgspec.Raw(b'"%b"' % (b"x" * size))
+
+    return {"context.show": read, "session.chat": read}, calls
+
+
+def asking(method="context.show"):
+    return b"".join(frame(method, {"session": "s"}, id=number) for number in range(CALLS))
+
+
+def sandbox(handlers, shared, **settings):
+    quota = QuotaMeter(Quota(), objects=lambda: 0, now=shared.loop.time)
+    return Edge(handlers, quota=quota, loop=shared.loop, shared=shared, **settings)
+
+
+@pytest.mark.requirement("RPC-11")
+@pytest.mark.parametrize("method", ["context.show", "session.chat"])
+def test_a_sandbox_that_reads_nothing_holds_few_answers_and_gets_all_of_them_once_it_reads(method):
+    handlers, calls = answers()
+    shared = SharedState(Loop())
+    with sandbox(handlers, shared, timing=Timing(write_buffer_bytes=256 * 1024)) as edge:
+        peers = [edge.connect() for _ in range(8)]
+        for connection, transport in peers:
+            transport.stalled = True
+            connection.data_received(asking(method))
+        shared.loop.turns()
+        held = sum(transport.buffered for _, transport in peers)
+        assert 0 < held <= SANDBOX_BYTES
+        assert len(calls) * BYTES <= SANDBOX_BYTES
+        while any(transport.buffered for _, transport in peers):
+            for _, transport in peers:
+                transport.read_all()
+            shared.loop.turns()
+            while shared.loop.timers and len(calls) < 8 * CALLS:
+                shared.loop.advance(1)
+                shared.loop.turns()
+        for _, transport in peers:
+            answered = [json.loads(line)["id"] for line in transport.written.splitlines()]
+            assert answered == list(range(CALLS))
+        assert edge.listener.answers.held == shared.answers.held == 0
+
+
+def test_a_connection_that_ends_gives_its_bytes_back_and_lets_others_go_on():
+    handlers, calls = answers(8 * MIB - 1024)
+    shared = SharedState(Loop())
+    with sandbox(handlers, shared) as edge:
+        peers = [edge.connect() for _ in range(8)]
+        for connection, transport in peers:
+            transport.stalled = True
+            connection.data_received(frame("context.show", {"session": "s"}))
+        shared.loop.turns()
+        begun = len(calls)
+        assert begun < 8
+        for connection, _ in peers[:begun]:
+            connection.connection_lost(None)
+        shared.loop.turns()
+        assert len(calls) > begun
+
+
+def test_sandboxes_together_hold_no_more_than_their_bound_and_the_host_has_its_own():
+    handlers, calls = answers()
+    shared = SharedState(Loop())
+    edges = [sandbox(handlers, shared) for _ in range(8)]
+    for edge in edges:
+        for _ in range(8):
+            connection, transport = edge.connect()
+            transport.stalled = True
+            connection.data_received(asking())
+    shared.loop.turns()
+    assert shared.sandbox_answers.held <= SANDBOXES_BYTES
+    with Edge(handlers, loop=shared.loop, shared=shared) as host:
+        connection, transport = host.connect()
+        connection.data_received(frame("context.show", {"session": "host"}))
+        shared.loop.turns()
+        assert b'"result"' in transport.written
+    for edge in edges:
+        edge.__exit__()
+
+
+@pytest.mark.requirement("RPC-11")
+@pytest.mark.parametrize("confined", [True, False])
+def test_an_answer_that_is_too_long_for_a_sandbox_is_refused_with_a_remedy(confined):
+    handlers, _ = answers(SANDBOX_ANSWER_BYTES_MAX)
+    shared = SharedState(Loop())
+    edge = sandbox(handlers, shared) if confined else Edge(handlers, loop=shared.loop, shared=shared)
+    with edge:
+        connection, transport = edge.connect()
+        connection.data_received(frame("context.show", {"session": "s"}))
+        shared.loop.turns()
+        answer = json.loads(transport.written)
+        if confined:
+            assert answer["error"]["data"]["code"] == "too_large" and answer["error"]["data"]["hint"]
+        else:
+            assert "result" in answer
+
+
+def test_a_budget_counts_in_its_parents_and_wakes_those_that_wait_for_the_full_one():
+    total = AnswerBudget(100)
+    one, two = AnswerBudget(80, total), AnswerBudget(80, total)
+    woken = []
+    one.take(70)
+    assert not two.has_room(40) and two.has_room(30) and not one.has_room(20)
+    two.when_room(40, lambda: woken.append("two"))
+    one.when_room(20, lambda: woken.append("one"))
+    assert woken == []
+    one.give(70)
+    assert sorted(woken) == ["one", "two"]
+    assert (one.held, total.held) == (0, 0)
