@@ -23,7 +23,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.indexing.index import Indexer
+from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log

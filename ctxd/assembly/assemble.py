@@ -22,7 +22,7 @@ from ctxd.assembly.prefix import stable_prefix
 from ctxd.assembly.record import Recorded, document_of, new_context_id, read_record, shown_versions
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.indexing.index import Indexer
+from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id

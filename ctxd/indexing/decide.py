@@ -1,7 +1,7 @@
-"""What indexing a file comes to: the version that is stored and the state of the source, to an outcome. Pure.
+"""Outcome of indexing a file, from the stored version and the state of the source. Pure.
 
 The compare-and-set is here: an observation is judged against the newest accepted version, and one whose time has passed
-(somebody else's version came in while the source was being read) is found out, so that it is made again.
+(another session's version came in while the source was being read) is found out, so that it is made again.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from ctxd_protocol.secrets import SecretPolicy
 
 
 class Held(msgspec.Struct, frozen=True, tag=True):
-    """The source was read: ``source_hash`` is of its bytes. ``text`` is null for a binary file.
+    """The source was read: ``source_hash`` is of its bytes. ``text`` is ``None`` for a binary file.
 
     ``keyed_hash`` stands for ``source_hash`` in a version that was redacted or purged; ``policy`` is what it is to be
     captured under; ``author`` is whose tags replace secrets, see ``Guard.by``.
@@ -30,12 +30,12 @@ class Held(msgspec.Struct, frozen=True, tag=True):
     author: str = ""
 
     def after(self, head: Document | None) -> "Held":
-        """This, captured under no laxer policy than ``head`` was: what was redacted once stays so, whoever reads it."""
+        """This, captured under no laxer policy than ``head`` was: what was redacted once stays so for all readers."""
         policy = self.policy if head is None else stricter(self.policy, captured_under(head.payload))
         return self if policy == self.policy else msgspec.structs.replace(self, policy=policy)
 
-    def is_told_by(self, head: Document) -> bool:
-        """Whether ``head`` is of these bytes, and was captured under no laxer policy or purged."""
+    def matches(self, head: Document) -> bool:
+        """True if ``head`` is of these bytes, and was captured under no laxer policy or purged."""
         if head.source_hash not in (self.source_hash, self.keyed_hash):
             return False
         return is_purged(head) or stricter(captured_under(head.payload), self.policy) == captured_under(head.payload)
@@ -44,14 +44,14 @@ class Held(msgspec.Struct, frozen=True, tag=True):
 class Oversized(msgspec.Struct, frozen=True, tag=True):
     """The source is beyond the bound up to which it is read.
 
-    ``modified_us``: when it was last modified, in microseconds since 1970; null for bytes that a caller sent.
+    ``modified_us``: when it was last modified, in microseconds since 1970; ``None`` for bytes that a caller sent.
     """
 
     size_bytes: int
     modified_us: int | None = None
 
     def may_be(self, payload: Mapping[str, Any]) -> bool:
-        """Whether this may still be what ``payload`` tells of: nothing that both know differs."""
+        """True if this may still be the file of ``payload``: nothing that both know differs."""
         known = payload.get("modified_us")
         same_time = known is None or self.modified_us is None or known == self.modified_us
         return payload.get("size_bytes") == self.size_bytes and same_time
@@ -62,7 +62,7 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
 
 
 class OutOfReach(msgspec.Struct, frozen=True, tag=True):
-    """Whether the source is there, or what it holds, cannot be told now; ``why`` is for a person.
+    """The source cannot be read now, or its absence not be confirmed; ``why`` is for a person.
 
     ``escapes``: its path leads out of the directory that it is confined to.
     """
@@ -76,7 +76,7 @@ SourceState = Held | Oversized | Gone | OutOfReach
 
 
 def decide(head: Document | None, state: SourceState) -> FileOutcome:
-    """What ``state`` makes of the object whose newest version is ``head`` (null: there is none).
+    """Decide the outcome of ``state`` for the object whose newest version is ``head`` (``None`` for no version).
 
     A version is due for ``created``, ``updated`` and ``deleted`` only. An object that is not there cannot be deleted:
     that is ``orphaned``; one that is deleted already stays ``unchanged``.
@@ -85,7 +85,7 @@ def decide(head: Document | None, state: SourceState) -> FileOutcome:
         case Held():
             if head is None:
                 return "created"
-            return "unchanged" if state.is_told_by(head) else "updated"
+            return "unchanged" if state.matches(head) else "updated"
         case Oversized():
             if head is None:
                 return "created"
@@ -101,12 +101,12 @@ def decide(head: Document | None, state: SourceState) -> FileOutcome:
 
 
 def is_due(outcome: FileOutcome) -> bool:
-    """Whether a version is to be written for ``outcome``."""
+    """True if a version is to be written for ``outcome``."""
     return outcome in ("created", "updated", "deleted")
 
 
 def is_overtaken(before: Stored | None, newest: Stored | None) -> bool:
-    """Whether a version came in since ``before`` was the newest, so that what was read in between may be older."""
+    """True if a version came in since ``before`` was the newest, so that what was read in between may be older."""
     if before is None or newest is None:
         return before is not newest
     return (before.tx, before.valid_time) != (newest.tx, newest.valid_time)

@@ -2,8 +2,8 @@
 
 A watcher may miss an event; a stat does not. All files cost one stat each, in one hop to a thread (``compare``); only
 those whose signature is not the one of their mark are read again (``freshen``). Used before every assembly and at
-resume. What changed is read in slices of bounded size: whoever has each slice on the disk before it asks for the next
-holds no more than one, however much changed.
+resume. What changed is read in slices of bounded size: a caller that writes each slice before it reads the next holds
+no more than one, however much changed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,16 +12,16 @@ from typing import Final
 import msgspec
 
 from ctxd.indexing.decide import decide, is_due, is_overtaken
-from ctxd.indexing.reach import Reach
-from ctxd.indexing.seen import SANDBOXES, Builder, Seen
-from ctxd.indexing.stamps import Marks
-from ctxd.indexing.versions import Versions
+from ctxd.indexing.host_visibility import HostVisibility
+from ctxd.indexing.reading import SANDBOXES, DocumentBuilder, Observed
+from ctxd.indexing.stat_cache import StatCache
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.secrets.policy import captured_under, stricter
 from ctxd.sources.port import Source, size_of
-from ctxd.store.writes import NotCached as Unknown
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import NotCached
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.secrets import SecretPolicy
@@ -41,7 +41,7 @@ OVERTAKEN_RETRIES: Final = 3
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """What many files are by their stats alone.
+    """Comparison of many files with their stored stats.
 
     ``slices`` name the objects of files that may have changed, to be read one slice after the other. ``orphaned`` name
     those whose source cannot be reached now. ``unread`` counts stubs, which stay as they are, ``unchanged`` the rest.
@@ -54,7 +54,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Freshened(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one slice, or of many files.
+    """Result of reading one slice, or many files.
 
     ``documents`` are to be put, with a valid time of at least ``floor_vt`` (ms) and ``signatures`` in the same write.
     ``updated`` and ``deleted`` name their objects; for the rest see ``Compared``.
@@ -71,7 +71,7 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changed(self) -> bool:
-        """Whether any file has another version than before."""
+        """True if any file has another version than before."""
         return bool(self.updated or self.deleted)
 
     def after(self, other: "Freshened") -> "Freshened":
@@ -87,25 +87,25 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def compare(
-    versions: Versions,
+    versions: VersionStore,
     source: Source,
-    reach: Reach,
+    visibility: HostVisibility,
     mounts: MountTable,
-    marks: Marks,
+    stats: StatCache,
     ids: Iterable[str],
     policy: SecretPolicy,
 ) -> Compared:
-    """Look at the files among ``ids``, as far as ``reach`` goes for the session with ``mounts``.
+    """Look at the files among ``ids``, as far as ``visibility`` goes for the session with ``mounts``.
 
     Objects of other types are passed over. Cancel: safe.
     """
     heads = await versions.heads(ids)
     files = {id: head for id, head in heads.items() if head is not None and head.document.type == "file"}
     stubs = {id for id, head in files.items() if is_unread(head.document)}
-    readable = await reach.readable(mounts, [_source(head) for head in files.values()])
+    readable = await visibility.readable(mounts, [_source(head) for head in files.values()])
     away = tuple(id for id, here in zip(files, readable, strict=True) if not here and id not in stubs)
     near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
-    changed = await _changed(versions, source, marks, near, policy)
+    changed = await _changed(versions, source, stats, near, policy)
     slices = tuple(_slices(changed))
     unread = len(stubs - changed.keys())
     unchanged = len(near.keys() - stubs - changed.keys())
@@ -113,17 +113,22 @@ async def compare(
 
 
 async def freshen(
-    versions: Versions, source: Source, marks: Marks, builder: Builder, ids: Sequence[str], policy: SecretPolicy
+    versions: VersionStore,
+    source: Source,
+    stats: StatCache,
+    builder: DocumentBuilder,
+    ids: Sequence[str],
+    policy: SecretPolicy,
 ) -> Freshened:
     """Read the files of one slice of a comparison, to be captured under ``policy``.
 
-    Decided on the newest versions, without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
+    Decided on the newest versions, without an await before returning (see ``ctxd.indexing.indexer``). Cancel: safe.
     """
     before = {id: head for id, head in (await versions.heads(ids)).items() if head is not None}
-    seen: dict[str, _Seen] = {}
+    seen: dict[str, _ReadFile] = {}
     due, newest = before, before
     for _ in range(1 + OVERTAKEN_RETRIES):
-        seen |= await _read(source, marks, builder, due, policy)
+        seen |= await _read(source, stats, builder, due, policy)
         newest = {id: _newest(versions, id, head) for id, head in before.items()}
         due = {id: head for id, head in newest.items() if is_overtaken(before[id], head)}
         if not due:
@@ -131,26 +136,26 @@ async def freshen(
         before = before | due
     # From here to the return nothing awaits. What was overtaken to the last is left to the next call.
     seen = {id: one for id, one in seen.items() if id not in due}
-    return _judged(seen, newest, marks, builder, unchanged=len(ids) - len(seen))
+    return _judged(seen, newest, stats, builder, unchanged=len(ids) - len(seen))
 
 
-class _Seen(msgspec.Struct, frozen=True):
-    """What was seen of a file, and its document if one seemed due then."""
+class _ReadFile(msgspec.Struct, frozen=True):
+    """A file as it was read, and its document if one seemed due then."""
 
-    seen: Seen
+    seen: Observed
     early: Document | None
 
 
 async def _changed(
-    versions: Versions, source: Source, marks: Marks, files: dict[str, Stored], policy: SecretPolicy
+    versions: VersionStore, source: Source, stats: StatCache, files: dict[str, Stored], policy: SecretPolicy
 ) -> dict[str, int]:
     """Those of ``files`` that no mark vouches for, or that were captured under a laxer policy than this one, and how
     many bytes of them there are to read. Of a stub only its absence counts."""
-    await marks.load(versions, files)
+    await stats.load(versions, files)
     signatures = await source.stat_many([_path(head) for head in files.values()]) if files else []
     changed: dict[str, int] = {}
     for (id, head), signature in zip(files.items(), signatures, strict=True):
-        mark = marks.get(id)
+        mark = stats.get(id)
         if signature is None and is_deleted(head.document):
             continue
         if signature is not None and is_unread(head.document):
@@ -158,7 +163,7 @@ async def _changed(
         if (
             mark is None
             or mark.signature != signature
-            or not mark.speaks_for(head.document)
+            or not mark.stands_for(head.document)
             or _is_laxer(head.document, policy)
         ):
             size = 0 if signature is None else size_of(signature)
@@ -167,7 +172,7 @@ async def _changed(
 
 
 def _is_laxer(document: Document, policy: SecretPolicy) -> bool:
-    """Whether ``document`` holds text that was captured under a laxer policy than ``policy``."""
+    """True if ``document`` holds text that was captured under a laxer policy than ``policy``."""
     under = captured_under(document.payload)
     return document.source_hash is not None and not is_purged(document) and stricter(under, policy) != under
 
@@ -186,25 +191,25 @@ def _slices(sizes: dict[str, int]) -> Iterator[tuple[str, ...]]:
 
 
 async def _read(
-    source: Source, marks: Marks, builder: Builder, files: dict[str, Stored], policy: SecretPolicy
-) -> dict[str, _Seen]:
-    seen: dict[str, _Seen] = {}
+    source: Source, stats: StatCache, builder: DocumentBuilder, files: dict[str, Stored], policy: SecretPolicy
+) -> dict[str, _ReadFile]:
+    seen: dict[str, _ReadFile] = {}
     items = list(files.items())
     for start in range(0, len(items), READ_BATCH):
         batch = items[start : start + READ_BATCH]
         readings = await source.read_many([_path(head) for _, head in batch])
         for (id, head), reading in zip(batch, readings, strict=True):
-            mark = marks.get(id)
+            mark = stats.get(id)
             author = SANDBOXES if source.is_confined(_path(head)) else ""
             one = builder.seen_at(reading, device=mark.device if mark else None, policy=policy, author=author)
             is_new = is_due(decide(head.document, one.state))
             early = await builder.built(id, _source(head), one, head.document) if is_new else None
-            seen[id] = _Seen(one, early)
+            seen[id] = _ReadFile(one, early)
     return seen
 
 
 def _judged(
-    seen: dict[str, _Seen], newest: dict[str, Stored], marks: Marks, builder: Builder, *, unchanged: int
+    seen: dict[str, _ReadFile], newest: dict[str, Stored], stats: StatCache, builder: DocumentBuilder, *, unchanged: int
 ) -> Freshened:
     outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": []}
     documents: list[Document] = []
@@ -221,7 +226,7 @@ def _judged(
         document = None
         if is_due(outcome):
             document = builder.build(id, _source(head), one.seen.state, head.document, one.early)
-        mark = None if outcome == "orphaned" else marks.note(id, one.seen.stamp, document or head.document)
+        mark = None if outcome == "orphaned" else stats.note(id, one.seen.stamp, document or head.document)
         if document is not None:
             documents.append(document)
             floor_vt = max(floor_vt, head.valid_time + 1)
@@ -239,10 +244,10 @@ def _judged(
     )
 
 
-def _newest(versions: Versions, id: str, known: Stored) -> Stored:
+def _newest(versions: VersionStore, id: str, known: Stored) -> Stored:
     head = versions.peek(id)
-    # A version is never taken away, so the cache answers null only for an entity whose write was lost: ask again later.
-    return known if isinstance(head, Unknown) or head is None else head
+    # Versions are never removed, so the cache answers ``None`` only for an entity whose write was lost.
+    return known if isinstance(head, NotCached) or head is None else head
 
 
 def _source(head: Stored) -> FilesystemSource:

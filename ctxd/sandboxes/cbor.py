@@ -1,6 +1,6 @@
 """A sandbox's connection: as any other, or one question in CBOR by a tool that knows no JSON-RPC.
 
-Owns telling the two apart and the CBOR answer. The first byte tells: a CBOR map begins with one that begins no text.
+The first byte distinguishes them: a CBOR map begins with one that begins no text.
 The form of question and answer is that of Bureau's context socket, so that its tools find the current context here.
 """
 
@@ -25,7 +25,7 @@ _ACTION: Final = "current-context"
 
 
 class SandboxConnection(Connection):
-    """One accepted connection of a sandbox. ``current`` tells its context."""
+    """One accepted connection of a sandbox. ``current`` returns its context."""
 
     __slots__ = ("_current", "_question", "_timer", "_undecided")
 
@@ -37,7 +37,7 @@ class SandboxConnection(Connection):
         self._timer: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Take the first byte for what it is, and go on as it says."""
+        """Choose the protocol by the first byte."""
         if self._undecided:
             self._undecided = False
             if data[0] in _MAPS and self._transport is not None and not self._ending:

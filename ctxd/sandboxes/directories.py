@@ -115,7 +115,7 @@ def _answers(path: Path) -> bool:
 def grant(file: int | os.PathLike[str], uid: int | None) -> None:
     """Let user ``uid`` read and write ``file``, a path or a descriptor, besides the daemon; two calls at most.
 
-    ``None`` or the daemon's own user: nobody more. A service may not give files away, but the owner of a file may name
+    ``None`` or the daemon's own user: no change. A service may not give files away, but the owner of a file may name
     others in its access control list; a daemon that is root gives it away instead.
     Raises: OSError, EOPNOTSUPP on a file system without access control lists.
     """

@@ -56,7 +56,7 @@ class _Open:
 
 
 class Listeners:
-    """The sandboxes' listeners. ``run`` before the first is opened; ``serve`` says what they answer with."""
+    """The sandboxes' listeners. ``run`` before the first is opened; ``serve`` sets the handlers."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Listeners:
         return Figures(made.server.connections, made.server.requests, made.meter.refused)
 
     async def drain(self) -> None:
-        """Have each finish what is in flight, all at once. Cancel: safe."""
+        """Let every listener finish its calls in flight, all at once. Cancel: safe."""
         async with anyio.create_task_group() as group:
             for made in list(self._open.values()):
                 group.start_soon(made.server.drain)

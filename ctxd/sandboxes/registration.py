@@ -1,4 +1,4 @@
-"""What a sandbox is registered with, and how it is kept: everything that holds for its whole life. Pure but for chance.
+"""Registration of a sandbox and its stored form: everything that holds for its whole life. Pure but for randomness.
 
 A registration is an entity of the store: a row of the journal, flushed before the harness is answered. So one that was
 acknowledged is there after a kill, it is in every backup with the sessions it names, and no second file has to agree
@@ -31,7 +31,7 @@ _FORBIDDEN_ROOTS: Final = ("/proc", "/sys", "/dev", "/run")
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sandbox, as it was registered. ``expires_at`` (ms since 1970) is that of the newest renewal; null without
+    """One sandbox, as it was registered. ``expires_at`` (ms since 1970) is that of the newest renewal; ``None`` without
     ``ttl_s``: the lease is then a connection's, and ends ``grace_s`` after it."""
 
     id: str
@@ -48,12 +48,12 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def methods(self) -> frozenset[str]:
-        """What it may call beyond what every connection may."""
+        """The methods that it may call besides those of every connection."""
         return frozenset(name for grant in self.grants for name in GRANTS[grant])
 
 
 def new_id() -> str:
-    """An id that nobody guesses: lower-case letters and digits, in which no case is lost on the way."""
+    """An unguessable id of lower-case letters and digits."""
     return base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
 
 
@@ -76,7 +76,7 @@ def document(registration: Registration) -> Document:
 
 
 def read(stored: Stored) -> Registration:
-    """The registration that a version holds. Raises: CtxdError corrupt if it is none."""
+    """Decode the registration in a version. Raises: CtxdError corrupt."""
     try:
         return msgspec.convert(stored.document.payload, Registration)
     except msgspec.ValidationError as error:

@@ -35,13 +35,13 @@ from ctxd_protocol.sessions import Mount
 from ctxd_protocol.status import SandboxesStatus
 
 SANDBOXES_MAX: Final = 4096
-"""Registered sandboxes. Each takes a descriptor, and some 10 KB while nobody is connected."""
+"""Registered sandboxes. Each takes a descriptor, and some 10 KB without connections."""
 
 ROOTS_S: Final = 5.0
 """Deadline in seconds of the look-up of mount roots."""
 
 RESTART_GRACE_S: Final = 30.0
-"""Least duration in seconds of a lease after the daemon's start: nobody could renew it while there was no daemon."""
+"""Least duration in seconds of a lease after the daemon's start: without a daemon it could not be renewed."""
 
 RETRY_S: Final = 10.0
 """Seconds until another attempt to end a sandbox whose end could not be written."""
@@ -266,7 +266,7 @@ class Sandboxes:
         )
 
     def tracking_room(self, session: str, count: Callable[[str], int]) -> int:
-        """How many more files may be tracked for ``session`` by the quotas of the sandboxes that may name it.
+        """Number of further files that may be tracked for ``session`` by the quotas of the sandboxes that may name it.
 
         ``count`` returns how many are tracked for a session.
         """
@@ -356,7 +356,7 @@ class Sandboxes:
         await self._close(sandbox)
 
     async def _close(self, sandbox: str) -> None:
-        # The socket first: whoever is inside may not outlast the limits of what is read for it.
+        # The socket first: a connection must not outlast the limits of what is read for it.
         await self._listeners.close(sandbox)
         self._source.lift(sandbox)
         try:
@@ -428,8 +428,11 @@ class Sandboxes:
     # --- the current context
 
     def _note(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        """Update the context files that changed. On the loop, so that whoever receives the answer that a context was
-        made finds it in the file; two calls to a file system in memory, and only when it changed."""
+        """Update the context files that changed.
+
+        On the loop, so that a client that receives the answer of an assembly finds it in the file: two calls to a file
+        system in memory, and only when the context changed.
+        """
         if not self._known:
             return
         for session in {write.session for write, _ in landed if write.session in self._of_session}:

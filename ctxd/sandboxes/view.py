@@ -28,7 +28,7 @@ _MOUNTS: Final = "mounts"
 
 
 def viewed(handlers: Mapping[str, Handler], mounts_of: Callable[[str], Sequence[Mount]]) -> dict[str, Handler]:
-    """``handlers`` for sandboxes. ``mounts_of`` a session tells which paths of the host errors may hold."""
+    """``handlers`` for sandboxes. ``mounts_of`` returns the mounts of a session, to translate paths in errors."""
     return {name: _viewed(handler, mounts_of) for name, handler in handlers.items()}
 
 

@@ -17,9 +17,9 @@ import anyio.to_thread
 import msgspec
 
 from ctxd.errors import CtxdError, purged
-from ctxd.indexing.discover import Found
-from ctxd.indexing.index import Indexed, Indexer
+from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.indexing.shell.candidates import candidates
+from ctxd.indexing.stubs import Found
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_reserved
@@ -187,7 +187,7 @@ class Operations:
             detect_filesystems=params.detect_filesystems,
             workdir=params.workdir,
             mounts=params.mounts,
-            prefixes=await self._indexer.resolve_prefixes(params.mounts),
+            prefixes=await self._indexer.visibility.resolve_prefixes(params.mounts),
             collapse=self._collapse if params.collapse is None else params.collapse,
             budget_tokens=params.budget_tokens,
             labels=params.labels,
@@ -231,7 +231,7 @@ class Operations:
             if (value := getattr(params, name)) is not None
         }
         if params.mounts is not None:
-            given["prefixes"] = await self._indexer.resolve_prefixes(params.mounts)
+            given["prefixes"] = await self._indexer.visibility.resolve_prefixes(params.mounts)
         if params.budget_tokens is not None:
             given["budget_tokens"] = params.budget_tokens or None
         return self._set(tx, **given)

@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.discover import Found
 from ctxd.indexing.freshen import Freshened
-from ctxd.indexing.index import Indexed, Indexer
+from ctxd.indexing.indexer import Indexed, Indexer
+from ctxd.indexing.stubs import Found
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted, is_purged

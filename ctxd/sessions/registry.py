@@ -16,7 +16,7 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.indexing.index import Indexer
+from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import Guard, fleeting_guard

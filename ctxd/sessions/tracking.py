@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.indexing.index import Indexer
+from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
@@ -169,7 +169,7 @@ class Tracking:
         """Those files among ``ids`` that the daemon may read for ``session``."""
         heads = await self._store.heads(ids)
         sources = {id: head.document.source for id, head in heads.items() if head is not None and head.document.source}
-        here = await self._indexer.readable(self._mounts_of(session), list(sources.values()))
+        here = await self._indexer.visibility.readable(self._mounts_of(session), list(sources.values()))
         found: dict[str, Followed] = {}
         for (id, source), is_here in zip(sources.items(), here, strict=True):
             head = heads[id]

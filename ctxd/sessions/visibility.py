@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from ctxd.indexing.index import Indexed, Indexer
+from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id, segment_id, segments_prefix

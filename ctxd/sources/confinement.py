@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Collection, Mapping
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Final
 
 from ctxd.mounts.mapping import ancestors
@@ -18,8 +18,8 @@ from ctxd.sources.openat2 import View, open_in_view, resolve_in_view
 from ctxd.sources.rights import User, require
 
 VIEWS_MAX: Final = 16
-"""Sandboxes' views in which a symlink is followed, of a directory that so many different ones share: the newest. One
-that is forgotten over others is among the newest again at its sandbox's next call."""
+"""Different views of one directory that are all asked where a symlink leads. Of a directory that more sandboxes share,
+with different mounts, links are followed only as far as they stay below it."""
 
 
 class Confinement:
@@ -28,6 +28,7 @@ class Confinement:
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._views: dict[str, dict[View, None]] = {}
+        self._crowded: set[str] = set()
         self._limits: dict[str, dict[str, User]] = {}
         self._limited: dict[str, Collection[str]] = {}
         self._users: dict[str, frozenset[User]] = {}
@@ -40,6 +41,8 @@ class Confinement:
                 return
             own = ((root, root),)
             known = [each for each in views or () if each != own]
+            if len(known) >= VIEWS_MAX:
+                self._crowded.add(root)
             # No more than count: each sandbox that ever shared the directory would be copied here for each later one.
             self._views[root] = dict.fromkeys((*known[1 - VIEWS_MAX :], view or own))
 
@@ -151,6 +154,10 @@ class Confinement:
 
     def _views_of(self, path: str) -> list[View]:
         """What sandboxes see whose directory ``path`` is below: of the innermost first, the newest first."""
-        above = [views for directory in ancestors(path) if (views := self._views.get(directory)) is not None]
-        newest = chain.from_iterable(reversed(views) for views in reversed(above))
-        return list(islice(dict.fromkeys(newest), VIEWS_MAX))
+        above = [(root, views) for root in ancestors(path) if (views := self._views.get(root)) is not None]
+        newest = list(dict.fromkeys(chain.from_iterable(reversed(views) for _, views in reversed(above))))
+        if above and (len(newest) > VIEWS_MAX or any(root in self._crowded for root, _ in above)):
+            # A view that is left out must not lose its veto: only links that stay below the directory are followed.
+            innermost, _ = above[-1]
+            return [((innermost, innermost),), *newest[:VIEWS_MAX]]
+        return newest

@@ -1,8 +1,11 @@
 """Sandboxes: attacks from inside, through the sandbox's own socket, with restarts of the daemon in between."""
 
+import hashlib
 import json
 import os
 import re
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -404,4 +407,111 @@ def test_a_redacted_secret_is_not_found_by_guessing(client: SyncClient, tmp_path
         for answer in told:
             assert not any(tag in answer for tag in tags)
             assert secret.content_hash not in answer
+    client.sandbox_release(box.sandbox)
+
+
+@pytest.mark.requirement("BOX-7")
+def test_no_special_file_or_kernel_path_is_read_through_a_mount(client: SyncClient, tmp_path: Path) -> None:
+    (w,) = places(tmp_path, "w")
+    os.mkfifo(w / "fifo")
+    targets = (
+        "/proc/self/environ",
+        "/proc/1/root/etc/passwd",
+        "/dev/zero",
+        "/proc/self/fd/0",
+        "../../../../etc/passwd",
+    )
+    for number, target in enumerate(targets):
+        (w / f"link{number}").symlink_to(target)
+    (w / "dir").symlink_to("/proc/self/root")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(w / "sock"))
+    session = session_in(client, "special", mount("/w", w))
+    box = register(client, session)
+    names = ["fifo", "sock", "dir/etc/passwd", "dir", "/proc/self/environ", "/W/fifo", "."]
+    names += [f"link{number}" for number in range(len(targets))]
+    with inside(box) as agent, listener:
+        for name in names:
+            assert refused(lambda name=name: agent.file_index(session, name)) in (
+                "unsupported",
+                "path_escapes_mount",
+                "source_unreachable",
+                "file_not_found",
+            ), name
+        assert {found.outcome for found in agent.file_discover(session, names).objects} == {"ignored"}
+    client.sandbox_release(box.sandbox)
+
+
+@pytest.mark.requirement("BOX-7")
+def test_renames_between_check_and_read_lead_to_no_file_outside(client: SyncClient, tmp_path: Path) -> None:
+    w, outside = places(tmp_path, "w", "outside")
+    (outside / "f").write_text(SECRET)
+    for name in ("good", "evil"):
+        (w / name).mkdir()
+    (w / "good/f").write_text("harmless")
+    (w / "evil").rmdir()
+    (w / "evil").symlink_to(outside)
+    session = session_in(client, "raced", mount("/w", w))
+    box = register(client, session)
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            (w / "good").rename(w / "kept")
+            (w / "evil").rename(w / "good")
+            (w / "good").rename(w / "evil")
+            (w / "kept").rename(w / "good")
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        with inside(box) as agent:
+            for _ in range(300):
+                try:
+                    read = agent.file_index(session, "good/f")
+                except CallFailed:
+                    continue
+                assert SECRET not in str(agent.object_get(read.object, session=session))
+            for row in agent.object_list(session=session).objects:
+                assert SECRET not in str(agent.object_get(row.object, session=session))
+            assert SECRET not in agent.context_assemble(session).text
+    finally:
+        stop.set()
+        swapping.join()
+    client.sandbox_release(box.sandbox)
+
+
+@pytest.mark.requirement("BOX-3")
+def test_nothing_of_another_connection_or_an_earlier_sandbox_can_be_taken_over(
+    client: SyncClient, tmp_path: Path
+) -> None:
+    """Subscriptions, operation ids of a principal of the same name, object ids guessed by content, and cursors."""
+    (w,) = places(tmp_path, "w")
+    (w / "a").write_text("guessable")
+    first, second = (session_in(client, name, mount("/w", w)) for name in ("taken-1", "taken-2"))
+    box = register(client, first, principal="agent-x")
+    with wire(box) as call:
+        assert "result" in call("events.subscribe", {"session": first})
+        with wire(box) as other:
+            assert other("events.unsubscribe", {"subscription": 1})["error"]["data"]["code"] == "subscription_not_found"
+        recorded = {"id": "c", "tool": "bash", "content": SECRET, "op_id": "op"}
+        assert "result" in call("toolcall.record", {"session": first, **recorded})
+        read = call("file.index", {"session": first, "path": "a"})["result"]
+        cursor = call("object.list", {"session": first, "limit": 1})["result"]["next_cursor"]
+    client.sandbox_release(box.sandbox)
+    box = register(client, second, principal="agent-x")
+    with wire(box) as call:
+        answers = [
+            call("toolcall.record", {"session": second, **recorded, "content": "other"}),
+            call("object.get", {"object": hashlib.sha256(b"guessable").hexdigest()}),
+            call("object.get", {"object": read["object"]}),
+            call("object.get", {"object": read["source_hash"]}),
+            call("object.list", {"session": second, "cursor": cursor}),
+            call("object.bulk", {"objects": [read["object"], read["source_hash"]]}),
+        ]
+    assert [answer["error"]["data"]["code"] for answer in answers[1:4]] == ["object_not_found"] * 3
+    assert answers[5]["result"]["objects"] == []
+    for answer in answers:
+        assert SECRET not in json.dumps(answer)
+        assert first not in json.dumps(answer)
     client.sandbox_release(box.sandbox)

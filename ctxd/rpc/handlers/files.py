@@ -1,7 +1,7 @@
 """``file.resolve`` and ``mount.detect``: names of files, looked up without writing."""
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.index import Indexer
+from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller

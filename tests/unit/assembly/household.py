@@ -9,7 +9,7 @@ import anyio
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import Clock, SystemClock
-from ctxd.indexing.index import Indexer
+from ctxd.indexing.indexer import Indexer
 from ctxd.objects import next_version
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ctxd.indexing.freshen import Freshened
-from ctxd.indexing.index import Indexed, Indexer
+from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.store.writes import NOT_CACHED, NotCached
@@ -18,7 +18,7 @@ ON_HOST = MountTable([], filesystem_id=HOST, host_filesystem_id=HOST)
 
 
 class MemoryVersions:
-    """See ``ctxd.indexing.versions.Versions``. ``lookups`` and ``writes`` count; ``forget`` empties the cache only."""
+    """Stands in for ``VersionStore``. ``lookups`` and ``writes`` count; ``forget`` empties the cache only."""
 
     def __init__(self) -> None:
         self._heads: dict[str, Stored] = {}

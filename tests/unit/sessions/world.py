@@ -11,7 +11,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
-from ctxd.indexing.index import Indexer
+from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.devices import host_devices
 from ctxd.rpc.handlers import files, objects, sessions
 from ctxd.rpc.identity import Caller

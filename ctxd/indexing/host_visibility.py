@@ -1,7 +1,7 @@
-"""Which filesystem an agent's path lies on, and which files the daemon can look at itself.
+"""Visibility of files to the daemon: the filesystem of an agent's path, and which files it may read for a session.
 
-Owns both questions, for every caller. The host's own files can always be looked at. A session that tells filesystems
-apart by device (``MountTable.by_device``) is one of the host: what no mount of it covers lies where its device says,
+The host's own files can always be read for its sessions. A session that distinguishes filesystems by device
+(``MountTable.by_device``) is one of the host: what no mount of it covers lies on the filesystem of its device,
 and is looked at like the host's as long as that device is at its path. Nothing is remembered: after a restart, and
 after a disk was changed, each answer is that of the moment.
 """
@@ -22,7 +22,7 @@ PLACED_IN_A_ROW: Final = 500
 """Paths that are mapped before other sessions get their turn: some 2 ms."""
 
 
-class Reach:
+class HostVisibility:
     """Asks ``source`` for the devices of paths and ``devices`` for their filesystems. Cancel: safe anywhere."""
 
     def __init__(self, source: Source, devices: Devices) -> None:
@@ -106,7 +106,7 @@ class Reach:
         return answers
 
     async def _filesystems(self, paths: list[str]) -> list[str | None]:
-        """The filesystem of the device that each canonical path of the host lies on; null if that does not answer."""
+        """The filesystem of the device below each canonical path of the host; ``None`` if that does not answer."""
         if not paths:
             return []
         devices = await self._source.devices_of(paths)

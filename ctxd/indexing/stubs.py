@@ -16,16 +16,16 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.reach import PLACED_IN_A_ROW, Reach
+from ctxd.indexing.host_visibility import PLACED_IN_A_ROW, HostVisibility
 from ctxd.indexing.shell.paths import Candidate
-from ctxd.indexing.versions import Versions
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.objects.next_version import file_stub
 from ctxd.sources.port import LEADS_OUT, Look, Missing, Regular, Source, Special, Unreadable
-from ctxd.store.writes import NotCached as Unknown
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import NotCached
 from ctxd_protocol.objects import FilesystemSource
 
 BASES_MAX: Final = 16
@@ -40,7 +40,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     ``created``: ``document`` is a stub to put, with a valid time of at least ``floor_vt`` (the object may exist: a
     deleted file that is back). ``unchanged``: the object exists, or an earlier path of the same call is the same file.
-    ``ignored``: ``object`` is null and ``reason`` says why.
+    ``ignored``: ``object`` is ``None`` and ``reason`` holds the reason.
     """
 
     path: str
@@ -58,31 +58,40 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 async def discover(
-    versions: Versions, source: Source, reach: Reach, mounts: MountTable, workdir: str, paths: Iterable[str]
+    versions: VersionStore,
+    source: Source,
+    visibility: HostVisibility,
+    mounts: MountTable,
+    workdir: str,
+    paths: Iterable[str],
 ) -> tuple[Found, ...]:
-    """What each of ``paths``, as the agent names them, comes to, in their order.
+    """Decide for each of ``paths``, as the agent names them, in their order.
 
-    A path out of ``reach`` cannot be looked at: it counts only if its object exists. Decided on the newest versions,
-    without an await before returning (see ``ctxd.indexing.index``). Cancel: safe.
+    A path that the daemon may not read counts only if its object exists. Decided on the newest versions, without an
+    await before returning (see ``ctxd.indexing.indexer``). Cancel: safe.
     """
-    places = await _places(reach, mounts, workdir, list(paths))
-    looks = await _looks(source, reach, mounts, places)
+    places = await _places(visibility, mounts, workdir, list(paths))
+    looks = await _looks(source, visibility, mounts, places)
     return await _judged_all(versions, places, looks)
 
 
 async def discover_named(
-    versions: Versions, source: Source, reach: Reach, mounts: MountTable, candidates: Sequence[Candidate]
+    versions: VersionStore,
+    source: Source,
+    visibility: HostVisibility,
+    mounts: MountTable,
+    candidates: Sequence[Candidate],
 ) -> tuple[Found, ...]:
-    """What the candidates of a command come to, in their order, each path once.
+    """Decide for the candidates of a command, in their order, each path once.
 
     An uncertain one that has no object afterwards is left out. One anchored to the repository that is missing counts
     as the file of that name below the top of the work tree, if there is one: the nearest directory above its base that
     holds ``.git``. At most one hop more than ``discover``, the same promise. Cancel: safe.
     """
-    elsewhere = await _from_the_top(source, reach, mounts, candidates)
+    elsewhere = await _from_the_top(source, visibility, mounts, candidates)
     paths = [candidate.path for candidate in candidates]
-    places = await _places(reach, mounts, "/", [*paths, *elsewhere.values()])
-    looks = await _looks(source, reach, mounts, places)
+    places = await _places(visibility, mounts, "/", [*paths, *elsewhere.values()])
+    looks = await _looks(source, visibility, mounts, places)
     for number, other in zip(elsewhere, places[len(paths) :], strict=True):
         here = places[number]
         if isinstance(here, _Place) and isinstance(other, _Place) and isinstance(looks.get(other.id), Regular):
@@ -98,7 +107,7 @@ async def discover_named(
 
 
 async def _from_the_top(
-    source: Source, reach: Reach, mounts: MountTable, candidates: Sequence[Candidate]
+    source: Source, visibility: HostVisibility, mounts: MountTable, candidates: Sequence[Candidate]
 ) -> dict[int, str]:
     """The path below the top of the work tree of each anchored candidate, by its number, where that is another one."""
     anchored = {number: one for number, one in enumerate(candidates) if one.anchor == "repository"}
@@ -107,8 +116,8 @@ async def _from_the_top(
     bases = dict.fromkeys(one.base for one in anchored.values())
     above = {base: _upwards(base) for base in list(bases)[:BASES_MAX]}
     probes = dict.fromkeys(posixpath.join(parent, ".git") for parents in above.values() for parent in parents)
-    places = await _places(reach, mounts, "/", list(probes))
-    looks = await _looks(source, reach, mounts, places)
+    places = await _places(visibility, mounts, "/", list(probes))
+    looks = await _looks(source, visibility, mounts, places)
     holds = {place.path for place in places if isinstance(place, _Place) and _is_git(looks.get(place.id))}
     tops = {
         base: next((parent for parent in parents if posixpath.join(parent, ".git") in holds), base)
@@ -136,9 +145,11 @@ def _is_git(look: Look | None) -> bool:
     return isinstance(look, Regular) or (isinstance(look, Special) and look.kind == "directory")
 
 
-async def _places(reach: Reach, mounts: MountTable, workdir: str, paths: Sequence[str]) -> list[_Place | Found]:
+async def _places(
+    visibility: HostVisibility, mounts: MountTable, workdir: str, paths: Sequence[str]
+) -> list[_Place | Found]:
     places: list[_Place | Found] = []
-    for path, lies in zip(paths, await reach.place(mounts, workdir, paths), strict=True):
+    for path, lies in zip(paths, await visibility.place(mounts, workdir, paths), strict=True):
         places.append(_placed(path, lies))
         if len(places) % PLACED_IN_A_ROW == 0:
             await anyio.lowlevel.checkpoint()
@@ -146,17 +157,17 @@ async def _places(reach: Reach, mounts: MountTable, workdir: str, paths: Sequenc
 
 
 async def _looks(
-    source: Source, reach: Reach, mounts: MountTable, places: Sequence[_Place | Found]
+    source: Source, visibility: HostVisibility, mounts: MountTable, places: Sequence[_Place | Found]
 ) -> Mapping[str, Look]:
-    """What is at each place that can be looked at, by its object. One hop."""
+    """Look at each place that the daemon may read, by its object. One hop."""
     known = [place for place in places if isinstance(place, _Place)]
-    readable = await reach.readable(mounts, [place.source for place in known])
+    readable = await visibility.readable(mounts, [place.source for place in known])
     here = {place.id: place.source.path for place, near in zip(known, readable, strict=True) if near}
     return dict(zip(here, await source.look_many(list(here.values())), strict=True)) if here else {}
 
 
 async def _judged_all(
-    versions: Versions, places: Sequence[_Place | Found], looks: Mapping[str, Look]
+    versions: VersionStore, places: Sequence[_Place | Found], looks: Mapping[str, Look]
 ) -> tuple[Found, ...]:
     """Decided on the newest versions: no await after they were looked up."""
     heads = await versions.heads([place.id for place in places if isinstance(place, _Place)])
@@ -167,7 +178,7 @@ async def _judged_all(
             found.append(place)
             continue
         newest = versions.peek(place.id)
-        head = heads.get(place.id) if isinstance(newest, Unknown) else newest
+        head = heads.get(place.id) if isinstance(newest, NotCached) else newest
         found.append(_judged(place, looks.get(place.id), head, stubbed))
     return tuple(found)
 

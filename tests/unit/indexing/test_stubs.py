@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from ctxd.indexing.discover import BASES_MAX, PARENTS_MAX
 from ctxd.indexing.shell.paths import Candidate
+from ctxd.indexing.stubs import BASES_MAX, PARENTS_MAX
 from ctxd.objects.kinds import is_unread, state_of
 from tests.unit.indexing.memory import MOUNTS, World
 

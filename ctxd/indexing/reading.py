@@ -1,4 +1,4 @@
-"""What was seen of a source: bytes or a reading, to the state that is decided on and the document that would tell it.
+"""States of sources as they were read, and the documents made of them.
 
 Hashing and encoding text beyond a bound takes long enough to hold up every other session, so it is done in a thread.
 """
@@ -36,64 +36,66 @@ THREADS: Final = 2
 T = TypeVar("T")
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """``stamp`` is null for bytes that a caller sent; ``size`` counts bytes of text, 0 for anything else."""
+class Observed(msgspec.Struct, frozen=True):
+    """A source as it was read or sent. ``stamp`` is ``None`` for bytes from a caller; ``size`` counts bytes of text."""
 
     state: SourceState
     stamp: Stamp | None = None
     size: int = 0
 
 
-def _seen_at(reading: Reading, device: int | None) -> Seen:
+def _seen_at(reading: Reading, device: int | None) -> Observed:
     match reading:
         case Present():
-            return Seen(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
+            return Observed(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
         case TooLarge():
-            return Seen(Oversized(reading.size_bytes, reading.modified_us), reading.stamp)
+            return Observed(Oversized(reading.size_bytes, reading.modified_us), reading.stamp)
         case Special():
-            return Seen(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))
+            return Observed(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))
         case Unreadable(errno=errno.EXDEV):
-            return Seen(OutOfReach("unreadable", LEADS_OUT, escapes=True))
+            return Observed(OutOfReach("unreadable", LEADS_OUT, escapes=True))
         case Unreadable():
-            return Seen(OutOfReach("unreadable", os.strerror(reading.errno)))
+            return Observed(OutOfReach("unreadable", os.strerror(reading.errno)))
         case Missing():
             same_disk = device is None or device == reading.parent_device
             if reading.parent_exists and same_disk:
-                return Seen(Gone())
-            return Seen(OutOfReach("missing", "its directory is not there" if same_disk else "its disk is not mounted"))
+                return Observed(Gone())
+            return Observed(
+                OutOfReach("missing", "its directory is not there" if same_disk else "its disk is not mounted")
+            )
         case _:
             assert_never(reading)
 
 
-class Builder:
+class DocumentBuilder:
     """Hashes and encodes; what takes long, in threads of its own. Cancel: safe anywhere."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._limiter = anyio.CapacityLimiter(THREADS)
 
-    def seen_at(self, reading: Reading, *, device: int | None, policy: SecretPolicy, author: str = "") -> Seen:
-        """What the daemon saw, to be captured under ``policy``.
+    def seen_at(self, reading: Reading, *, device: int | None, policy: SecretPolicy, author: str = "") -> Observed:
+        """Convert a reading of the daemon, to be captured under ``policy``.
 
-        ``device``: that of the file's directory when it was last read, null if not known. ``author``: see ``Held``.
+        ``device``: that of the file's directory when it was last read, ``None`` if not known. ``author``: see ``Held``.
         """
         return self._under(policy, _seen_at(reading, device), author)
 
-    async def seen_in(self, content: bytes, policy: SecretPolicy, author: str) -> Seen:
-        """What a caller saw: the bytes it sent. ``author``: see ``Held``."""
+    async def seen_in(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
+        """Convert the bytes that a caller sent. ``author``: see ``Held``."""
         if len(content) > FILE_BYTES_MAX:
-            return Seen(Oversized(len(content)))
+            return Observed(Oversized(len(content)))
         return self._under(policy, await self._by_size(len(content), lambda: _held(content)), author)
 
-    def _under(self, policy: SecretPolicy, seen: Seen, author: str) -> Seen:
+    def _under(self, policy: SecretPolicy, seen: Observed, author: str) -> Observed:
         state = seen.state
         if not isinstance(state, Held):
             return seen
         keyed = self._guard.keyed_hash(state.source_hash)
-        return Seen(Held(state.source_hash, state.text, keyed, policy, author), seen.stamp, seen.size)
+        return Observed(Held(state.source_hash, state.text, keyed, policy, author), seen.stamp, seen.size)
 
-    async def built(self, id: str, source: FilesystemSource, seen: Seen, head: Document | None) -> Document:
-        """The document that tells what was seen, after ``head``; not for what is out of reach."""
+    async def built(self, id: str, source: FilesystemSource, seen: Observed, head: Document | None) -> Document:
+        """Build the document of what was read, after ``head``; not for what is out of reach."""
         return await self._by_size(seen.size, lambda: self.build(id, source, seen.state, head))
 
     def build(
@@ -104,7 +106,7 @@ class Builder:
         head: Document | None,
         early: Document | None = None,
     ) -> Document:
-        """As ``built``, at once. ``early`` is given back if it tells ``state`` after ``head`` as well."""
+        """As ``built``, at once. ``early`` is returned if it fits ``state`` after ``head`` as well."""
         held = state.after(head) if isinstance(state, Held) else None
         if early is not None and (held is None or captured_under(early.payload) == held.policy):
             return early
@@ -139,7 +141,7 @@ def _build(id: str, source: FilesystemSource, state: SourceState) -> Document:
 
 
 def kind_of(state: SourceState) -> FileKind:
-    """What the source is, as clients are told."""
+    """The kind of the source in answers to clients."""
     match state:
         case Held():
             return "binary" if state.text is None else "text"
@@ -153,11 +155,11 @@ def kind_of(state: SourceState) -> FileKind:
             assert_never(state)
 
 
-def _held(content: bytes) -> Seen:
+def _held(content: bytes) -> Observed:
     text: str | None = None
     if b"\0" not in content:
         try:
             text = content.decode()
         except UnicodeDecodeError:
             text = None
-    return Seen(Held(source_hash(content), text), None, len(content))
+    return Observed(Held(source_hash(content), text), None, len(content))

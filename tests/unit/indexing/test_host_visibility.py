@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.index import Indexed
+from ctxd.indexing.indexer import Indexed
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable
 from ctxd_protocol.objects import FilesystemSource

@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.index import OVERTAKEN_RETRIES, Indexed
-from ctxd.indexing.seen import INLINE_BYTES_MAX
+from ctxd.indexing.indexer import OVERTAKEN_RETRIES, Indexed
+from ctxd.indexing.reading import INLINE_BYTES_MAX
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of

@@ -1,11 +1,11 @@
-"""The indexing protocol (spec 1 §5.6): bring a file's object up to date, and say what to write for it.
+"""The indexing protocol (spec 1 §5.6): bring a file's object up to date, and return what to write for it.
 
 Knows no session and writes nothing: every answer names the documents to put, or none, and the caller commits them
 together with what it changes in its session.
 
 The promise to that caller: an answer is decided on the newest accepted versions, and no await lies between looking at
 those and returning. A caller that submits the documents *before it awaits anything else* cannot be overtaken: of two
-sessions that index one change at once, one writes it and the other is told ``unchanged``.
+sessions that index one change at once, one writes it and the other gets ``unchanged``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,13 +15,12 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
-from ctxd.indexing.discover import Found, discover, discover_named
 from ctxd.indexing.freshen import Compared, Freshened, compare, freshen
-from ctxd.indexing.reach import Reach
-from ctxd.indexing.seen import SANDBOXES, Builder, Seen, kind_of
+from ctxd.indexing.host_visibility import HostVisibility
+from ctxd.indexing.reading import SANDBOXES, DocumentBuilder, Observed, kind_of
 from ctxd.indexing.shell.paths import Candidate
-from ctxd.indexing.stamps import Marks
-from ctxd.indexing.versions import Versions, newest
+from ctxd.indexing.stat_cache import StatCache
+from ctxd.indexing.stubs import Found, discover, discover_named
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
@@ -29,25 +28,26 @@ from ctxd.objects.identity import file_id, observed
 from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.secrets.policy import DEFAULT
 from ctxd.sources.port import Missing, Present, Source
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Mount
 
 Cause = Literal["read", "edit", "check"]
-"""``read`` and ``edit``: an agent saw or made the content, so a missing file is an error. ``check``: nobody did."""
+"""``read`` and ``edit``: an agent saw or made the content, so a missing file is an error. ``check``: no agent did."""
 
 OVERTAKEN_RETRIES: Final = 3
 """Readings that are made again because another version came in meanwhile; the last one is then taken as it is."""
 
 
 class Indexed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one file.
+    """Result of indexing one file.
 
-    ``document`` is to be put, null if nothing is; ``floor_vt`` is the least valid time for it, in ms. ``signature``
-    goes into ``Write.signatures`` with it, null if there is none. ``source_hash`` and ``char_count`` are those of the
-    newest version, the document included. ``basis`` is the journal sequence of the version this was decided on, 0 for
-    none: until that is durable, neither is an answer that puts nothing.
+    ``document`` is to be put, ``None`` if nothing is; ``floor_vt`` is the least valid time for it, in ms. ``signature``
+    goes into ``Write.signatures`` with it, ``None`` if a later stat would prove nothing. ``source_hash`` and
+    ``char_count`` belong to the newest version, the document included. ``basis`` is the journal sequence of the version
+    this was decided on, 0 for no version: an answer that puts nothing waits until that is durable.
     """
 
     object: str
@@ -75,12 +75,12 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
 class Indexer:
     """Indexes files of the host by reading them, and of any filesystem by content that a caller sends.
 
-    ``host_devices``: see ``ctxd.mounts.devices.Devices``; for sessions that tell filesystems apart by device.
+    ``host_devices``: see ``ctxd.mounts.devices.Devices``; for sessions that distinguish filesystems by device.
     """
 
     def __init__(
         self,
-        versions: Versions,
+        versions: VersionStore,
         source: Source,
         host_filesystem: str,
         *,
@@ -89,12 +89,12 @@ class Indexer:
     ) -> None:
         self._versions = versions
         self._source = source
-        self._reach = Reach(source, Devices(host_filesystem, host_devices))
-        self._marks = Marks()
-        self._builder = Builder(guard or fleeting_guard())
+        self.visibility = HostVisibility(source, Devices(host_filesystem, host_devices))
+        self._marks = StatCache()
+        self._builder = DocumentBuilder(guard or fleeting_guard())
 
     def confine(self, mounts: MountTable) -> None:
-        """Let no symlink below a mount of a sandbox lead the daemon to other files of the host, whoever asks.
+        """Follow no symlink below a mount of a sandbox to other files of the host, for any session.
 
         Every call does so for its own mounts.
         """
@@ -106,18 +106,10 @@ class Indexer:
 
         Raises: CtxdError invalid_path. Cancel: safe.
         """
-        (source,) = await self._reach.place(mounts, workdir, (path,))
+        (source,) = await self.visibility.place(mounts, workdir, (path,))
         if isinstance(source, CtxdError):
             raise source
         return file_id(source), source
-
-    async def resolve_prefixes(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
-        """See ``ctxd.indexing.reach.Reach.resolve_prefixes``."""
-        return await self._reach.resolve_prefixes(mounts)
-
-    async def readable(self, mounts: MountTable, sources: Sequence[FilesystemSource]) -> list[bool]:
-        """See ``ctxd.indexing.reach.Reach.readable``."""
-        return await self._reach.readable(mounts, sources)
 
     async def index(
         self,
@@ -131,13 +123,13 @@ class Indexer:
         observer: str | None = None,
         knows: Callable[[str], bool] | None = None,
     ) -> Indexed:
-        """Index the file that the agent calls ``path``, by ``content`` or, where that is null, by reading it.
+        """Index the file that the agent calls ``path``, by ``content`` or, if that is ``None``, by reading it.
 
         ``observer``: the session whose word alone ``content`` is. Of a file that the daemon can read itself it is then
         an observation, an object of that session's own, unless the daemon reads the same.
 
-        ``knows`` tells a sandbox's objects: of others neither ``deleted`` nor ``orphaned`` is an outcome, as of objects
-        that do not exist. ``None``: all objects are known.
+        ``knows`` is true for a sandbox's objects: others have neither ``deleted`` nor ``orphaned`` as an outcome, like
+        objects that do not exist. ``None``: all objects are known.
 
         Its secrets are treated by ``policy``, or by that of the newest version if it is stricter.
 
@@ -153,7 +145,7 @@ class Indexer:
                 id, source = known
         if content is None:
             return await self._index_source(mounts, id, source, normalise(path, workdir), cause, policy, knows=knows)
-        if observer is not None and all(await self._reach.readable(mounts, (source,))):
+        if observer is not None and all(await self.visibility.readable(mounts, (source,))):
             if await self._agrees(source, content):
                 return await self._index_source(
                     mounts, id, source, normalise(path, workdir), cause, policy, knows=knows
@@ -202,19 +194,19 @@ class Indexer:
         return await self._index_source(mounts, id, source, mounts.display(source), cause, policy, is_known=True)
 
     async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[Found, ...]:
-        """See ``ctxd.indexing.discover.discover``."""
+        """See ``ctxd.indexing.stubs.discover``."""
         self.confine(mounts)
-        return await discover(self._versions, self._source, self._reach, mounts, workdir, paths)
+        return await discover(self._versions, self._source, self.visibility, mounts, workdir, paths)
 
     async def discover_named(self, mounts: MountTable, candidates: Sequence[Candidate]) -> tuple[Found, ...]:
-        """See ``ctxd.indexing.discover.discover_named``."""
+        """See ``ctxd.indexing.stubs.discover_named``."""
         self.confine(mounts)
-        return await discover_named(self._versions, self._source, self._reach, mounts, candidates)
+        return await discover_named(self._versions, self._source, self.visibility, mounts, candidates)
 
     async def confirms(self, mounts: MountTable, document: Document) -> bool:
         """True if the file of ``document``, read now for the session with ``mounts``, is what ``document`` holds."""
         self.confine(mounts)
-        if document.source is None or not all(await self._reach.readable(mounts, (document.source,))):
+        if document.source is None or not all(await self.visibility.readable(mounts, (document.source,))):
             return False
         reading = await self._source.read(document.source.path)
         device = await self._directory_device(document.id) if isinstance(reading, Missing) else None
@@ -224,7 +216,7 @@ class Indexer:
     async def compare(self, mounts: MountTable, ids: Iterable[str], policy: SecretPolicy = DEFAULT) -> Compared:
         """See ``ctxd.indexing.freshen.compare``; ``mounts`` are those of the session that asks."""
         self.confine(mounts)
-        return await compare(self._versions, self._source, self._reach, mounts, self._marks, ids, policy)
+        return await compare(self._versions, self._source, self.visibility, mounts, self._marks, ids, policy)
 
     async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
         """See ``ctxd.indexing.freshen.freshen``; ``ids`` are a slice of a comparison that was just made."""
@@ -242,11 +234,11 @@ class Indexer:
         is_known: bool = False,
         knows: Callable[[str], bool] | None = None,
     ) -> Indexed:
-        if all(await self._reach.readable(mounts, (source,))):
+        if all(await self.visibility.readable(mounts, (source,))):
             seen, head, document = await self._read(id, source, policy)
         else:
             why = "which is not at that path of the host" if mounts.by_device else "which only its own agent can read"
-            seen = Seen(OutOfReach("unreadable", f"it lies on filesystem {source.filesystem_id[:12]}, {why}"))
+            seen = Observed(OutOfReach("unreadable", f"it lies on filesystem {source.filesystem_id[:12]}, {why}"))
             head, document = await newest(self._versions, id), None
         if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
             if head is None or cause != "check" or (knows is not None and not knows(id)):
@@ -255,8 +247,8 @@ class Indexer:
 
     async def _read(
         self, id: str, source: FilesystemSource, policy: SecretPolicy
-    ) -> tuple[Seen, Stored | None, Document | None]:
-        """What the source holds, and the newest version at this very moment."""
+    ) -> tuple[Observed, Stored | None, Document | None]:
+        """Read the source; the result comes with the newest version at this very moment."""
         author = SANDBOXES if self._source.is_confined(source.path) else ""
         for attempt in range(1 + OVERTAKEN_RETRIES):
             before = await newest(self._versions, id)
@@ -269,7 +261,9 @@ class Indexer:
                 break
         return seen, head, document
 
-    async def _built_early(self, id: str, source: FilesystemSource, seen: Seen, head: Stored | None) -> Document | None:
+    async def _built_early(
+        self, id: str, source: FilesystemSource, seen: Observed, head: Stored | None
+    ) -> Document | None:
         """The document of what was seen if one seems due, so that large text is encoded before the last look."""
         known = head.document if head else None
         if is_due(decide(known, seen.state)):
@@ -277,7 +271,7 @@ class Indexer:
         return None
 
     def _concluded(
-        self, id: str, source: FilesystemSource, seen: Seen, head: Stored | None, early: Document | None
+        self, id: str, source: FilesystemSource, seen: Observed, head: Stored | None, early: Document | None
     ) -> Indexed:
         """Decide on ``head``, the newest version now. Does not await: see the promise at the top."""
         known = head.document if head else None
@@ -305,7 +299,7 @@ class Indexer:
         return mark.device if mark else None
 
 
-def _failure(seen: Seen, shown: str, *, is_known: bool) -> CtxdError:
+def _failure(seen: Observed, shown: str, *, is_known: bool) -> CtxdError:
     match seen.state:
         case OutOfReach(kind="missing", why=why) if is_known:
             hint = "Try again once the directory or the disk is back."
@@ -335,3 +329,9 @@ def _failure(seen: Seen, shown: str, *, is_known: bool) -> CtxdError:
             return CtxdError(
                 "file_not_found", f"read failed missing file path={shown}", hint=hint, outcome="not_applied"
             )
+
+
+async def newest(versions: VersionStore, id: str) -> Stored | None:
+    """The newest accepted version of ``id``. Does not suspend if it is cached."""
+    head = versions.peek(id)
+    return (await versions.heads([id])).get(id) if isinstance(head, NotCached) else head
