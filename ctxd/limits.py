@@ -46,6 +46,21 @@ PURGE_WAIT_S: Final = 5.0
 """Seconds that the answer to a purge waits for its removal; a reader that holds a snapshot longer makes it
 incomplete."""
 
+SCRUB_BYTES_PER_S: Final = 1024 * 1024
+"""Bytes of the store that the background scrub reads in a second: a store of 4 GB takes an hour."""
+
+SCRUB_STEP_BYTES: Final = 64 * 1024
+"""Bytes after which a step of the scrub ends: about two milliseconds of the interpreter."""
+
+SCRUB_STEP_ROWS: Final = 64
+"""Journal rows of one step at most."""
+
+SCRUB_DELAY_S: Final = 60.0
+"""Seconds from the start to the first step, so that a start is left alone."""
+
+SCRUB_PAUSE_S: Final = 3600.0
+"""Seconds from the end of a pass to the next."""
+
 HEADS_CACHED_MAX: Final = 100_000
 """Newest versions kept in memory, about 1 KiB each. Fewer make writes of known objects wait for a read."""
 

@@ -63,6 +63,8 @@ class Committer:
         """True while something outside the database may still hold what was purged."""
         self._cleared: set[bytes] = set()
         self._files: dict[Path, tuple[int, int]] = {}
+        self.marks: dict[str, int] = {}
+        """Marks of followers that the next transaction keeps."""
         self.complaints: list[str] = []
         """Damage found at the start that stops nothing."""
         self._copied_for_purge = False
@@ -187,6 +189,9 @@ class Committer:
             if tidy:
                 with dbfile.faults():
                     self._finish_purges_waiting()
+                    if self.marks:
+                        with self._transaction():
+                            self._keep_marks()
                     self._empty_log()
         finally:
             self._log.close()
@@ -209,6 +214,8 @@ class Committer:
                     before = chains[-1] if chains else self.head.chain
                     purge = run[0].write.purge
                     chains += self._insert(run, before) if purge is None else self._purge(run[0], purge, before)
+                if self.marks and self._clock.monotonic() - self._looked >= limits.WITNESS_S:
+                    self._keep_marks()
             pending = entries[-1].pending
             self.head, self.head_vt = Head(pending.seq, chains[-1]), pending.vt
             self.commits += 1
@@ -384,6 +391,11 @@ class Committer:
                     self.low_space = not self.enough_space()
         except dbfile.DiskFull:
             self.low_space = True
+
+    def _keep_marks(self) -> None:
+        marks, self.marks = self.marks, {}
+        for name, seq in marks.items():
+            self._set_meta(journal.follower_name(name), seq.to_bytes(8, "big"))
 
     def _empty_log(self) -> None:
         """Move the write-ahead log into the database, and write the witness."""

@@ -183,6 +183,11 @@ def rewriting(connection: dbfile.Connection) -> Callable[[int], Rewritten | None
     return find
 
 
+def follower_name(name: str) -> str:
+    """The name in ``meta`` of the mark of a follower; its value is a sequence, 8 bytes."""
+    return f"follower:{name}"
+
+
 def row_hash(
     incarnation: int,
     principal: str,

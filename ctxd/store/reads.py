@@ -142,6 +142,27 @@ class Reader:
             raise CtxdError("corrupt", fault)
         return rows
 
+    def content_size(self, row: journal.Row) -> int:
+        """The bytes of the texts that ``row`` refers to; 0 if it cannot be read."""
+        try:
+            refs = {put.content for put in journal.decode_body(row.body).puts if put.content is not None}
+        except (ValueError, TypeError):
+            return 0
+        query = "SELECT size FROM content WHERE hash=?"
+        found = [self.connection.execute(query, (ref,)).fetchone() for ref in refs]
+        return sum(int(size[0]) for size in found if size is not None)
+
+    def follower_mark(self, name: str) -> int:
+        """The sequence that the follower ``name`` has marked; 0 for a new one."""
+        found = self.connection.execute(
+            "SELECT value FROM meta WHERE name=?", (journal.follower_name(name),)
+        ).fetchone()
+        return 0 if found is None else int.from_bytes(found[0], "big")
+
+    def rows_after(self, after: int, limit: int) -> list[journal.Row]:
+        """The rows beyond ``after``, verified. Raises: CtxdError ``corrupt``."""
+        return self._rows(after, limit)
+
     def last_keys(self) -> tuple[int, int]:
         """The greatest number of an entity and the greatest journal sequence, one after the other."""
         query = "SELECT coalesce((SELECT max(n) FROM entity), 0), coalesce((SELECT max(seq) FROM journal), 0)"

@@ -28,13 +28,16 @@ from ctxd.store import statedir
 from ctxd.store.bloom import BloomFilter
 from ctxd.store.cache import Heads, Texts
 from ctxd.store.committer import Committer
+from ctxd.store.follow import Follower
 from ctxd.store.group_commit import GroupCommit
 from ctxd.store.head_loader import HeadLoader, fill_bloom
 from ctxd.store.health import Health
 from ctxd.store.idempotency import RecentOperations, op_text, operation, replay_of
-from ctxd.store.journal import Body
+from ctxd.store.journal import Body, Row
+from ctxd.store.listeners import Landed, Listeners
 from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, answered, basis, to_stored
+from ctxd.store.scrub import Scrub, quiet
 from ctxd.store.valid_time import ValidTimes
 from ctxd.store.writes import (
     NOT_CACHED,
@@ -52,50 +55,6 @@ from ctxd_protocol.objects import Receipt
 from ctxd_protocol.status import StoreStatus
 
 T = TypeVar("T")
-
-
-Landed = Sequence[tuple[Write, Pending]]
-
-
-class Listeners:
-    """Callbacks of one store, by what they are told, in the order in which they came.
-
-    Those of ``on_durable`` stand with the types of entities that they are told of, null for all.
-    """
-
-    def __init__(self) -> None:
-        self.on_lost: list[Callable[[frozenset[str]], None]] = []
-        self.on_durable: list[tuple[Callable[[Landed], None], Collection[str] | None]] = []
-        self.on_fault: list[Callable[[Exception], None]] = []
-
-    def lost(self, sessions: frozenset[str]) -> None:
-        """Tell of the sessions whose writes were lost."""
-        self._tell(self.on_lost, sessions)
-
-    def durable(self, landed: Landed) -> None:
-        """Tell of writes that are on the disk. What a purge is about is known to none of them: all are told of one."""
-        types = {document.type for write, _ in landed for document in write.puts}
-        everybody = any(write.purge is not None for write, _ in landed)
-        told = [
-            callback
-            for callback, wanted in self.on_durable
-            if everybody or wanted is None or not types.isdisjoint(wanted)
-        ]
-        self._tell(told, landed)
-
-    def fault(self, raised: Exception) -> None:
-        """Tell what a callback raised."""
-        for callback in self.on_fault:
-            # A log that cannot be written is no reason to stop either.
-            with suppress(Exception):
-                callback(raised)
-
-    def _tell(self, callbacks: Iterable[Callable[[T], None]], what: T) -> None:
-        for callback in callbacks:
-            try:
-                callback(what)
-            except Exception as raised:  # noqa: BLE001 - see the module
-                self.fault(raised)
 
 
 _EXIT_IO: Final = 74
@@ -126,6 +85,8 @@ class VersionStore:
         self._operations = RecentOperations(limits.OPS_CACHED_MAX)
         self._next_seq = 1
         self._damage: dict[str, None] = {}
+        self._grown = anyio.Event()
+        self._scrub = Scrub(clock, self._note_damage)
         self._durable: Receipt | None = None
         self.incarnation = 0
         self.journal_id = ""
@@ -157,12 +118,15 @@ class VersionStore:
             raise StateDirError(message, exit_code=_EXIT_IO) from error
         self._begin(damage)
         self._answer_from(Reader(directory.database, artifacts))
-        loader, sifter = Reader(directory.database, artifacts), Reader(directory.database, artifacts)
+        loader, sifter, scrubber = (Reader(directory.database, artifacts) for _ in range(3))
+        quiet(scrubber.connection)
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._loader.run, loader)
                 group.start_soon(fill_bloom, self._bloom, sifter, self._note_broken_index)
+                if not damage:
+                    group.start_soon(self._scrub_all, scrubber)
                 for part in self._attached:
                     await group.start(partial(part, self))
                 task_status.started()
@@ -170,7 +134,7 @@ class VersionStore:
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await self._end(failure, loader, sifter)
+                await self._end(failure, loader, sifter, scrubber)
         raise StoreFailed(str(failure)) from failure
 
     def _begin(self, damage: str) -> None:
@@ -189,6 +153,14 @@ class VersionStore:
             self._health.lose(damage)
         elif self._committer.low_space:
             self._health.fill("there was no room to note the start")
+
+    async def _scrub_all(self, reader: Reader) -> None:
+        try:
+            follower = await self.follow("scrub")
+        except CtxdError as error:
+            self._note_damage(error.message)
+            return
+        await self._scrub.run(follower, reader)
 
     def _note_damage(self, message: str) -> None:
         """Report damage in the status, and once to ``on_fault``."""
@@ -227,6 +199,7 @@ class VersionStore:
             if entry.write.purge is not None and entry.write.purge.done is not None:
                 self._forget(entry.write.purge.done)
         self._durable = batch[-1].pending.receipt
+        self._grown.set()
         self._heads.trim(batch[-1].pending.seq)
         self._listeners.durable([(entry.write, entry.pending) for entry in batch])
 
@@ -398,6 +371,8 @@ class VersionStore:
             flush_ms_p50=self._committer.flush_ms(50),
             flush_ms_p99=self._committer.flush_ms(99),
             damage=tuple(self._damage),
+            scrubbed_seq=self._scrub.seq,
+            scrubbed_ms=self._scrub.finished_ms,
         )
 
     # --- reads ---
@@ -559,6 +534,26 @@ class VersionStore:
     async def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
         """The stat signatures last kept for ``ids``, where there are any. Raises and cancel: as ``get``."""
         return await self._read(lambda: self._reader.signatures(ids))
+
+    async def follow(self, name: str) -> Follower:
+        """Return the follower ``name`` of the journal at the place that it marked last, the first row if it is new.
+
+        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
+        """
+        after = await run_sync(answered, lambda: self._reader.follower_mark(name), limiter=self._reading)
+        return Follower(name, after, self._rows_after, self._wait_beyond, self._keep_mark)
+
+    async def _rows_after(self, after: int, limit: int) -> list[Row]:
+        self._health.require_readable()
+        return await run_sync(answered, lambda: self._reader.rows_after(after, limit), limiter=self._reading)
+
+    async def _wait_beyond(self, seq: int) -> None:
+        while self._durable is None or self._durable.seq <= seq:
+            self._grown = anyio.Event() if self._grown.is_set() else self._grown
+            await self._grown.wait()
+
+    def _keep_mark(self, name: str, seq: int) -> None:
+        self._committer.marks = {**self._committer.marks, name: seq}
 
     async def changes(self, *, after: int, limit: int) -> list[Change]:
         """At most ``limit`` journal rows beyond sequence ``after``, in order. Raises and cancel: as ``get``."""

@@ -33,7 +33,8 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     ``reason``: the fault, empty without one; writes are accepted if ``state`` is ``ok`` all the same.
     ``damage``: findings of the checks at start and of the background scrub, at most a hundred; ``ctxd verify``
-    finds all.
+    finds all. ``scrubbed_seq``: the row that the scrub has come to; ``scrubbed_ms``: the end of its last pass over all
+    rows since the start, in ms since 1970.
     ``projection`` is present with ``backend`` ``xtdb`` only.
     """
 
@@ -47,6 +48,8 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     flush_ms_p50: float
     flush_ms_p99: float
     damage: tuple[str, ...] = ()
+    scrubbed_seq: int = 0
+    scrubbed_ms: int | None = None
     backend: Literal["sqlite", "xtdb"] = "sqlite"
     projection: ProjectionStatus | None = None
 

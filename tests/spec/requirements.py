@@ -154,6 +154,7 @@ DUR-6 | `ctxd verify` recomputes every hash and the chain and finds every change
 DUR-7 | A backup can be made while the daemon runs; a restored one answers the same. | ctxd
 DUR-8 | A journal that is behind what a client was acknowledged is noticed and made read-only. | ctxd
 DUR-9 | Once the state directory is removed or replaced, the next write is refused as `data_loss`, and the error says where what was acknowledged before can still be found. | ctxd
+DUR-12 | A scrub beside the work reads the whole store again and again at a bounded rate, goes on where the daemon was stopped, and reports damage that no read has met in `daemon.status`. | ctxd
 DUR-11 | A state directory of an older schema is migrated at the start or by `ctxd migrate`, whose `--dry-run` names the steps: its database is copied first, and a migration that is cut resumes. A newer one is refused. One that the first version wrote opens with everything in it. | ctxd
 DUR-10 | Loss or damage of the head witness and of `secrets.key`, and of the indexes that reads rest on, is reported in `daemon.status` and by `ctxd verify`; a read that finds nothing where an index names something answers `corrupt`. | ctxd
 OPS-1 | The socket is never reachable with wider rights than asked for; a stale one is replaced, a live one refused. | ctxd

@@ -1,0 +1,111 @@
+"""Background scrub: re-reads the whole journal, its versions, texts and artifacts slowly, and reports what is damaged.
+
+A flipped bit is served as an error once it is read, but nothing reads most of a store. A pass takes as long as the
+store is large at ``limits.SCRUB_BYTES_PER_S``; it resumes where the last run of the daemon left it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import anyio
+from anyio.to_thread import run_sync
+
+from ctxd import dbfile, limits
+from ctxd.backends.port import DamagedVersion
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.store import journal
+from ctxd.store.follow import Follower
+from ctxd.store.reads import Reader, answered
+
+
+class Checked(NamedTuple):
+    """What one step came to: the last row that it read, the bytes behind it, and a sentence for each damage."""
+
+    seq: int
+    size: int
+    damage: tuple[str, ...]
+
+
+class Scrub:
+    """One pass after the other over the journal. ``seq`` and ``finished_ms`` are for the status."""
+
+    def __init__(self, clock: Clock, damaged: Callable[[str], None]) -> None:
+        """``damaged`` is called on the loop with a sentence for each damage."""
+        self._clock = clock
+        self._damaged = damaged
+        self.seq = 0
+        self.finished_ms: int | None = None
+
+    async def run(self, follower: Follower, reader: Reader) -> None:
+        """Read pass after pass until cancelled, with ``reader`` for itself. Cancel: safe."""
+        limiter = anyio.CapacityLimiter(1)
+        await self._clock.sleep(limits.SCRUB_DELAY_S)
+        while True:
+            await follower.wait(0)
+            self.seq = follower.after
+            while True:
+                try:
+                    step = await run_sync(answered, lambda: check(reader, self.seq), limiter=limiter)
+                except CtxdError as error:
+                    self._damaged(error.message)
+                    break
+                if step.seq == self.seq:
+                    break
+                for sentence in step.damage:
+                    self._damaged(sentence)
+                follower.mark(step.seq)
+                self.seq = step.seq
+                await self._clock.sleep(step.size / limits.SCRUB_BYTES_PER_S)
+            self.finished_ms = self._clock.wall_ms()
+            await self._clock.sleep(limits.SCRUB_PAUSE_S)
+            follower.mark(0)
+
+
+def check(reader: Reader, after: int) -> Checked:
+    """Check the rows beyond ``after`` that fit one step, at least one if there is one; blocks.
+
+    One snapshot: a purge rewrites rows, versions and texts together. Raises: ``dbfile``'s errors.
+    """
+    connection = reader.connection
+    connection.execute("BEGIN")
+    try:
+        chain = journal.chain_at(connection, after) or b""
+        rewritten = journal.rewriting(connection)
+        size, damage, seq = 0, list[str](), after
+        for row in journal.read_rows(connection, after=after, limit=limits.SCRUB_STEP_ROWS):
+            fault = journal.first_fault((row,), rewritten, after=seq, chain=chain)
+            damage += [fault] if fault is not None else _damage_of(reader, row)
+            seq, chain = row.seq, row.chain
+            size += len(row.body) + reader.content_size(row)
+            if size >= limits.SCRUB_STEP_BYTES:
+                break
+        return Checked(seq, size, tuple(damage))
+    finally:
+        connection.execute("COMMIT")
+
+
+def _damage_of(reader: Reader, row: journal.Row) -> Iterator[str]:
+    """Compare everything that ``row`` put with the tables and indexes that reads rest on."""
+    if row.op_id is not None:
+        query = "SELECT seq FROM journal INDEXED BY journal_op WHERE op_id=? AND principal=?"
+        if reader.connection.execute(query, (row.op_id, row.principal)).fetchall() != [(row.seq,)]:
+            yield f"operation {row.op_id} of row {row.seq} is not found by its id"
+    for version in journal.fold(row):
+        try:
+            found = reader.versions.history(
+                version.id, corrections=True, after=(version.valid_time, version.tx - 1), limit=1
+            )
+            if found != [version]:
+                yield f"the version of {version.id} in write {row.seq} is not found, or not as it was written"
+            if version.content is not None:
+                reader.contents((version.content.hex(),))
+        except (DamagedVersion, UnicodeDecodeError) as error:
+            yield str(error)
+        except CtxdError as error:
+            yield error.message
+
+
+def quiet(connection: dbfile.Connection) -> None:
+    """Let ``connection`` keep few pages in memory: what a scrub reads is not read again soon."""
+    connection.execute("PRAGMA cache_size=-1024").fetchall()

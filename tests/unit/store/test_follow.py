@@ -1,0 +1,92 @@
+"""Followers meet every durable row in order and go on where they stopped; the scrub finds damage that nothing reads."""
+
+import shutil
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from ctxd import dbfile, limits
+from ctxd.store.verify import verify
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import running
+
+pytestmark = pytest.mark.anyio
+
+
+async def take(rows, count):
+    found = []
+    with anyio.fail_after(10):
+        async with aclosing(rows):
+            async for row in rows:
+                found.append(row.seq)
+                if len(found) == count:
+                    break
+    return found
+
+
+async def test_a_follower_meets_every_row_once_it_is_durable_and_goes_on_after_its_mark(tmp_path):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        follower = await store.follow("test")
+        async with anyio.create_task_group() as group:
+            found = []
+
+            async def follow():
+                found.extend(await take(follower.rows(), 600))
+
+            group.start_soon(follow)
+            for n in range(600):
+                store.submit(write(document(f"t{n}", f"{n}")))
+        assert found == list(range(1, 601))
+        follower.mark(580)
+    async with running(root) as store:
+        follower = await store.follow("test")
+        assert follower.after == 580 and await take(follower.rows(), 20) == list(range(581, 601))
+        assert (await store.follow("another")).after == 0
+    *_, report = verify(root)
+    assert report.problems == []
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(limits, "SCRUB_DELAY_S", 0.0)
+    monkeypatch.setattr(limits, "SCRUB_PAUSE_S", 0.01)
+    monkeypatch.setattr(limits, "SCRUB_BYTES_PER_S", 1 << 40)
+    # The damage below is not what a start looks at.
+    monkeypatch.setattr(limits, "TAIL_VERIFIED_ROWS", 0)
+
+
+DAMAGE = {
+    "journal row": "UPDATE journal SET body=zeroblob(length(body)) WHERE seq=2",
+    "version": "UPDATE version SET body=zeroblob(length(body)) WHERE tx=2",
+    "missing version": "DELETE FROM version WHERE tx=2",
+    "text": "UPDATE content SET bytes=zeroblob(size) WHERE size=6",
+    "missing text": "DELETE FROM content WHERE size=6",
+    "artifact": None,
+}
+
+
+@pytest.mark.requirement("DUR-12")
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_the_scrub_reports_damage_that_no_read_has_met(tmp_path, quick, damage):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        for n, text in enumerate(("first", "second", "x" * (2 * 1024 * 1024), "last")):
+            await store.submit(write(document(f"t{n}", text), op_id=f"op{n}", request=b"q")).wait()
+        with anyio.fail_after(10):
+            while store.status().scrubbed_ms is None:
+                await anyio.sleep(0.01)
+        assert store.status().damage == ()
+    if DAMAGE[damage] is None:
+        shutil.rmtree(root / "artifacts")
+    else:
+        connection = dbfile.open_writer(root / "state.db")
+        connection.execute(DAMAGE[damage]).fetchall()
+        connection.close()
+    async with running(root) as store:
+        with anyio.fail_after(10):
+            while not store.status().damage:
+                await anyio.sleep(0.01)
+        assert store.status().state == "ok" and store.status().reason
+        await store.submit(write(document("more", "text"))).wait()
