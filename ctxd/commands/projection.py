@@ -41,14 +41,14 @@ url_option = click.option(
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Which state, and which node."""
+    """State directory and address of the node."""
 
     root: Path
     url: str
 
 
 def place(state_dir: Path | None, store_url: str | None, config: Path | None) -> Place:
-    """Return what the flags and the configuration name, or end the program saying why not."""
+    """Return the state directory and the node from flags and configuration; exit if that is invalid."""
     from ctxd.config import ConfigError, load
 
     try:
@@ -59,7 +59,7 @@ def place(state_dir: Path | None, store_url: str | None, config: Path | None) ->
 
 
 def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what ``work`` does, or end the program saying why it cannot be done."""
+    """Return the result of ``work``; exit with its error."""
     from ctxd.projection.offline import GivenUp
 
     try:
@@ -76,19 +76,19 @@ def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def projected(status: ProjectionStatus) -> None:
-    """Show how far a projection is."""
+    """Show the progress of a projection."""
     reason = f", {status.reason}" if status.reason else ""
     total = status.seq + status.lag_rows
     progress(f"{status.state}: row {status.seq:,} of {total:,}, {status.rows_per_s:,.0f} rows/s{reason}")
 
 
 def counted(report: "Comparison") -> None:
-    """Show how far a comparison is."""
+    """Show the progress of a comparison."""
     progress(f"comparing {report.phase}: {report.done:,}")
 
 
 def told(report: "Comparison") -> str:
-    """Return a comparison as a person reads it."""
+    """Return a comparison in words."""
     problems = [f"{problem.severity}: {problem.message}" for problem in report.problems]
     checked = f"row {report.seq:,} of {report.head_seq:,}, {report.entities:,} entities, {report.texts:,} texts"
     verdict = "the journal, the embedded versions and the node agree" if report.equal else "they do not agree"
@@ -96,12 +96,12 @@ def told(report: "Comparison") -> str:
 
 
 def document(report: "Comparison") -> dict[str, Any]:
-    """Return a comparison as JSON shows it."""
+    """Return a comparison as JSON."""
     return {**document_of(report), "equal": report.equal}
 
 
 def end(as_json: bool, report: "Comparison", *lines: str, **more: Any) -> NoReturn:  # noqa: ANN401
-    """Print a comparison after ``lines``, and end the program with what it found."""
+    """Print a comparison after ``lines``, and exit with its worst finding."""
     progress("")
     show(as_json, {**document(report), **more}, "\n".join([*lines, told(report)]))
     sys.exit(EXITS[report.worst])
@@ -188,7 +188,7 @@ def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
         progress("")
         refuse(error)
     progress("")
-    how = f"{folded:,} rows were folded again" if folded else "the embedded versions are what the journal says"
+    how = f"{folded:,} rows were rebuilt" if folded else "the embedded versions match the journal"
     document = {**document_of(report), "folded": folded}
     show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{summary_of(report)}')
     sys.exit(EXITS[report.worst])

@@ -1,4 +1,4 @@
-"""``ctxd xtdb``: an XTDB node installed, run and looked at."""
+"""``ctxd xtdb``: install, run and check an XTDB node."""
 
 import os
 import sys
@@ -166,7 +166,7 @@ def _config() -> "Config":
 
 
 def _default_socket() -> Path:
-    """Where the daemon looks for its node, if that is a socket; else where it would look if told nothing."""
+    """Socket on which the daemon expects its node; the default one if it is configured for TCP."""
     from ctxd.config import store_url_beside
 
     config = _config()

@@ -42,20 +42,20 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def fullness(room: Room, rows: int, size: int) -> float:
-    """How full ``room`` is: 0 is empty, 1 is full."""
+    """Share of ``room`` in use: 0 is empty, 1 is full."""
     return max(rows / room.rows, size / room.bytes)
 
 
 def level(full: float) -> Level:
-    """What ``full`` means."""
+    """Level of a share in use."""
     if full >= 1:
         return "full"
     return "throttle" if full >= THROTTLE_AT else "warn" if full >= WARN_AT else "open"
 
 
 class Waiting:
-    """The rows that wait and never were at the node, roughly their bytes, and how long: exact from the start on,
-    guessed for what waited before."""
+    """Rows that have never been at the node, their approximate bytes, and their age: exact since the start, estimated
+    for rows that waited before it."""
 
     def __init__(self) -> None:
         self._buckets: deque[tuple[int, int, float]] = deque()
@@ -67,13 +67,13 @@ class Waiting:
         self._head = 0
 
     def begin(self, reached: int, head: int, bytes_each: float, now: float) -> None:
-        """Rows beyond ``reached`` up to ``head`` wait, of ``bytes_each`` on average; what came since is kept."""
+        """Rows beyond ``reached`` up to ``head`` wait, of ``bytes_each`` on average; rows added since are kept."""
         self._older_bytes_each, self._older_end, self._older_since = bytes_each, head, now
         self._head = max(self._head, head)
         self.reach(reached)
 
     def add(self, seq: int, size: int, now: float) -> None:
-        """Rows up to ``seq`` were added, of ``size`` bytes together, at ``now`` in seconds."""
+        """Add rows up to ``seq``, of ``size`` bytes together, at ``now`` in seconds."""
         self._head = seq
         self._size += size
         since = now
@@ -83,43 +83,43 @@ class Waiting:
         self._buckets.append((seq, size, since))
 
     def reach(self, seq: int) -> None:
-        """The node has had every row up to ``seq``. That it may have lost some since changes nothing."""
+        """Note that the node has had every row up to ``seq``, even if it has lost some since."""
         self._reached = max(self._reached, seq)
         while self._buckets and self._buckets[0][0] <= seq:
             self._size -= self._buckets.popleft()[1]
 
     @property
     def reached(self) -> int:
-        """The newest row that the node has had."""
+        """Newest row that the node has had."""
         return self._reached
 
     @property
     def rows(self) -> int:
-        """How many rows wait."""
+        """Number of waiting rows."""
         return max(0, self._head - self._reached)
 
     @property
     def bytes(self) -> int:
-        """How many bytes they are."""
+        """Bytes of the waiting rows."""
         older = max(0, self._older_end - self._reached)
         return self._size + round(older * self._older_bytes_each)
 
     def age_s(self, now: float) -> float:
-        """How long the oldest has waited, as far as is known."""
+        """Known age of the oldest waiting row, in seconds."""
         if self._reached < self._older_end:
             return now - self._older_since
         return now - self._buckets[0][2] if self._buckets else 0.0
 
 
 class Throttle:
-    """Lets as many writes through as are drained: a bucket of a second's worth."""
+    """Token bucket that passes writes at the rate of the drain; it holds one second's worth."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
         self._at: float | None = None
 
     def wait_s(self, now: float, rate: float) -> float:
-        """How long the next write has to wait, 0 if it may pass now, which is counted. ``rate`` is a second's."""
+        """Seconds until the next write may pass; 0 if it passes now and is counted. ``rate`` is per second."""
         rate = max(rate, DRAIN_LEAST)
         most = max(1.0, rate * _BURST_S)
         self._tokens = most if self._at is None else min(most, self._tokens + (now - self._at) * rate)
@@ -131,8 +131,8 @@ class Throttle:
 
 
 def refusal(kind: Level, full: float, reason: str, wait_s: float) -> CtxdError:
-    """What a write is told that does not pass."""
-    share = f"{full:.0%} of what may wait for the XTDB node does: {reason or 'it is slower than the writes'}"
+    """Error for a write that has no room to wait in."""
+    share = f"backlog of the XTDB node at {full:.0%}: {reason or 'it is slower than the writes'}"
     if kind == "full":
         hint = "Start the node (ctxd doctor says what is wrong), or run with store=sqlite; then send it again."
         return CtxdError("store_backlog_full", share, hint=hint, retry_after_ms=RETRY_FULL_MS, outcome="not_applied")
@@ -150,7 +150,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> Record:
-    """The record at ``path``; an empty one if there is none that can be read."""
+    """Record at ``path``; an empty one if it is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Record)
     except (OSError, msgspec.DecodeError):
@@ -158,7 +158,7 @@ def load(path: Path) -> Record:
 
 
 def save(path: Path, record: Record) -> None:
-    """Put ``record`` at ``path``, all of it or nothing.
+    """Write ``record`` to ``path`` atomically.
 
     Raises: OSError.
     """
@@ -176,9 +176,10 @@ _RATE_S: Final = 5.0
 
 
 class Progress:
-    """``cursor`` is the newest that is known to be committed, as ``tx_id`` of the node; null before the first fence.
+    """Progress of a projection. ``cursor`` is the newest known to be committed, by the node's transaction ``tx_id``;
+    ``None`` before the first fence.
 
-    ``node`` answers reads that rely on it; null while there is none. ``reasons`` says why rows were left out.
+    ``node`` serves reads that rely on the cursor; ``None`` while disconnected. ``reasons``: by sequence, of quarantine.
     """
 
     def __init__(self, cursor: Cursor | None, reasons: dict[int, str]) -> None:
@@ -190,29 +191,29 @@ class Progress:
         self.reasons = dict(reasons)
         self.waiting = Waiting()
         self.purged = 0
-        """The last row that purged something: until the node has it, it shows what is no more."""
+        """Last row that purged something: until the node has it, it shows erased content."""
         self.changes = 0
         self._drained: deque[tuple[float, int]] = deque()
 
     @property
     def seq(self) -> int:
-        """The newest row that the node has."""
+        """Newest row at the node."""
         return 0 if self.cursor is None else self.cursor.seq
 
     @property
     def quarantined(self) -> tuple[int, ...]:
-        """The rows that are left out."""
+        """Rows left out."""
         return () if self.cursor is None else self.cursor.quarantined
 
     def begin(self, node: Node, cursor: Cursor, tx_id: int) -> None:
-        """``node`` has ``cursor`` since its transaction ``tx_id``, and nothing else moves it."""
+        """Note that ``node`` has ``cursor`` since its transaction ``tx_id``, and that no one else moves it."""
         self.node, self.cursor, self.tx_id = node, cursor, tx_id
         self.waiting.reach(cursor.seq)
         self._drained.clear()
         self.changes += 1
 
     def confirm(self, sent: Sent, now: float) -> None:
-        """The batch ``sent`` is committed."""
+        """Note that the batch ``sent`` is committed."""
         self.cursor, self.tx_id = sent.after, sent.tx_id
         self.waiting.reach(sent.after.seq)
         self._drained.append((now, sent.after.seq))
@@ -223,7 +224,7 @@ class Progress:
         self.changes += 1
 
     def rate(self, now: float) -> float:
-        """Rows a second that the node took lately."""
+        """Rows per second that the node took recently."""
         if not self._drained or now - self._drained[-1][0] > _RATE_S:
             return 0.0
         first_at, first = self._drained[0]

@@ -15,9 +15,9 @@ from ctxd.projection.cursor import Cursor, moved
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """One journal row, ready to be projected. ``chain`` is in hex; ``size`` what it is counted as, in bytes.
+    """One journal row, ready to be projected. ``chain`` is in hex; ``size`` is its share of a batch, in bytes.
 
-    ``fault`` says why it cannot be projected, empty if it can. ``purged``: the row records that these were purged.
+    ``fault``: the reason why it cannot be projected, empty if it can. ``purged``: the entities that the row purged.
     """
 
     seq: int
@@ -30,12 +30,12 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def alone(self) -> bool:
-        """Whether it is no part of a larger batch."""
+        """True if it must be a batch of its own."""
         return bool(self.fault or self.purged)
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The most that one transaction may hold."""
+    """Maximum size of one transaction."""
 
     rows: int
     versions: int
@@ -43,7 +43,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 def take(pieces: Sequence[Piece], bounds: Bounds) -> int:
-    """How many of ``pieces`` are the next batch: as many as the bounds allow, one at least, if there is one.
+    """Number of ``pieces`` in the next batch: as many as ``bounds`` allow, and at least one.
 
     A row that cannot be projected, and one that records a purge, is a batch of its own. A transaction keeps several
     versions of one entity, but of two at one valid time only the later: those need two transactions.
@@ -63,7 +63,7 @@ def take(pieces: Sequence[Piece], bounds: Bounds) -> int:
 
 
 def wanted(pieces: Sequence[Piece], projected: Container[bytes]) -> list[bytes]:
-    """The texts that ``pieces`` refer to and the node may lack, each once."""
+    """Distinct texts that ``pieces`` refer to and the node may lack."""
     refs = dict.fromkeys(v.content for piece in pieces for v in piece.versions if v.content is not None)
     return [ref for ref in refs if ref not in projected]
 
@@ -71,8 +71,10 @@ def wanted(pieces: Sequence[Piece], projected: Container[bytes]) -> list[bytes]:
 def documents(
     pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str, *, put: str = "", again: bool = False
 ) -> list[Op]:
-    """What puts ``pieces``, with ``texts`` before what refers to them. ``put`` names the newest eviction, which may
-    have been one of the texts; ``again``: of the versions as well."""
+    """Operations that put ``pieces``, with ``texts`` before the documents that refer to them.
+
+    ``put`` names the newest eviction, which may have covered one of the texts; ``again``: also one of the versions.
+    """
     ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in _text_docs(texts, put)]
     for piece in pieces:
         for version in piece.versions:
@@ -90,7 +92,8 @@ def _text_docs(texts: Mapping[bytes, str], put: str) -> list[Doc]:
 
 
 def transaction(before: Cursor | None, after: Cursor, puts: Sequence[Op], writer: str) -> list[Op]:
-    """``puts`` between the move of the cursor from ``before`` to ``after``: all of it takes place, or nothing."""
+    """``puts`` between the two halves of the cursor's move from ``before`` to ``after``, so that all take place or
+    none."""
     match, put = moved(before, after, writer)
     return [match, *puts, put]
 
@@ -112,26 +115,27 @@ LINGER_MAX_S: Final = 0.05
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """``versions`` of one transaction at most; ``busy_s``: how long one keeps the node busy, smoothed."""
+    """Size and duration of batches: ``versions`` at most in one transaction; ``busy_s``: how long it keeps the node
+    busy, smoothed."""
 
     versions: int = 250
     busy_s: float = 0.02
 
 
 def bounds(pace: Pace, *, rows: int = ROWS_MAX) -> Bounds:
-    """The bounds of the next transaction; of ``rows`` at most."""
+    """Bounds of the next transaction; at most ``rows``."""
     return Bounds(rows, pace.versions, BYTES_MAX)
 
 
 def linger_s(pace: Pace) -> float:
-    """How long rows may wait for company: as long as a transaction takes, within bounds."""
+    """Seconds that rows may wait for others: as long as a transaction takes, within limits."""
     return min(LINGER_MAX_S, max(LINGER_MIN_S, pace.busy_s))
 
 
 def adapted(pace: Pace, busy_s: float, versions: int, *, full: bool) -> Pace:
-    """The pace after a transaction of so many ``versions`` kept the node busy for ``busy_s``: counted from when it was
-    submitted or the one before it was committed, whichever was later. One that was not ``full`` tells nothing of size:
-    a node may have stood still over it."""
+    """Pace after a transaction of ``versions`` kept the node busy for ``busy_s``, counted from its submission or from
+    the commit of the one before, whichever was later. A transaction that was not ``full`` does not change the size: the
+    node may have been paused."""
     smooth = 0.7 * pace.busy_s + 0.3 * busy_s
     size = pace.versions
     if full and busy_s > BUSY_S:
@@ -142,5 +146,5 @@ def adapted(pace: Pace, busy_s: float, versions: int, *, full: bool) -> Pace:
 
 
 def is_full(bounds: Bounds, versions: int, size: int) -> bool:
-    """Whether so many versions and bytes are more than half of what ``bounds`` allow."""
+    """True if so many versions or bytes are more than half of ``bounds``."""
     return 2 * versions > bounds.versions or 2 * size > bounds.bytes

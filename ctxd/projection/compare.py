@@ -1,7 +1,7 @@
-"""Whether a node holds what the journal says: version by version, text by text, and as one digest of each.
+"""Comparison of a node with the journal: version by version, text by text, and by one digest each.
 
-Compares up to the cursor that the node has at the beginning, so a daemon may be projecting meanwhile. What was left
-out, and is said to be, counts on neither side, and neither does what was written to sessions that were other hosts'.
+It ends at the cursor that the node has at the beginning, so a daemon may project meanwhile. Quarantined rows count on
+neither side, and neither do rows behind a fence of a session owned by another host.
 """
 
 from collections.abc import Callable
@@ -43,9 +43,9 @@ _PROBLEMS_MAX: Final = 1_000
 
 @dataclass
 class Comparison:
-    """What was compared so far, and what differs. ``phase`` names what is being looked at, ``done`` counts it.
+    """Findings so far. ``phase``: the part under comparison; ``done``: its count.
 
-    The three digests are over what the node should have, and are equal if it does.
+    The three digests cover what the node should have, and are equal if it does.
     """
 
     phase: str = ""
@@ -62,26 +62,26 @@ class Comparison:
 
     @property
     def worst(self) -> Severity | None:
-        """The severest of the problems; null if there is none."""
+        """Worst severity of the problems; ``None`` without any."""
         found = {problem.severity for problem in self.problems}
         order: tuple[Severity, ...] = ("data_loss", "damage", "warning")
         return next((severity for severity in order if severity in found), None)
 
     @property
     def equal(self) -> bool:
-        """Whether all three hold the same."""
+        """True if all three hold the same."""
         return self.journal_digest == self.embedded_digest == self.node_digest != ""
 
     def note(self, severity: Severity, message: str) -> None:
-        """Add a problem; past a thousand only count on the severest being told."""
+        """Add a problem; beyond a thousand none is added."""
         if len(self.problems) < _PROBLEMS_MAX:
             self.problems.append(Problem(severity, message))
 
 
 async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) -> Comparison:
-    """Compare what ``node`` holds of the journal behind ``rows`` with it. ``step`` is told of progress.
+    """Compare the share of ``node`` that belongs to the journal behind ``rows``. ``step`` receives the progress.
 
-    Raises: XtdbFailure if the node does not answer; CtxdError ``corrupt``, ``store_failed`` if the journal cannot be
+    Raises: XtdbFailure if the node does not respond; CtxdError ``corrupt``, ``store_failed`` if the journal cannot be
     read. Cancel: safe.
     """
     report = Comparison(head_seq=await run_sync(rows.head))
@@ -146,7 +146,7 @@ class _Comparing:
         report = self._report
         report.embedded_digest, report.node_digest = self._embedded.hex(), self._node_digest.hex()
         if report.embedded_digest != report.journal_digest:
-            report.note("damage", "the embedded versions are not what the journal says: see ctxd verify")
+            report.note("damage", "the embedded versions differ from the journal: see ctxd verify")
 
     def _counts(self, tx: int) -> bool:
         return tx <= self._cursor.seq and tx not in self._left_out
@@ -203,8 +203,8 @@ class _Comparing:
         self._report.note("damage", f"{newest} of {id} is another at the node: {counts}")
 
     async def _at_node(self, slots: anyio.Semaphore, id: str, mine: list[Version]) -> list[Version]:
-        """What the node has of ``id`` from this journal, by time. A deletion there does not say whose it is: it counts
-        as ours where we have one."""
+        """Versions of ``id`` from this journal at the node, by time. A deletion there names no journal: it counts as
+        ours where we have one."""
         deletions = {version.valid_time: version for version in mine if version.body is None}
         async with slots:
             rows = await self._node.history(id, corrections=True)
@@ -232,7 +232,7 @@ class _Comparing:
         return await self._node.entity(mark["xt/id"], valid_time=FIXED_VALID_TIME) == mark
 
     async def _strangers(self) -> None:
-        """What the node has under our name, and the journal has not."""
+        """Report entities at the node that this journal wrote and does not know."""
         writer, after, counted = self._rows.writer, "", 0
         while True:
             # Other journals may have many more entities there.
@@ -249,7 +249,7 @@ class _Comparing:
             after = ids[-1]
 
     async def _strange(self, ids: list[str]) -> dict[str, Doc]:
-        """The documents of those of ``ids`` that the journal does not know."""
+        """Documents of those of ``ids`` that the journal does not know."""
         unknown = await run_sync(self._rows.unknown, ids)
         return await self._node.entities(unknown, valid_time=NEWEST_VALID_TIME)
 
@@ -275,7 +275,7 @@ def _parts(doc: Doc) -> list[str]:
 
 
 def _matches(ref: bytes, docs: dict[str, Doc]) -> bool:
-    """Whether ``docs`` hold the text whose BLAKE3 is ``ref``."""
+    """True if ``docs`` hold the text whose BLAKE3 is ``ref``."""
     doc = docs.get(content_id(ref))
     if doc is None:
         return False

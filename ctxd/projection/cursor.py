@@ -1,9 +1,9 @@
-"""How far a node has the journal: one document there, which each transaction of the projection replaces.
+"""Cursor of a projection: one document at the node, replaced by each transaction of the projection.
 
-Pure. The cursor names the last row that the node has, and the journal's chain hash there, so that it fits one journal
-only. It is looked at, and matched, at one valid time beyond all others: what is found there does not depend on the
-node's clock. Each move puts it at a valid time of its own, a little later than the one before: of an entity with many
-versions at one valid time, a node walks through all of them to put the next.
+Pure. The cursor names the last row that the node has and the journal's chain hash there, so that it fits one journal
+only. It is read and matched at one valid time above all others, so its value does not depend on the node's clock. Each
+move puts it at a valid time of its own, slightly later than the one before: to put a version of an entity, a node walks
+through all versions at that valid time.
 """
 
 from typing import Any, Final, Literal
@@ -14,14 +14,14 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cu
 from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
 
 QUARANTINED_MAX: Final = 1_000
-"""Rows that a cursor may name as left out. So many are no accident: the projection stops."""
+"""Rows that a cursor may list as quarantined. Beyond that, the projection stops."""
 
 
 class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The node has every row up to ``seq``, but those ``quarantined``; ``chain`` is the journal's hash there, in hex.
+    """The node has every row up to ``seq`` except those ``quarantined``; ``chain`` is the journal's hash there, in hex.
 
-    ``incarnation`` rises whenever somebody begins to project, and ``run`` is who that is: what an earlier one still
-    sends finds another cursor, and does nothing.
+    ``incarnation`` rises with each fence, and ``run`` names the projecting run: transactions of an earlier one match
+    another cursor and do nothing.
     """
 
     incarnation: int
@@ -32,7 +32,7 @@ class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def to_doc(cursor: Cursor, writer: str) -> Doc:
-    """The document that ``cursor`` is."""
+    """Document of ``cursor``."""
     payload: dict[str, Any] = {
         "incarnation": cursor.incarnation,
         "run": cursor.run,
@@ -44,14 +44,14 @@ def to_doc(cursor: Cursor, writer: str) -> Doc:
 
 
 def valid_time(cursor: Cursor) -> int:
-    """Since when ``cursor`` holds, in ms: later than any before it, as each move raises the row or the incarnation."""
+    """Valid time (ms) of ``cursor``: later than any before it, as each move raises the row or the incarnation."""
     return FIXED_VALID_TIME + cursor.seq + cursor.incarnation
 
 
 def from_doc(doc: Doc | None) -> Cursor | None:
-    """The cursor that a document is, null for none.
+    """Cursor in a document, ``None`` for ``None``.
 
-    Raises: ValueError for a document that this program does not write.
+    Raises: ValueError for a document of another form.
     """
     if doc is None:
         return None
@@ -59,15 +59,15 @@ def from_doc(doc: Doc | None) -> Cursor | None:
 
 
 def moved(before: Cursor | None, after: Cursor, writer: str) -> list[Op]:
-    """The operations that make ``after`` of ``before`` (null: no cursor), and fail where that is not the cursor."""
+    """Operations that move the cursor from ``before`` (``None``: none) to ``after``, and fail at any other cursor."""
     was = None if before is None else to_doc(before, writer)
     return [Match(cursor_id(writer), was, NEWEST_VALID_TIME), Put(to_doc(after, writer), valid_time(after))]
 
 
 def fence(found: Cursor | None, known: Cursor | None, *, run: str, genesis: str) -> Cursor:
-    """The cursor with which ``run`` takes over from ``found``. ``genesis`` is the chain hash before the first row.
+    """Cursor with which ``run`` takes over from ``found``. ``genesis``: the chain hash before the first row.
 
-    Its incarnation is above every one that ``run`` has seen, also where the node has lost that.
+    Its incarnation is above every one that ``run`` has seen, even if the node has lost that.
     """
     seen = max(0 if found is None else found.incarnation, 0 if known is None else known.incarnation)
     if found is None:
@@ -88,22 +88,22 @@ def requeued(cursor: Cursor, seq: int) -> Cursor:
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Go on from what was found. ``lost`` is how many rows the node once had and has no longer."""
+    """Go on from the cursor. ``lost``: number of rows that the node once had and has no longer."""
 
     lost: int = 0
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """Do not touch the node, for ``reason``. ``final``: looking again will not help."""
+    """Do not write to the node, for ``reason``. ``final``: a later attempt will not help."""
 
     reason: str
     final: bool = False
 
 
 def judge(found: Cursor | None, known: Cursor | None, *, run: str, chain: str | None, head_seq: int) -> Resume | Halt:
-    """Whether ``run`` may go on from the cursor it ``found``, having last ``known`` another one.
+    """Decide whether ``run`` may go on from the cursor ``found``, having last ``known`` another one.
 
-    ``chain`` is the journal's hash at the row that the cursor names, null if the journal has no such row.
+    ``chain``: the journal's hash at the row that the cursor names, ``None`` if the journal has no such row.
     """
     if found is None:
         return Resume(lost=0 if known is None else known.seq)
@@ -122,7 +122,7 @@ Found = Literal["moved", "unmoved"]
 
 
 def explains(found: Cursor | None, expected: Cursor | None) -> Found:
-    """Whether the cursor that was ``found`` after an aborted transaction, which ``expected`` another, says why."""
+    """Decide whether the cursor ``found`` after an aborted transaction explains the abort: it ``expected`` another."""
     if found is None or expected is None:
         return "unmoved" if found is expected else "moved"
     same = (found.incarnation, found.run, found.seq) == (expected.incarnation, expected.run, expected.seq)

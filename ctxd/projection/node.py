@@ -12,7 +12,7 @@ from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus
 
 
 class Node(Protocol):
-    """What ``XtdbClient`` promises, as far as the projection uses it: see there."""
+    """Interface of ``XtdbClient``, as far as the projection uses it: see there."""
 
     async def status(self) -> NodeStatus:
         """See ``XtdbClient.status``."""

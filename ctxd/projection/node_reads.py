@@ -44,7 +44,7 @@ class _Doubt(Exception):
 
 
 class _Basis(msgspec.Struct, frozen=True):
-    """What one read relies on: the node, its transaction, the cursor which that put, and both times of the read."""
+    """Basis of one read: the node, its transaction, the cursor put by that, and both times of the read."""
 
     node: Node
     tx_id: int
@@ -145,7 +145,9 @@ class NodeReads:
         if tx < head:
             row_at = await self._embedded.valid_time(tx)
             if row_at <= at and row_at == await self._embedded.valid_time(tx + 1):
-                message = f"rows {tx} and {tx + 1} have the same valid time, by which the node tells rows apart"
+                message = (
+                    f"rows {tx} and {tx + 1} have the same valid time, by which rows are distinguished at the node"
+                )
                 raise CtxdError("invalid_params", message, hint=f"Give tx {tx + 1}.")
             at = min(at, row_at)
         text = bounded(query, limit=limit + 1, timeout_ms=round(timeout_s * 1_000))
@@ -165,7 +167,7 @@ class NodeReads:
     async def _at_node(
         self, valid_time: int, tx: int, read: Callable[[_Basis], Awaitable[list[Version]]]
     ) -> list[Version] | None:
-        """What ``read`` finds at the node; ``None`` if the embedded tables have to answer."""
+        """Result of ``read`` at the node; ``None`` if the embedded tables have to answer."""
         progress, avoided = self._progress, self._clock.monotonic() < self._avoided_until
         node, cursor, tx_id = progress.node, progress.cursor, progress.tx_id
         if node is None or cursor is None or avoided or cursor.quarantined or self._fences:

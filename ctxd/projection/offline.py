@@ -46,7 +46,7 @@ Step = Callable[[ProjectionStatus], None]
 
 
 class GivenUp(Exception):
-    """It cannot be done; ``exit_code`` is what the program ends with."""
+    """Failure of a command; ``exit_code`` is that of the program."""
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ def unanswered(url: str, error: XtdbFailure) -> GivenUp:
 
 @asynccontextmanager
 async def held(root: Path) -> AsyncIterator[statedir.StateDir]:
-    """The state directory ``root``, held against any daemon, its journal with a writer's name.
+    """The state directory ``root``, locked against daemons, its journal with a writer id.
 
     Raises: StateDirError if there is no state, or a daemon runs on it.
     """
@@ -77,7 +77,7 @@ async def held(root: Path) -> AsyncIterator[statedir.StateDir]:
 
 
 def become_another_writer(state: statedir.StateDir) -> None:
-    """Give the journal another name to project under: what is at the node under the former one is nobody's any more.
+    """Give the journal another writer id to project under; documents at the node under the former id stay there unread.
 
     Raises: StateDirError.
     """
@@ -100,7 +100,7 @@ def _name_writer(database: Path, *, afresh: bool) -> None:
 
 @asynccontextmanager
 async def rows_of(root: Path) -> AsyncIterator[Rows]:
-    """The journal in ``root``, for reading. Raises: StateDirError if there is none."""
+    """The journal in ``root``, for reading. Raises: StateDirError if it is missing."""
     database = root / "state.db"
     if not database.is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=EXIT_NO_STATE)
@@ -140,9 +140,9 @@ async def project(
     *,
     patience_s: float = PATIENCE_S,
 ) -> None:
-    """Project everything in ``state``. ``step`` is told how far it is.
+    """Project everything in ``state``. ``step`` receives the progress.
 
-    Raises: GivenUp if the node holds something else, or gets no further for ``patience_s``. Cancel: safe.
+    Raises: GivenUp if the node holds something else, or makes no progress for ``patience_s``. Cancel: safe.
     """
     projection = Projection(target, clock, tell=_silent, connect=connect)
     await run_sync(projection.open, state.database, ArtifactStore(state.artifacts), state.projection)
@@ -184,9 +184,9 @@ async def _watched(
 
 
 async def compared(url: str, root: Path, connect: Connect, step: Callable[[Comparison], None]) -> Comparison:
-    """What a comparison of the state in ``root`` with the node finds. A daemon may be running.
+    """Compare the state in ``root`` with the node. A daemon may be running.
 
-    Raises: StateDirError; GivenUp if the node does not answer.
+    Raises: StateDirError; GivenUp if the node does not respond.
     """
     async with rows_of(root) as rows:
         try:
@@ -207,9 +207,9 @@ async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect
 
 
 async def requeue(url: str, rows: Rows, connect: Connect, seqs: tuple[int, ...]) -> dict[int, str]:
-    """Put the rows ``seqs`` that were left out, all that were if it is empty, and take them from the cursor's list.
+    """Put the quarantined rows ``seqs``, or all of them if it is empty, and remove them from the cursor's list.
 
-    Returns: by row, why it is still left out; empty if it is there now. Raises: GivenUp. Cancel: safe.
+    Returns: by row, the reason why it is still left out; empty if it is at the node. Raises: GivenUp. Cancel: safe.
     """
     try:
         async with connect(url) as node:
@@ -240,7 +240,7 @@ async def _fenced(node: Node, rows: Rows) -> Cursor:
 
 
 async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
-    """Put row ``seq``. Returns: why not; empty if it is there."""
+    """Put row ``seq``. Returns: the reason why it was refused; empty if it is at the node."""
     try:
         fences = await run_sync(rows.fences)
         pieces = [
@@ -292,7 +292,8 @@ async def rebuild(
 async def _stands_in_the_way(
     root: Path, url: str, connect: Connect, *, force: bool, compared_step: Callable[[Comparison], None]
 ) -> bool:
-    """Whether what the node holds under the journal's name has to be left behind. Raises: GivenUp if it may not be."""
+    """True if the documents at the node under the journal's writer id have to be left behind. Raises: GivenUp if they
+    may not."""
     try:
         async with rows_of(root) as rows:
             cursor, head = await found(url, rows, connect), await run_sync(rows.head)

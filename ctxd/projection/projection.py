@@ -35,29 +35,30 @@ from ctxd.store.store import VersionStore
 from ctxd_protocol.status import ProjectionStatus, StoreStatus
 
 FENCES_MAX: Final = 10
-"""Attempts to move the cursor before a life is given up: each one lost is a late transaction that came through."""
+"""Attempts to fence the cursor before a retry: each failure is a late transaction that came through."""
 
 FENCE_S: Final = 30.0
 DOUBTS_MAX: Final = 4
-"""Times that a row alone is aborted, the cursor being where it was, before it is left out."""
+"""Aborts of a single-row batch, with the cursor unmoved, before the row is quarantined."""
 
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
-"""Seconds between two lives: twice as many each time that a life did not get to stream."""
+"""Seconds between two attempts: doubled each time that an attempt did not get to stream."""
 
 RECHECK_S: Final = 10.0
-"""Seconds after which a node is looked at again that holds what is not ours, or whose ingester has failed."""
+"""Seconds between attempts on a node that holds another journal's rows, or whose index has failed."""
 
 Tell = Callable[[str, dict[str, Any]], None]
-"""Takes what happened, by name, and its figures."""
+"""Logs an event by name, with its figures."""
 
 
 class Failed(Exception):
-    """The node says that it does not index any more."""
+    """The node reports that its index has failed."""
 
 
 class Projector:
-    """Projects ``rows`` to the node at ``url``; ``progress`` shows how far. ``run`` once."""
+    """One projecting run of ``rows`` to the node at ``url``, with its retries; ``progress`` shows how far. ``run``
+    once."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Projector:
         tell: Tell,
         ownership: Ownership | None = None,
     ) -> None:
-        """``run`` is a name that no other run of any daemon has. ``ownership``: null without other hosts."""
+        """``run``: a name that no other run of any daemon has. ``ownership``: ``None`` without other hosts."""
         self._url = url
         self._rows = rows
         self._high_water = high_water
@@ -97,7 +98,7 @@ class Projector:
             await self._clock.sleep(wait_s)
 
     async def _outlive(self) -> float:
-        """One life. Returns: after how many seconds the next one may begin."""
+        """Make one attempt. Returns: the retry delay in seconds."""
         try:
             await self._live()
         except Stopped as stop:
@@ -114,7 +115,7 @@ class Projector:
             await self._ownership.settle(lost)
             return 0.0
         except Aborted as aborted:
-            # Another life finds out why; see _suspect.
+            # The next attempt finds out why; see _suspect.
             self._rows_max = await self._suspect(aborted)
             return BACKOFF_MIN_S
         except Unreachable as error:
@@ -163,7 +164,7 @@ class Projector:
                 self._progress.node = None
 
     async def _fence(self, node: Node) -> tuple[Cursor, int]:
-        """Take over: move the cursor to an incarnation of our own. Returns: that cursor, and the transaction."""
+        """Take over: move the cursor to an incarnation of this run. Returns: that cursor, and the transaction."""
         writer = self._rows.writer
         for _ in range(FENCES_MAX):
             found = await self._look(node)
@@ -175,11 +176,11 @@ class Projector:
         raise Unknown("the cursor moves each time that it is to be taken over")
 
     async def _look(self, node: Node) -> Cursor | None:
-        """The node's cursor, once it is known that the journal goes on from there. Raises: Stopped."""
+        """The node's cursor, once it is known that the journal continues it. Raises: Stopped."""
         try:
             found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
         except ValueError as error:
-            raise Stopped(f"the cursor at the node is none that this version writes: {error}") from error
+            raise Stopped(f"the cursor at the node has an unsupported format: {error}") from error
         known = self._progress.cursor
         chain = None if found is None else await self._chain(found.seq)
         verdict = judge(found, known, run=self._run, chain=chain, head_seq=self._high_water.seq)
@@ -196,8 +197,8 @@ class Projector:
             raise Stopped(f"the journal cannot be read: {error.message}") from error
 
     async def _suspect(self, aborted: Aborted) -> int:
-        """How many rows the next life may send at once after a batch was ``aborted``: as many as ever if the cursor
-        says why, half as many if it does not, and none of one that was sent alone in vain."""
+        """Number of rows that the next attempt may send at once after an abort: all if the cursor explains it, half as
+        many if it does not, and 0 of a row that was sent alone in vain."""
         try:
             async with self._connect(self._url) as node:
                 found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
@@ -210,8 +211,8 @@ class Projector:
         return aborted.rows // 2 if aborted.rows > 1 else self._doubt(aborted.expected.seq + 1)
 
     def _doubt(self, seq: int) -> int:
-        """How many rows the next life may send at once after the row ``seq`` was aborted alone."""
-        # A connection that repeats, holds back or makes up answers looks like this too, but not again and again.
+        """Number of rows that the next attempt may send at once after row ``seq`` was aborted alone."""
+        # A connection that repeats or delays responses looks like this too, but not repeatedly.
         self._doubts = self._doubts + 1 if seq == self._doubted else 1
         self._doubted = seq
         return 0 if self._doubts >= DOUBTS_MAX else 1
@@ -223,11 +224,11 @@ class Projector:
 
 
 RECORD_S: Final = 1.0
-"""Seconds between two saves of how far it came."""
+"""Seconds between two saves of the watermark file."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to project, and how much may wait for it."""
+    """Address of the node, and limits of the backlog."""
 
     url: str
     room: Room = Room()
@@ -237,7 +238,7 @@ class Projection:
     """The projection of one journal to ``target``. ``open``, then ``run`` while it is used, then ``close``."""
 
     def __init__(self, target: Target, clock: Clock, *, tell: Tell, connect: Connect = connect) -> None:
-        """``tell`` is told what happens, for the log."""
+        """``tell`` takes events for the log."""
         self._target = target
         self._clock = clock
         self._tell = tell
@@ -249,23 +250,23 @@ class Projection:
         self._ownership: Ownership | None = None
 
     def share(self, ownership: Ownership) -> None:
-        """Project only what is this host's, as ``ownership`` knows. Called before ``open``."""
+        """Project only sessions owned by this host, according to ``ownership``. Call this before ``open``."""
         self._ownership = ownership
 
     @property
     def seq(self) -> int:
-        """The newest row that the node is known to have."""
+        """Newest row known to be at the node."""
         return self._progress.seq
 
     def open(self, database: Path, artifacts: ArtifactStore, record: Path) -> None:
-        """Begin with the journal in ``database``; what is remembered is kept at ``record``. Blocks."""
+        """Open the journal in ``database``; the watermark file is at ``record``. Blocks."""
         self._rows = Rows(database, artifacts)
         if self._ownership is None:
             self._ownership = Ownership.of_one(self._rows.fences())
         self._record = record
         known = load(record)
         head = self._rows.head()
-        # What was there before anything was projected waits for nothing that a write could be refused for.
+        # Rows written before the first projection do not count against the backlog.
         reached = head if known.reached is None else min(known.reached, head)
         self._progress = Progress(known.cursor, known.reasons)
         self._progress.purged = self._rows.newest_purge()
@@ -275,7 +276,7 @@ class Projection:
         self._keep()
 
     def close(self) -> None:
-        """Let go of the journal. Blocks."""
+        """Close the journal. Blocks."""
         self._keep()
         self._rows.close()
 
@@ -297,7 +298,7 @@ class Projection:
                 await run_sync(self.close)
 
     async def run(self, fault: Callable[[Exception], None]) -> None:
-        """Project until cancelled. ``fault`` is told what should not have happened; it goes on all the same."""
+        """Project until cancelled. ``fault`` receives unexpected errors, after which it continues."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._remember)
             while True:
@@ -314,7 +315,7 @@ class Projection:
                 )
                 try:
                     await projector.run()
-                except Exception as error:  # noqa: BLE001 - the journal must go on, whatever is wrong here
+                except Exception as error:  # noqa: BLE001 - the journal goes on even if the projection fails
                     fault(error)
                     self._progress.node = None
                     self._progress.state, self._progress.reason = "failed", f"the projection broke off: {error!r}"
@@ -336,13 +337,13 @@ class Projection:
         try:
             save(self._record, record)
         except OSError as error:
-            # A full disk is the journal's to complain about; this can be missing.
+            # The journal reports a full disk; the watermark file is optional.
             self._tell("projection.record_not_kept", {"reason": str(error)})
 
     # --- what the store asks ---
 
     def past(self, model: EmbeddedReads) -> AsOfReads:
-        """Who answers reads that name a time, with ``model`` for what the node lacks."""
+        """As-of reads over the node, with ``model`` for the rest."""
         assert self._ownership is not None, "opened before it is asked"
         fences = self._ownership.fences
         return NodeReads(model, self._progress, self._high_water, self._clock, self._rows.writer, fences)
@@ -356,7 +357,8 @@ class Projection:
         self._high_water.rise(seq)
 
     def admit(self) -> None:
-        """Raises: CtxdError ``store_backlog_full`` or ``rate_limited`` if a write would have no room to wait in."""
+        """Refuse a write that would have no room to wait in. Raises: CtxdError ``store_backlog_full`` or
+        ``rate_limited``."""
         waiting = self._progress.waiting
         full = fullness(self._target.room, waiting.rows, waiting.bytes)
         if full < THROTTLE_AT:
@@ -368,7 +370,7 @@ class Projection:
             raise refusal(kind, full, self._progress.reason, wait_s)
 
     def status(self) -> ProjectionStatus:
-        """The figures of ``daemon.status``."""
+        """Figures of ``daemon.status``."""
         progress, now = self._progress, self._clock.monotonic()
         full = fullness(self._target.room, progress.waiting.rows, progress.waiting.bytes)
         lag = max(0, self._high_water.seq - progress.seq)
@@ -392,9 +394,9 @@ class Projection:
         progress = self._progress
         reasons = [progress.reason] if progress.reason else []
         if level(full) != "open":
-            reasons.append(f"{full:.0%} of what may wait for the node does")
+            reasons.append(f"backlog at {full:.0%}")
         if progress.quarantined:
             some: list[Any] = list(progress.quarantined[:3])
-            told = ", ".join(f"{seq} ({progress.reasons.get(seq, 'for a reason not kept')})" for seq in some)
+            told = ", ".join(f"{seq} ({progress.reasons.get(seq, 'for unknown reason')})" for seq in some)
             reasons.append(f"{len(progress.quarantined)} rows are left out: {told}")
         return "; ".join(reasons)

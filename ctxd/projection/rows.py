@@ -1,6 +1,6 @@
-"""The journal's rows as the projection takes them: read on a connection of its own, in portions, on a thread.
+"""Journal rows as the projection reads them: on a connection of its own, in portions, on a thread.
 
-Blocks. A row is handed out once its hashes are recomputed: what is damaged is not carried on to another store.
+Blocks. A row is returned once its hashes are recomputed: damage is not copied to another store.
 """
 
 from collections import OrderedDict
@@ -26,14 +26,14 @@ PORTION_BYTES: Final = 4 * 1024 * 1024
 """Rows, and bytes of them, read ahead at most: some transactions' worth."""
 
 REFS_KEPT: Final = 100_000
-"""Texts that are remembered to be at the node. One that is forgotten is put again, which shows nothing else."""
+"""Texts remembered as being at the node. A forgotten text is put again, which changes nothing visible."""
 
 _SAMPLED: Final = 500
 _ROW_BYTES: Final = 128
 
 
 class Texts:
-    """The refs of texts that the node has, the longest unused forgotten first."""
+    """Texts known to be at the node, by their BLAKE3; the least recently used are forgotten first."""
 
     def __init__(self) -> None:
         self._refs: OrderedDict[bytes, None] = OrderedDict()
@@ -45,7 +45,7 @@ class Texts:
         return len(self._refs)
 
     def add(self, refs: Iterable[bytes]) -> None:
-        """The node has ``refs``, or will have before anything that is sent from now on."""
+        """Note that the node has ``refs``, or will have them before anything sent from now on."""
         for ref in refs:
             self._refs[ref] = None
             self._refs.move_to_end(ref)
@@ -53,7 +53,7 @@ class Texts:
             self._refs.popitem(last=False)
 
     def forget(self) -> None:
-        """Nothing is known."""
+        """Forget all texts."""
         self._refs.clear()
 
 
@@ -69,7 +69,7 @@ class Rows:
         self._reader.close()
 
     def chain(self, seq: int) -> str | None:
-        """The chain hash of row ``seq``, in hex; of the start for 0; null if there is no such row.
+        """Chain hash of row ``seq``, in hex; of the start for 0; ``None`` if there is no such row.
 
         Raises: CtxdError ``corrupt``, ``store_failed``.
         """
@@ -78,13 +78,13 @@ class Rows:
             return None if found is None else found.hex()
 
     def head(self) -> int:
-        """The newest row's sequence, 0 without any. Raises: as ``chain``."""
+        """Newest row's sequence, 0 without any. Raises: as ``chain``."""
         with answering():
             found = self._reader.connection.execute("SELECT max(seq) FROM journal").fetchone()
             return 0 if found is None or found[0] is None else int(found[0])
 
     def bytes_each(self, after: int) -> float:
-        """What a row beyond ``after`` takes on average, in bytes: that of the first and the last few.
+        """Average bytes of a row beyond ``after``, estimated from the first and the last few.
 
         Raises: as ``chain``.
         """
@@ -129,10 +129,11 @@ class Rows:
         return 0 if found is None else int(found[0])
 
     def operations(self, pieces: list[Piece], known: Texts, put: str) -> tuple[list[Op], list[bytes]]:
-        """What puts ``pieces``, and the refs of the texts that this puts as well, which are not ``known``.
-        ``put``: see ``documents``.
+        """Operations that put ``pieces``, and the refs of the texts that they put, which are not ``known``. ``put``:
+        see ``documents``.
 
-        Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``; ValueError for what no document can say.
+        Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``; ValueError for a value that no document
+        can hold.
         """
         refs = wanted(pieces, known)
         with answering():
@@ -142,7 +143,7 @@ class Rows:
     # --- for a purge ---
 
     def newest_purge(self) -> int:
-        """The last row that records a purge which changed earlier rows; 0 without any. Raises: as ``chain``."""
+        """Last row that records a purge of earlier rows; 0 without any. Raises: as ``chain``."""
         query = "SELECT max(value) FROM meta WHERE name GLOB 'purged:*'"
         with answering():
             found = self._reader.connection.execute(query).fetchone()
@@ -177,7 +178,7 @@ class Rows:
         return self._reader.connection.execute(query, (content_ref(entity),)).fetchone() is not None
 
     def fences(self) -> Fences:
-        """What of the journal is not to be projected. Raises: as ``chain``."""
+        """Fences of the journal, behind which rows are not projected. Raises: as ``chain``."""
         with answering():
             found = Fences()
             found.take(filter(None, map(to_stored, self._reader.versions.scan(PREFIX))))

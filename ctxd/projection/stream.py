@@ -1,8 +1,8 @@
-"""The journal's rows on their way to a node, from one fence to the first trouble.
+"""Streaming of journal rows to a node, from one fence to the first trouble.
 
-One task submits batch after batch, at most a few ahead of what is known to be committed: each matches the cursor that
-the one before it puts, so none takes effect out of order, or twice. Another task learns what became of them. Whatever
-is not certain ends the stream: the next one begins with the cursor.
+One task submits batch after batch, at most a few ahead of the confirmed one: each matches the cursor that the one
+before puts, so none takes effect out of order, or twice. Another task awaits their commits. Any uncertainty ends the
+stream; the next one begins at the cursor.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,17 +39,17 @@ from ctxd.projection.ownership_guard import Guarded, Lost, Ownership
 from ctxd.projection.rows import PORTION_ROWS, Rows, Texts
 
 OUTSTANDING_MAX: Final = 4
-"""Transactions that are submitted and not known to be committed: so much may the node's index be behind its log."""
+"""Submitted transactions that are not confirmed: the node's index may be so far behind its log."""
 
 COMMIT_S: Final = 30.0
-"""Seconds within which a node has to index what it took."""
+"""Seconds within which a node has to index a submitted transaction."""
 
 
 class Aborted(Exception):
-    """The node did not do a transaction that it took: it found another cursor than ``expected``, or one of the
-    ``matched`` entities otherwise than in its document there.
+    """The node aborted a submitted transaction: it found another cursor than ``expected``, or one of the ``matched``
+    entities with another document.
 
-    ``rows`` were the rows of the batch.
+    ``rows``: those of the batch.
     """
 
     def __init__(self, expected: Cursor, rows: int, matched: Mapping[str, Doc | None]) -> None:
@@ -60,7 +60,7 @@ class Aborted(Exception):
 
 
 class Stopped(Exception):
-    """Nothing more can be projected until somebody does something. ``final``: in this run of the daemon."""
+    """Nothing more can be projected until an operator acts. ``final``: in this run of the daemon."""
 
     def __init__(self, reason: str, *, final: bool = False) -> None:
         super().__init__(reason)
@@ -69,10 +69,10 @@ class Stopped(Exception):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out`` is why its one row is not in it;
-    ``full``: it is of a size that tells how long such ones take.
+    """Batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out``: the reason why its one row is not in it;
+    ``full``: large enough to measure the node by.
 
-    ``matched``: what it takes entities of others than the cursor for.
+    ``matched``: the documents that it expects of entities beside the cursor.
     """
 
     before: Cursor
@@ -107,7 +107,7 @@ class HighWaterMark:
 
 
 class Stream:
-    """One run of batches from the cursor ``start``, which is the node's. ``run`` once."""
+    """One run of batches from ``start``, the node's cursor. ``run`` once."""
 
     def __init__(
         self,
@@ -123,9 +123,9 @@ class Stream:
         condemned: int = 0,
         ownership: Ownership | None = None,
     ) -> None:
-        """``confirmed`` is told of batches that are committed: of several at once only of the last. Fewer ``rows_max``
-        than usual look for what a node dislikes: one batch at a time, until those rows are past. The row
-        ``condemned`` is left out. ``ownership``: whose sessions are projected, null for all of the journal's."""
+        """``confirmed`` receives committed batches, of several at once only the last. ``rows_max`` below the usual
+        searches for a row that the node refuses: one batch at a time, until those rows are past. The row ``condemned``
+        is left out. ``ownership``: of the sessions to project, ``None`` for all of the journal's."""
         self._node = node
         self._rows = rows
         self._high_water = high_water
@@ -148,9 +148,9 @@ class Stream:
         self.pace = pace
 
     async def run(self) -> None:
-        """Project until something goes wrong.
+        """Project until something fails.
 
-        Raises: XtdbFailure, Aborted, Stopped, Lost. Cancel: safe; what is under way is found out by the next fence.
+        Raises: XtdbFailure, Aborted, Stopped, Lost. Cancel: safe; the next fence finds out about submitted batches.
         """
         trouble: list[Exception] = []
         sent, received = anyio.create_memory_object_stream[Sent](OUTSTANDING_MAX)
@@ -189,14 +189,14 @@ class Stream:
             self._pass_suspect()
 
     async def _gather(self) -> None:
-        """Have rows to send: those at hand, or the next portion, once there is one."""
+        """Fill the buffer: return once it holds rows to send."""
         last = self._buffer[-1].seq if self._buffer else self._tip.seq
         if self._buffer and (len(self._buffer) > PORTION_ROWS // 2 or self._high_water.seq <= last):
             return
         if not self._buffer:
             await self._high_water.beyond(last)
             if self._high_water.seq - last < self.pace.versions:
-                # Nothing is behind: a moment's company makes one transaction of many.
+                # The stream is level: a short wait makes one transaction of many rows.
                 await self._clock.sleep(linger_s(self.pace))
         try:
             self._buffer += await run_sync(self._rows.pieces, last, limiter=self._thread)
@@ -204,8 +204,8 @@ class Stream:
             raise Stopped(f"the journal cannot be read: {error.message}") from error
 
     async def _purge(self, sent: MemoryObjectSendStream[Sent]) -> None:
-        """Carry over a purge, once everything before it is committed: step by step, for what is evicted and put again
-        in one go may be lost."""
+        """Carry out a purge at the node, once everything before it is committed: step by step, because an entity that
+        is evicted and put again in one transaction may be lost."""
         slots = OUTSTANDING_MAX - self._held_back
         for _ in range(slots):
             await self._slots.acquire()
@@ -214,7 +214,7 @@ class Stream:
         fences = None if self._ownership is None else self._ownership.fences
         held = self._ownership.holding(piece.session) if self._ownership and piece.session else nullcontext()
         try:
-            # Nobody may take the session in while a part of it is away.
+            # No host may adopt the session while a part of it is missing.
             with held:
                 async with aclosing(steps(self._node, self._rows, self._tip, piece, fences)) as each:
                     async for step in each:
@@ -235,11 +235,11 @@ class Stream:
         self._pass_suspect()
 
     async def _submit(self, batch: list[Piece], allowed: Bounds) -> Sent | None:
-        """Submit ``batch``, which is as ``allowed``, or what remains of it when a row has to be left out. Null: try
-        again with less."""
+        """Submit ``batch``, within ``allowed``, or the rest of it if a row has to be left out. ``None``: retry with
+        less."""
         first, last = batch[0], batch[-1]
         if first.seq == self._condemned:
-            return await self._leave_out(first, "the node aborts its transaction, and does not say why")
+            return await self._leave_out(first, "the node aborts its transaction without a reason")
         after = advance(self._tip, last.seq, last.chain)
         versions = sum(len(piece.versions) for piece in batch)
         guarded = await self._guarded(batch)
@@ -252,14 +252,14 @@ class Stream:
             if error.code == "store_failed":
                 raise Stopped(f"the journal cannot be read: {error.message}") from error
             if self._read_again != first.seq:
-                # A purge may have taken the text away since the row was read: then the row is another now.
+                # A purge may have erased the text since the row was read, which changed the row.
                 self._read_again = first.seq
                 self._buffer.clear()
                 return None
             return await self._disliked(batch, error.message)
         except (Refused, ValueError) as error:
             if isinstance(error, Refused) and len(batch) == 1 and self._refused_once != first.seq:
-                # Whoever says no by accident is asked again, before a row is left out for good.
+                # A refusal may be accidental: the batch is sent again before a row is left out for good.
                 self._refused_once = first.seq
                 return None
             return await self._disliked(batch, str(error))
@@ -273,18 +273,18 @@ class Stream:
         try:
             return await self._ownership.guard(self._node, batch)
         except ValueError as error:
-            raise Stopped(f"an owner at the node is none that this version writes: {error}") from error
+            raise Stopped(f"an owner at the node has an unsupported format: {error}") from error
 
     async def _newest_evictions(self) -> tuple[Match, str]:
-        """What holds a batch to the newest eviction, anybody's, and its name: a text that was at the node may not be
-        there any more after another one, and is another document then."""
+        """Match for the newest eviction of any journal, and its name: a text that was at the node may be missing after
+        another eviction, and is then put as another document."""
         if self._evictions is None:
             found = await self._node.entities([EVICTIONS_ID], valid_time=FIXED_VALID_TIME)
             self._evictions = Match(EVICTIONS_ID, found.get(EVICTIONS_ID), FIXED_VALID_TIME)
         try:
             return self._evictions, put_after(self._evictions.doc)
         except ValueError as error:
-            raise Stopped(f"the evictions at the node are none that this version writes: {error}") from error
+            raise Stopped(f"the evictions at the node have an unsupported format: {error}") from error
 
     async def _append(self, after: Cursor, ops: Sequence[Op]) -> tuple[int, float]:
         hit("project.submit")
@@ -294,16 +294,16 @@ class Stream:
         return tx_id, at
 
     async def _disliked(self, batch: list[Piece], reason: str) -> Sent | None:
-        """Look for the row in ``batch`` that cannot be put, in halves; leave it out once it is alone."""
+        """Search by halves for the row in ``batch`` that cannot be put; leave it out once it is alone."""
         if len(batch) > 1:
             self._rows_max, self._suspect = len(batch) // 2, max(self._suspect, batch[-1].seq)
             return None
         return await self._leave_out(batch[0], reason)
 
     async def _leave_out(self, piece: Piece, reason: str) -> Sent:
-        """Move the cursor past ``piece`` and have it say that the row is not there.
+        """Move the cursor past ``piece`` and list the row as quarantined.
 
-        Raises: Stopped if the node dislikes that as well, or there are too many such rows; XtdbFailure.
+        Raises: Stopped if the node refuses that as well, or too many rows are listed; XtdbFailure.
         """
         if len(self._tip.quarantined) >= QUARANTINED_MAX:
             raise Stopped(f"{QUARANTINED_MAX} rows are left out already; the next one would be {piece.seq}: {reason}")
@@ -329,7 +329,7 @@ class Stream:
             with suppress(anyio.WouldBlock):
                 while True:
                     batches.append(received.receive_nowait())
-            # None takes place without those before it: so the last one speaks for all.
+            # Each takes place only after those before it, so the last one confirms all.
             for one in batches if any(each.left_out for each in batches) else batches[-1:]:
                 if not await self._node.committed(one.tx_id, timeout_s=COMMIT_S):
                     raise Aborted(one.before, one.rows, one.matched)
@@ -340,12 +340,12 @@ class Stream:
                 self._slots.release()
 
     def _learn(self, batches: Sequence[Sent]) -> None:
-        """Adapt the pace to ``batches``, which the node did one after the other and which are committed now."""
+        """Adapt the pace to ``batches``, which the node has committed one after the other."""
         now = self._clock.monotonic()
         busy_s = now - max(batches[0].at, self._idle_at)
         self._idle_at = now
         largest = max(batches, key=lambda batch: batch.versions)
-        # Those that it did together it did one by one: each took its share of the time.
+        # The node indexes batches one by one, so each took its share of the time.
         share = largest.versions / max(1, sum(batch.versions for batch in batches))
         self.pace = adapted(self.pace, busy_s * share, largest.versions, full=largest.full)
 

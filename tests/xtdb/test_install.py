@@ -262,7 +262,7 @@ def test_check_tells_of_an_index_that_is_behind_the_log(tmp_path):
             serving.join()
     told = {each.name: (each.verdict, each.found) for each in findings}
     assert told["lag"] == ("warn", "the log is at transaction 9, the index at 4")
-    assert told["sync"] == ("warn", "the server does not say whether its log and documents are flushed")
+    assert told["sync"] == ("warn", "the server does not report whether it flushes log and documents")
     assert told["ingester"][0] == "ok"
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a node to have indexed a transaction: one request in flight, whoever many wait."""
+"""Awaiting indexed transactions: one request in flight, however many tasks wait."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -7,34 +7,35 @@ from typing import Final
 import anyio
 
 LAP_S: Final = 2.0
-"""The longest that one request waits on the node, in seconds: then the others' wishes are looked at again."""
+"""Longest wait of one request, in seconds; then the wishes of other tasks are read again."""
 
 
 class Awaiter:
-    """Wakes everybody who waits for a transaction at or below what the node says it has completed.
+    """Wakes every task that waits for a transaction at or below the newest one that the node has completed.
 
-    There is no task: whoever finds no request in flight makes one, for the highest transaction that anybody waits for.
+    No task of its own: a waiting task that finds no request in flight makes one, for the highest transaction waited
+    for.
     """
 
     def __init__(self, ask: Callable[[int, float], Awaitable[int | None]]) -> None:
-        """``ask(tx_id, timeout_s)`` answers the latest completed transaction, at the latest after ``timeout_s``."""
+        """``ask(tx_id, timeout_s)`` returns the latest completed transaction, at the latest after ``timeout_s``."""
         self._ask = ask
         self._wanted: Counter[int] = Counter()
         self._turn: anyio.Event | None = None
         self.completed = -1
 
     def note(self, tx_id: int) -> None:
-        """The node has completed ``tx_id``."""
+        """Note that the node has completed ``tx_id``."""
         self.completed = max(self.completed, tx_id)
 
     def forget(self) -> None:
-        """The node may be another one, or may have lost something: nothing is known to be completed."""
+        """Assume nothing completed: the node may be another one, or may have lost something."""
         self.completed = -1
 
     async def reach(self, tx_id: int, *, timeout_s: float) -> bool:
-        """Whether the node has completed ``tx_id`` within ``timeout_s``.
+        """Wait until the node has completed ``tx_id``; false if that takes longer than ``timeout_s``.
 
-        Raises: what ``ask`` raises, to the one that asked; the others ask again. Cancel: safe.
+        Raises: the errors of ``ask``, to the task that made the request; the others request again. Cancel: safe.
         """
         if tx_id <= self.completed:
             return True

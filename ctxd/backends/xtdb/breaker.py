@@ -1,4 +1,4 @@
-"""Whether to trouble a node at all: after failures in a row nothing is sent for a while, then one request tries."""
+"""Circuit breaker."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ State = Literal["closed", "open", "half-open"]
 
 
 class Breaker:
-    """``closed``: requests go through. ``open``: none does, for 1 s and up to 60 s, twice as long each time.
-    ``half-open``: one goes through, and decides."""
+    """Circuit breaker. ``closed``: requests pass. ``open``: none passes for 1 s, doubled each time up to 60 s.
+    ``half-open``: one request passes, and decides."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -29,14 +29,14 @@ class Breaker:
 
     @property
     def state(self) -> State:
-        """What the next request would meet."""
+        """State that the next request would meet."""
         if self._until is None:
             return "closed"
         return "open" if self.retry_in_s > 0 else "half-open"
 
     @property
     def retry_in_s(self) -> float:
-        """How long no request goes through; 0 if one does."""
+        """Seconds until a request passes; 0 if one passes now."""
         return 0.0 if self._until is None else max(0.0, self._until - self._clock.monotonic())
 
     @contextmanager
@@ -76,7 +76,7 @@ class Breaker:
     def _fail(self) -> None:
         self._failures += 1
         if self._until is not None:
-            # Only the one that tried makes it longer: those sent before the circuit opened say nothing new.
+            # Only the trial request lengthens the pause: requests sent before the circuit opened carry no news.
             if self.retry_in_s > 0:
                 return
             self._backoff_s = min(BACKOFF_MAX_S, 2 * self._backoff_s)

@@ -1,7 +1,7 @@
-"""A client of one XTDB 1.x node: transactions in, documents and histories out.
+"""Client of one XTDB 1.x node: submits transactions, reads documents, histories and query rows.
 
-Speaks what our own node and an official XTDB HTTP server both understand. Every call is bounded in time, every answer
-is read strictly, and what fails says whether it may have been applied (``errors``). Knows nothing of versions.
+It speaks the part of the protocol that ctxd's node and an official XTDB HTTP server share. Every call is bounded in
+time, every response is read strictly, and every failure states whether it may have been applied (``errors``).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -54,13 +54,13 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class XtdbClient:
     """The node at ``url`` (``unix:/path`` or ``http://host:port``). An async context manager.
 
-    Every call raises ``Refused``, ``Unreachable`` or ``Unknown``; every call may be cancelled, of ``submit`` the
-    outcome is then unknown. ``valid_time`` and times in answers are ms since 1970; ``tx_id`` is the node's own number
-    of a transaction, null for the newest the node has completed.
+    Every call raises ``Refused``, ``Unreachable`` or ``Unknown``; every call may be cancelled, which leaves the outcome
+    of ``submit`` unknown. ``valid_time`` and returned times are ms since 1970; ``tx_id`` is the node's own number of a
+    transaction, ``None`` for the newest completed one.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, answer_s: float = ANSWER_S) -> None:
-        """``answer_s`` bounds every wait for an answer; what the node is asked to wait for comes on top.
+        """``answer_s`` bounds every wait for a response, beside the time that the node is given to wait.
 
         Raises: ValueError for another kind of address.
         """
@@ -83,37 +83,37 @@ class XtdbClient:
     # --- the node ---
 
     async def status(self) -> NodeStatus:
-        """The node's account of itself. Asks even while the circuit is open, and says nothing to it."""
+        """Status of the node. The circuit breaker neither blocks nor counts this request."""
         answer = await self._http.get("status", {}, timeout_s=self._answer_s)
         return await self._read(answer, responses.to_status)
 
     async def latest_completed(self) -> int | None:
-        """The newest transaction that reads can see; null before the first."""
+        """Newest transaction visible to reads; ``None`` before the first."""
         completed = await self._ask_if_any("latest-completed-tx", {}, _tx_id)
         if completed is not None and completed < self._awaiter.completed:
-            # Another node, or an older copy of it: what was known of the other does not hold.
+            # This is another node, or an older copy: nothing known of the former holds.
             self._awaiter.forget()
         return completed
 
     async def latest_submitted(self) -> int | None:
-        """The newest transaction in the log; null before the first."""
+        """Newest transaction in the log; ``None`` before the first."""
         return await self._ask_if_any("latest-submitted-tx", {}, _tx_id)
 
     async def lag(self) -> int:
-        """How far reads are behind the log, in transaction ids: 0 is level. A measure, not a count: ids have gaps."""
+        """Distance of the index behind the log, in transaction ids; 0 if it is level. Not a count: ids have gaps."""
         submitted = await self.latest_submitted()
         completed = await self.latest_completed()
         return max(0, (-1 if submitted is None else submitted) - (-1 if completed is None else completed))
 
     async def sync(self, timeout_s: float) -> None:
-        """Return when reads see everything that was in the log. Raises: Unknown if that takes longer."""
+        """Return once reads see everything that was in the log. Raises: Unknown if that takes longer."""
         parameters = {"timeout": int(timeout_s * 1000)}
         await self._ask_if_any("sync", parameters, responses.named, waits_s=timeout_s)
 
     # --- transactions ---
 
     async def submit(self, ops: Sequence[Op]) -> int:
-        """Append ``ops`` to the log as one transaction. Returns: its id. Whether it commits is for ``committed``."""
+        """Append ``ops`` to the log as one transaction. Returns: its id, for ``committed``."""
         body = encode_transaction(ops)
         with self.breaker.request():
             answer = await self._http.post("submit-tx", {}, body, timeout_s=self._answer_s)
@@ -124,9 +124,9 @@ class XtdbClient:
         return tx_id
 
     async def committed(self, tx_id: int, *, timeout_s: float) -> bool:
-        """Whether transaction ``tx_id`` took place, once the node has got to it; false if a match failed.
+        """True if transaction ``tx_id`` took place, false if a match failed; returns once the node has indexed it.
 
-        Raises: Unknown if the node does not get there within ``timeout_s``.
+        Raises: Unknown if that takes longer than ``timeout_s``.
         """
         if not await self._awaiter.reach(tx_id, timeout_s=timeout_s):
             raise Unknown(f"transaction {tx_id} is not indexed after {timeout_s:g} s", kind="timeout")
@@ -147,12 +147,12 @@ class XtdbClient:
     # --- documents ---
 
     async def entity(self, id: str, *, valid_time: int, tx_id: int | None = None) -> Doc | None:
-        """What ``id`` is; null if it is not there."""
+        """Document of ``id``; ``None`` if it does not exist."""
         parameters = {"eid": id, "valid-time": _date(valid_time), "tx-id": tx_id}
         return await self._ask_if_any("entity", parameters, lambda doc: responses.to_entity(doc, id))
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
-        """What each of ``ids`` is; those that are not there are left out."""
+        """Documents of ``ids`` by id, without those that do not exist."""
         return await self._bulk(_DOCS, ids, responses.to_docs, valid_time, tx_id)
 
     async def _bulk(
@@ -201,7 +201,7 @@ class XtdbClient:
         """
         if first is not None and last is not None and first > last:
             return []
-        # The node counts its end out, and from above in descending order.
+        # The node's end is exclusive, and in descending order the start is the upper bound.
         start, end = (first, None if last is None else last + 1) if ascending else (last, _before(first))
         parameters = {
             "eid": id,
@@ -251,8 +251,8 @@ class XtdbClient:
     ) -> list[list[Any]]:
         """Return the rows of the Datalog query ``text``, whose ``:in`` takes ``arguments``.
 
-        Raises: Unknown with kind ``timeout`` after ``timeout_s``. A query that is slow or wrong says nothing of the
-        node, so the circuit breaker does not count it.
+        The circuit breaker does not count this request: a slow or wrong query does not mean a bad node. Raises: Unknown
+        with kind ``timeout`` after ``timeout_s``.
         """
         body = _query_body(text, arguments)
         parameters = {"valid-time": _date(valid_time), "tx-id": tx_id}
@@ -319,7 +319,7 @@ def _date(milliseconds: int) -> str:
 
 
 def beyond(prefix: str) -> str | None:
-    """The least text above every text that starts with ``prefix``; null if there is none."""
+    """Least text above every text that starts with ``prefix``; ``None`` if no text is."""
     for at in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[at])
         if code < 0x10FFFF:

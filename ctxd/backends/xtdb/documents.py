@@ -1,12 +1,12 @@
-"""Where a version becomes an XTDB document and a document a version, byte for byte.
+"""Conversion of versions to XTDB documents and back, byte for byte.
 
-Top-level keys are a closed set; everything a client named nests in ``payload``, its keys as text. XTDB keeps no order
-of keys, so ``order`` says it where it is not the sorted one. A payload that would not come back as it was, because it
-holds a number that XTDB changes, is kept whole as ``body``; type and hashes are at the top level all the same.
+Top-level keys are a closed set; client-chosen names nest in ``payload``, as text. XTDB keeps no order of keys, so
+``order`` records it where it is not sorted. A payload with a number that XTDB changes is kept encoded as ``body``; type
+and hashes are at the top level all the same.
 
-XTDB keeps a document once, under its hash, and a node that comes to an eviction in the log takes away every document
-that it has seen of the entity by then, also if it was put again since: another node, or one that makes its index anew,
-would lose it. So what is put after an eviction, by anybody, says that in ``put``, and is another document.
+XTDB stores a document once, under its hash. When a node replays an eviction, it removes every document that it has seen
+of the entity, even one put again since: another node, or one that rebuilds its index, would lose it. So a document put
+after an eviction carries that eviction's name in ``put``, which gives it another hash.
 """
 
 from base64 import b64decode, b64encode
@@ -25,13 +25,13 @@ from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 
 FIXED_VALID_TIME: Final = 946_684_800_000
-"""2000-01-01T00:00:00Z in ms: when everything holds that has no time of its own, content and cursors among them."""
+"""2000-01-01T00:00:00Z in ms: the valid time of entities without one of their own, such as texts."""
 
 NEWEST_VALID_TIME: Final = 253_402_300_799_999
-"""The last ms of the year 9999: when cursors are looked at. They move, and whatever is newest shows there."""
+"""The last ms of the year 9999: the valid time at which cursors are read, so that the newest shows."""
 
 RESERVED: Final = "ctxd/"
-"""What ids of ctxd's own entities start with."""
+"""Prefix of the ids of ctxd's own entities."""
 
 _json: Final = msgspec.json.Encoder().encode
 _parse: Final = msgspec.json.Decoder().decode
@@ -44,22 +44,22 @@ _LOOKED_UP: Final = {"tool": str, "turn": int}
 
 
 def content_id(ref: bytes) -> str:
-    """The entity that holds the text whose BLAKE3 is ``ref``."""
+    """Entity of the text whose BLAKE3 is ``ref``."""
     return f"{RESERVED}content/{ref.hex()}"
 
 
 def content_ref(entity: str) -> bytes:
-    """The BLAKE3 of the text that ``entity`` holds. Raises: ValueError if it is no ``content_id``."""
+    """BLAKE3 of the text that ``entity`` holds. Raises: ValueError if it is not a ``content_id``."""
     return bytes.fromhex(entity.removeprefix(f"{RESERVED}content/"))
 
 
 def cursor_id(writer: str) -> str:
-    """The entity that says how far the journal of ``writer`` is projected."""
+    """Entity of the cursor of ``writer``'s journal."""
     return f"{RESERVED}cursor/{writer}"
 
 
 def to_doc(version: Version, writer: str, *, put: str = "") -> Doc:
-    """The document of ``version``, which ``writer``'s journal holds.
+    """Document of ``version`` in the journal of ``writer``.
 
     ``put`` distinguishes it from documents that were evicted before. Raises: ValueError for a deletion, which has no
     document.
@@ -90,7 +90,7 @@ def to_doc(version: Version, writer: str, *, put: str = "") -> Doc:
 
 
 def _named(document: Document) -> Doc:
-    """The top-level keys of ``document``: what queries look up by index."""
+    """Top-level keys of ``document``, by which queries look it up."""
     named: Doc = {"type": document.type}
     fields = document.payload if isinstance(document.payload, dict) else {}
     if (session := session_of(document.id) or _session_in(fields)) is not None:
@@ -109,15 +109,15 @@ def _named(document: Document) -> Doc:
 
 
 def _session_in(fields: dict[str, Any]) -> str | None:
-    """The session of a tool call, which names its chat."""
+    """Session of a tool call, whose fields name its chat."""
     chat = fields.get("chat_ref")
     return chat.removeprefix("chat:") if isinstance(chat, str) and chat.startswith("chat:") else None
 
 
 def from_doc(doc: Doc, valid_time: int | None = None) -> tuple[Version, str]:
-    """The version that ``to_doc`` was given, and its writer. ``valid_time`` (ms): that of its row, if it is known.
+    """Version in ``doc``, and its writer. ``valid_time`` (ms): that of its row, if known.
 
-    Raises: ValueError if ``to_doc`` makes no such document.
+    Raises: ValueError for a document that ``to_doc`` does not make.
     """
     try:
         payload = doc["payload"]
@@ -133,7 +133,7 @@ def from_doc(doc: Doc, valid_time: int | None = None) -> tuple[Version, str]:
         # Before the writer was looked up by index, it stood in the payload.
         return version, doc["writer"] if "writer" in doc else payload["writer"]
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        raise ValueError(f"the document of {doc.get('xt/id')} is none of ctxd's: {error!r}") from error
+        raise ValueError(f"the document of {doc.get('xt/id')} is not one of ctxd's: {error!r}") from error
 
 
 def _valid_time(payload: dict[str, Any]) -> int:
@@ -148,7 +148,7 @@ def _whole(value: Any) -> int:  # noqa: ANN401
 
 
 def _document(id: str, body: bytes) -> Document | None:
-    """The document in ``body``; ``None`` if it holds no document of ours, or one that JSON cannot carry."""
+    """Document in ``body``; ``None`` if it holds no document of ours, or one that JSON cannot carry."""
     try:
         document = documents.decode(id, body)
         _json([document.type, document.source, document.source_hash, document.identity_hash, document.content_hash])
@@ -158,7 +158,7 @@ def _document(id: str, body: bytes) -> Document | None:
 
 
 def _key_order(document: Document, body: bytes) -> list[Any] | None:
-    """The order of the keys, empty if they are sorted; ``None`` if the document would not come back as ``body``."""
+    """Order of the keys, empty if they are sorted; ``None`` if the document would not come back as ``body``."""
     try:
         if _parse(_json(document.payload)) != document.payload:
             return None
@@ -190,7 +190,7 @@ def _order(payload: dict[str, Any]) -> list[Any]:
 
 
 def _note_order(value: Any, orders: list[Any]) -> None:  # noqa: ANN401
-    """Add to ``orders`` one entry a map, outer ones first: the places its sorted keys have, null if it is sorted."""
+    """Append one entry a map to ``orders``, outer maps first: the places of its sorted keys, ``None`` if sorted."""
     if type(value) is dict:
         keys = list(value)
         ordered = sorted(keys)
@@ -210,7 +210,7 @@ def _note_order(value: Any, orders: list[Any]) -> None:  # noqa: ANN401
 
 
 def _put_in_order(value: Any, orders: Any) -> Any:  # noqa: ANN401
-    """``value`` with each map's keys as ``_note_order`` found them; ``orders`` iterates over its entries."""
+    """``value`` with the keys of each map in the order noted by ``_note_order``; ``orders`` iterates over these."""
     if type(value) is dict:
         ordered = sorted(value)
         places = next(orders, None)
@@ -245,8 +245,8 @@ def _body(doc: Doc, payload: dict[str, Any]) -> bytes:
 
 
 def content_docs(ref: bytes, text: str, *, put: str = "") -> list[Doc]:
-    """The documents that hold ``text``, whose BLAKE3 is ``ref``: its parts before what names them. ``put`` tells them
-    from those of the same text that anybody evicted."""
+    """Documents of ``text``, whose BLAKE3 is ``ref``: parts before the document that lists them. ``put`` distinguishes
+    them from evicted documents of the same text."""
     data = text.encode()
     said = {"put": put} if put else {}
     if len(data) <= CONTENT_INLINE_BYTES_MAX:
@@ -269,22 +269,22 @@ def _content_doc(ref: bytes, payload: dict[str, Any]) -> Doc:
 
 
 def _boundary(data: bytes, place: int) -> int:
-    """The last place at or before ``place`` where no character of ``data`` is cut."""
+    """Last place at or before ``place`` that does not cut a character of ``data``."""
     while place < len(data) and data[place] & 0xC0 == 0x80:
         place -= 1
     return min(place, len(data))
 
 
 def parts_of(doc: Doc) -> list[str] | None:
-    """The ids of the parts that a content document names, null if it holds its text itself. Raises: ValueError."""
+    """Ids of the parts listed in a content document, ``None`` if it holds its text itself. Raises: ValueError."""
     parts = doc["payload"].get("parts") if isinstance(doc.get("payload"), dict) else None
     if parts is not None and not (isinstance(parts, list) and all(isinstance(part, str) for part in parts)):
-        raise ValueError(f"{doc.get('xt/id')} names parts that are none")
+        raise ValueError(f"{doc.get('xt/id')} lists invalid parts")
     return parts
 
 
 def text_of(doc: Doc) -> str:
-    """The text that a content document without parts holds. Raises: ValueError."""
+    """Text of a content document without parts. Raises: ValueError."""
     payload = doc.get("payload")
     text = payload.get("text") if isinstance(payload, dict) else None
     if not isinstance(text, str):
@@ -295,16 +295,16 @@ def text_of(doc: Doc) -> str:
 # --- evictions ---
 
 EVICTIONS_ID: Final = f"{RESERVED}evictions"
-"""The entity that names the newest transaction of anybody that evicted something; it is not there before the first."""
+"""Entity that names the newest transaction, of any journal, that evicted something; missing before the first."""
 
 
 def evictions_doc(put: str) -> Doc:
-    """What a transaction that evicts also puts, at ``FIXED_VALID_TIME``. ``put``: a name that no other has."""
+    """Document that an evicting transaction also puts, at ``FIXED_VALID_TIME``. ``put``: a unique name."""
     return {"xt/id": EVICTIONS_ID, "type": "evictions", "payload": {"put": put}}
 
 
 def put_after(evictions: Doc | None) -> str:
-    """The ``put`` of what is put after ``evictions``; empty with null. Raises: ValueError."""
+    """``put`` of documents put after ``evictions``; empty if that is ``None``. Raises: ValueError."""
     payload = {"put": ""} if evictions is None else evictions.get("payload")
     put = payload.get("put") if isinstance(payload, dict) else None
     if not isinstance(put, str):

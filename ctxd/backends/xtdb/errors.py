@@ -1,15 +1,15 @@
-"""What can go wrong between ctxd and an XTDB node, told apart by what is certain.
+"""Failures between ctxd and an XTDB node, distinguished by what is certain. Every module of the package raises them.
 
-Of a transaction the one question is whether it was applied: ``Refused`` and ``Unreachable`` say no, ``Unknown`` says
-that nobody can tell, and that it must be looked up, never sent again. Of a read all three mean that there is no answer.
+``Refused`` and ``Unreachable``: the transaction was not applied. ``Unknown``: it may have been, so it must be looked up
+and never resent. A read that fails in either way has no result.
 """
 
 from typing import Any
 
 
 class XtdbFailure(Exception):
-    """A node did not do what it was asked. ``kind`` names the node's own class or key of the error, where it said one;
-    ``status`` is that of HTTP, null without an answer."""
+    """Failed request to a node. ``kind``: the node's class or key of the error, ``None`` if it sent none; ``status``:
+    of HTTP, ``None`` without a response."""
 
     def __init__(self, message: str, *, kind: str | None = None, status: int | None = None) -> None:
         super().__init__(message)
@@ -19,9 +19,9 @@ class XtdbFailure(Exception):
 
 
 class Refused(XtdbFailure):
-    """The node understood and said no, and will say so again: nothing was applied.
+    """The node understood the request and refuses it, now and later: nothing was applied.
 
-    ``op`` is the operation it minds, as transit spells it, null if it named none.
+    ``op``: the operation at fault, as transit spells it, ``None`` if the node named none.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Refused(XtdbFailure):
 
 
 class Behind(Refused):
-    """The node has not got to the transaction that was named: it is slow, or it has lost something."""
+    """The node has not reached the named transaction: it is slow, or has lost something."""
 
 
 class Unreachable(XtdbFailure):
-    """The request never got to the node: nothing was applied. ``retry_in_s`` is when it makes sense to try again."""
+    """The request did not reach the node: nothing was applied. ``retry_in_s``: seconds until a retry makes sense."""
 
     def __init__(self, message: str, *, retry_in_s: float = 0.0) -> None:
         super().__init__(message)
@@ -49,4 +49,4 @@ class Unreachable(XtdbFailure):
 
 
 class Unknown(XtdbFailure):
-    """The request may have got to the node, and no answer that can be trusted came back."""
+    """The request may have reached the node, and no trustworthy response came back."""

@@ -1,8 +1,8 @@
-"""One request to a node and its whole answer, over a few kept-alive connections.
+"""HTTP requests to a node, over a few kept-alive connections.
 
-The only place that knows aiohttp, and which of its errors say for certain that a request was never sent. Every wait is
-bounded. Whoever closes the connections ends the requests of others first: aiohttp would have them cancelled, or fail
-for a reason of its own.
+The only module that uses aiohttp, and knows which of its errors mean for certain that a request was not sent. Every
+wait is bounded. Closing the connections first ends the requests of other tasks, which aiohttp would cancel or fail for
+a misleading reason.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _UNIX: Final = "unix:"
 
 
 class Answer:
-    """A complete answer: HTTP status, media type without parameters, body."""
+    """Complete response: HTTP status, media type without parameters, body."""
 
     __slots__ = ("body", "media_type", "status")
 
@@ -66,7 +66,7 @@ class HttpConnections:
 
     async def __aenter__(self) -> "HttpConnections":
         connector: aiohttp.BaseConnector
-        # Without a limit of its own: whoever waits for that is cancelled when the session is closed.
+        # No limit of its own: aiohttp cancels requests that wait for one when the session is closed.
         if self._socket is not None:
             connector = aiohttp.UnixConnector(self._socket, limit=0, keepalive_timeout=_IDLE_S)
         else:
@@ -94,11 +94,11 @@ class HttpConnections:
             await session.close()
 
     async def get(self, path: str, parameters: dict[str, Any], *, timeout_s: float) -> Answer:
-        """The answer to a GET. Raises: Unreachable, Unknown. Cancel: safe."""
+        """Response to a GET. Raises: Unreachable, Unknown. Cancel: safe."""
         return await self._send("GET", path, parameters, None, timeout_s)
 
     async def post(self, path: str, parameters: dict[str, Any], body: bytes, *, timeout_s: float) -> Answer:
-        """The answer to a POST of transit. Raises: Unreachable, Unknown. Cancel: the node may have got it."""
+        """Response to a POST of transit. Raises: Unreachable, Unknown. Cancel: the node may have received it."""
         return await self._send("POST", path, parameters, body, timeout_s)
 
     async def _send(
@@ -107,7 +107,7 @@ class HttpConnections:
         given = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
         headers = {} if body is None else {"Content-Type": responses.TYPE}
-        # As a file, which goes out piece by piece: bytes would go in one copy.
+        # As a file, which is sent in pieces: bytes would be copied whole.
         data = None if body is None else BytesIO(body)
         try:
             with anyio.fail_after(timeout_s), self._until_closed() as session:
@@ -126,12 +126,12 @@ class HttpConnections:
 
     @contextmanager
     def _until_closed(self) -> Iterator[aiohttp.ClientSession]:
-        """The session for one request, which is left in its middle when somebody closes the connections.
+        """Session for one request, which is cancelled when another task closes the connections.
 
         Raises: Unreachable if they are closed.
         """
         if self._session is None:
-            # A read of several requests may outlive the connection: it was given up when the node was lost.
+            # A read of several requests may outlive the connection, which is closed when the node is lost.
             raise Unreachable("the connection to the XTDB node is closed")
         with anyio.CancelScope() as scope:
             self._under_way.add(scope)

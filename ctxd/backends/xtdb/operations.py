@@ -1,4 +1,4 @@
-"""What a transaction is made of, and how it is written: operations, documents and their closed set of keys."""
+"""Transactions: operations, documents, and their encoding in transit."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -31,7 +31,7 @@ _SPELLED: Final = {key: b'"~:%s":' % key.encode() for key in KEYS}
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """``doc`` holds from ``valid_time`` (ms) until ``end``, with ``end`` null until the next version already there."""
+    """``doc`` holds from ``valid_time`` (ms) until ``end``; without it, until the next version already recorded."""
 
     doc: Doc
     valid_time: int
@@ -47,7 +47,8 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
-    """The transaction only takes place if ``id`` is ``doc`` at ``valid_time`` (ms); null: if it is not there."""
+    """The transaction takes place only if ``id`` is ``doc`` at ``valid_time`` (ms); ``None``: only if it does not
+    exist."""
 
     id: str
     doc: Doc | None
@@ -64,9 +65,9 @@ Op: TypeAlias = Put | Delete | Match | Evict
 
 
 def encode_transaction(ops: Sequence[Op]) -> bytes:
-    """The body that submits ``ops`` as one transaction.
+    """Body that submits ``ops`` as one transaction.
 
-    Raises: Refused for one that no node would take, naming it: it would be taken as something else, or fail them all.
+    Raises: Refused for an operation that a node would refuse or misread, naming it.
     """
     parts = []
     for op in ops:
@@ -109,7 +110,7 @@ def encode_document(doc: Doc) -> bytes:
 
 
 def to_doc(read: Any) -> Doc | None:  # noqa: ANN401 - whatever the node answers
-    """The document that a node answered. Raises: ValueError for what is none."""
+    """Document in a response. Raises: ValueError for anything else."""
     if read is None:
         return None
     if not isinstance(read, dict) or not isinstance(read.get("xt/id"), str):

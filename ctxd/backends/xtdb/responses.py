@@ -32,7 +32,7 @@ _BEHIND: Final = frozenset({"node-out-of-sync", "NodeOutOfSyncException"})
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's own account of itself. It is well only while ``ingester_failed`` is false."""
+    """Status reported by a node. It is healthy only while ``ingester_failed`` is false."""
 
     version: str | None
     revision: str | None
@@ -44,8 +44,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryRow(msgspec.Struct, frozen=True, gc=False):
-    """One row of an entity's history: the node's transaction and its time, valid time (both ms), whether the entity is
-    there, and its document, null if it is not or was not asked for."""
+    """Row of an entity's history: the node's transaction and its time, the valid time (both ms), whether the entity
+    exists, and its document, ``None`` if it does not or was not requested."""
 
     tx_id: int
     tx_time: int
@@ -55,7 +55,7 @@ class HistoryRow(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse(status: int, media_type: str, body: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
-    """The value of a successful answer. Raises: Unknown if it is not transit."""
+    """Value of a successful response. Raises: Unknown if it is not transit."""
     if media_type != TYPE:
         raise Unknown(f"the answer is {media_type or 'of no type'}, not transit", status=status)
     if not body:
@@ -67,8 +67,8 @@ def parse(status: int, media_type: str, body: bytes) -> Any:  # noqa: ANN401 - w
 
 
 def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
-    """What an answer that is no success means: ``Refused`` only where the node itself says that the request is at
-    fault. Anything may stand between, and answer in its stead."""
+    """Failure that an unsuccessful response means: ``Refused`` only where the node itself blames the request, because a
+    proxy may have answered in its place."""
     if status in _HEADER_TOO_LARGE:
         return Refused(
             "the server refuses a request whose URL holds a long entity id: set :request-header-size 65536 in its"
@@ -94,14 +94,14 @@ def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
 
 
 def too_early(status: int, media_type: str, body: bytes) -> bool:
-    """Whether an answer says that the time the node was given to wait is over."""
+    """True if the response reports that the time given to the node to wait has passed."""
     if status == 200:
         return False
     return (failure(status, media_type, body).kind or "").endswith("TimeoutException")
 
 
 def absent(status: int, media_type: str, body: bytes) -> bool:
-    """Whether an answer says that what was asked for is not there, and not only that there is no such page."""
+    """True if the response reports that the entity does not exist, rather than a missing page."""
     if status != 404:
         return False
     try:
@@ -114,7 +114,7 @@ def absent(status: int, media_type: str, body: bytes) -> bool:
 def named(read: Any) -> dict[str, Any]:  # noqa: ANN401
     """A map by the names of its keys, without namespaces: the two servers differ in them. Raises: ValueError."""
     if not isinstance(read, dict):
-        raise ValueError("the answer is no map")
+        raise ValueError("the response is not a map")
     return {key.name if isinstance(key, transit.Keyword) else str(key): value for key, value in read.items()}
 
 
@@ -132,7 +132,7 @@ def to_status(read: Any) -> NodeStatus:  # noqa: ANN401
     told = named(read)
     failed = told.get("ingester-failed?", told.get("ingesterFailed?"))
     if type(failed) is not bool:
-        raise ValueError("the status does not say whether the ingester failed")
+        raise ValueError("the status lacks the state of the ingester")
 
     def one(kind: type, *names: str) -> Any:  # noqa: ANN401
         return next((told[name] for name in names if type(told.get(name)) is kind), None)
@@ -153,7 +153,7 @@ def to_committed(read: Any) -> bool:  # noqa: ANN401
     told = named(read)
     committed = told.get("tx-committed?", told.get("txCommitted?"))
     if type(committed) is not bool:
-        raise ValueError("the answer does not say whether the transaction committed")
+        raise ValueError("the response lacks the outcome of the transaction")
     return committed
 
 
@@ -185,7 +185,7 @@ def to_entity(read: Any, id: str) -> Doc | None:  # noqa: ANN401
 
 
 def asked_for(found: dict[str, T], ids: Collection[str]) -> dict[str, T]:
-    """``found``, which is by id, if it has none but ``ids``. Raises: ValueError."""
+    """``found`` by id, provided that it has only requested ``ids``. Raises: ValueError."""
     if not found.keys() <= set(ids):
         raise ValueError("a row of the query is of an entity that was not asked for")
     return found
@@ -199,14 +199,14 @@ def to_docs(read: Any) -> dict[str, Doc]:  # noqa: ANN401
         if known is None:
             continue
         if known["xt/id"] != id:
-            raise ValueError("a row of the query is none of an entity")
+            raise ValueError("a row of the query is not of an entity")
         docs[id] = known
     return docs
 
 
 def _rows(read: Any) -> list[Any]:  # noqa: ANN401
     if not isinstance(read, list):
-        raise ValueError("the answer is no list")
+        raise ValueError("the response is not a list")
     return read
 
 
@@ -214,7 +214,7 @@ def to_rows(read: Any) -> list[list[Any]]:  # noqa: ANN401
     """Return the rows of a query for anything. Raises: ValueError."""
     rows = _rows(read)
     if not all(isinstance(row, (list, tuple)) for row in rows):
-        raise ValueError("a row is no list")
+        raise ValueError("a row is not a list")
     return [list(row) for row in rows]
 
 
@@ -222,7 +222,7 @@ def to_ids(read: Any) -> list[str]:  # noqa: ANN401
     """The rows of a query for ids, each once. Raises: ValueError."""
     ids = dict.fromkeys(id for (id,) in _rows(read))
     if not all(isinstance(id, str) for id in ids):
-        raise ValueError("an id is no text")
+        raise ValueError("an id is not text")
     return list(ids)
 
 

@@ -1,10 +1,10 @@
-"""The transit that an XTDB node reads and writes, as far as ctxd uses it.
+"""Transit as XTDB nodes read and write it, as far as ctxd uses it.
 
-Writing is JSON with two differences: text that starts with ``~``, ``^`` or a backtick has a ``~`` in front, and
-integers that JSON numbers cannot carry are text. It goes through msgspec and one substitution over the bytes; only a
-value with such an integer, or with a null that may be a float msgspec has no other word for, is walked.
+Writing is JSON with two differences: text that starts with ``~``, ``^`` or a backtick gets a ``~`` in front, and
+integers beyond JSON's numbers are text. It goes through msgspec and one substitution over the bytes; only a value with
+such an integer, or with a place that msgspec writes for a non-finite float, is walked.
 
-Reading is complete for what a node answers, with the cache of repeated keys, and strict: what is not understood is
+Reading covers everything that a node sends, with the cache of repeated keys, and is strict: unknown input is
 ``NotTransit``, never a guess.
 """
 
@@ -21,7 +21,7 @@ from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 
 class NotTransit(ValueError):
-    """Bytes that are not transit, or hold what no XTDB node responses."""
+    """Bytes that are not transit, or that no XTDB node sends."""
 
 
 class Keyword(str):
@@ -31,7 +31,7 @@ class Keyword(str):
 
     @property
     def name(self) -> str:
-        """What stands after the namespace."""
+        """Name after the namespace."""
         return self.rpartition("/")[2] or str(self)
 
 
@@ -67,7 +67,7 @@ def encode_all(values: Collection[Any]) -> list[bytes]:
         except OverflowError:
             return [_json(_spelled(value)) for value in values]
         data = b",".join(spelled)
-        # Null is also what msgspec writes for a float that is not finite.
+        # msgspec writes the same for a float that is not finite.
         if b"null" in data or any(pattern.search(data) for pattern in _LONG):
             return [_json(_spelled(value)) for value in values]
     except RecursionError as error:
@@ -92,9 +92,9 @@ def _spelled(value: Any) -> Any:  # noqa: ANN401
         return [_spelled(item) for item in value]
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            raise TypeError("a key is no text")
+            raise TypeError("a key is not text")
         return {_spelled(key): _spelled(item) for key, item in value.items()}
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def encode_date(milliseconds: int) -> bytes:
@@ -131,7 +131,7 @@ def milliseconds(text: str) -> int:
 
 def _moment(value: Any) -> int:  # noqa: ANN401
     if type(value) is not int and type(value) is not str:
-        raise ValueError(f"{value!r} is no moment")
+        raise ValueError(f"{value!r} is not a time")
     return int(value)
 
 

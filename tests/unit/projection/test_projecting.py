@@ -155,7 +155,7 @@ class TestRoomToWait:
             node.down = True
             fill(store, 500)
             await store.settled()
-            assert "50% of what may wait for the node does" in store.status().projection.reason
+            assert "backlog at 50%" in store.status().projection.reason
             fill(store, 300, first=500)
             await store.settled()
             with pytest.raises(CtxdError) as refused:

@@ -1,4 +1,4 @@
-"""What there is to say about a node and its installation: each finding with a verdict and what mends it."""
+"""Checks of a node and its installation: findings, each with a verdict and a fix."""
 
 import os
 import stat
@@ -20,7 +20,7 @@ _LAG_WAIT_MS: Final = 3000
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One check: its name, the verdict, what was found, and the fix; no fix is needed when it is ok."""
+    """Result of one check: name, verdict, observation, and a fix unless it is ok."""
 
     name: str
     verdict: Literal["ok", "warn", "fail"]
@@ -29,9 +29,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def look(installation: Installation, url: str, environ: Mapping[str, str]) -> list[Finding]:
-    """What is found about this machine's Java, the installation, and the node at ``url``; only about that if it is a
-    server that somebody else installed. It takes as long as the first answer, and 3 s more at most to see whether the
-    index is behind. Changes nothing."""
+    """Check Java, the installation, and the node at ``url``; only the node if it is a server installed by other means.
+    Takes as long as the first response, and up to 3 s more to see whether the index is behind. Changes nothing."""
     found = list(_node(url))
     ours = url.startswith("unix:") or installation.directory.exists()
     return [*(_machine(installation, environ, _answers(found)) if ours else ()), *found]
@@ -73,7 +72,9 @@ def _node(url: str) -> Iterator[Finding]:
         yield _socket(Path(url.removeprefix("unix:")))
     elif not any(url.startswith(f"http://{host}") for host in ("127.0.0.1", "localhost", "[::1]")):
         yield _warn(
-            "socket", f"{url} is not of this host", "whoever reaches a node may read and write all of it: keep it apart"
+            "socket",
+            f"{url} is not of this host",
+            "anyone who can reach a node can read and write everything: restrict access",
         )
     try:
         status, told = ask(url, "status")
@@ -89,7 +90,9 @@ def _node(url: str) -> Iterator[Finding]:
     try:
         yield _lag(url)
     except (NodeFailure, ValueError) as error:
-        yield _fail("lag", f"{url} says how it is, and then no more: {error}", "restart the node; see its log")
+        yield _fail(
+            "lag", f"{url} reports its status, and then stops responding: {error}", "restart the node; see its log"
+        )
 
 
 def _socket(path: Path) -> Finding:
@@ -98,7 +101,7 @@ def _socket(path: Path) -> Finding:
     except OSError as error:
         return _fail("socket", f"{path}: {error.strerror}", "start the node: ctxd xtdb run")
     if not stat.S_ISSOCK(found.st_mode):
-        return _fail("socket", f"{path} is no socket", "name another, or move it away")
+        return _fail("socket", f"{path} is not a socket", "name another, or move it away")
     if mode := stat.S_IMODE(found.st_mode) & 0o077:
         return _fail(
             "socket",
@@ -128,7 +131,7 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[Finding]:
     synced = facts.get("synced?")
     if synced is None:
         yield _warn(
-            "sync", "the server does not say whether its log and documents are flushed", "set :sync? true on both"
+            "sync", "the server does not report whether it flushes log and documents", "set :sync? true on both"
         )
     elif synced:
         yield _ok("sync", "log and documents are on disk before a write is answered")

@@ -28,13 +28,13 @@ from ctxd.backends.xtdb.node.installation import (
 from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config, start
 
 Say = Callable[[str], None]
-"""Told of every step of an installation, one line each."""
+"""Takes one line for every step of an installation."""
 
 _NO_NETWORK: Final = ("Unknown host", "Connection refused", "Network is unreachable", "timed out", "Temporary failure")
 
 
 def check_jars(directory: Path, listed: Mapping[str, str]) -> list[str]:
-    """What is wrong with the jars in ``directory``, one line each; empty if they are exactly those listed."""
+    """Differences between the jars in ``directory`` and the list, one line each; empty if there are none."""
     present = {path.name for path in directory.glob("*.jar")} if directory.is_dir() else set()
     wrong = [f"{name} is missing" for name in sorted(listed.keys() - present)]
     wrong += [f"{name} is not on the list" for name in sorted(present - listed.keys())]
@@ -45,9 +45,9 @@ def check_jars(directory: Path, listed: Mapping[str, str]) -> list[str]:
 
 
 def fetch_jars(maven: Path, into: Path, listed: Mapping[str, str], say: Say, environ: Mapping[str, str]) -> None:
-    """Have Maven copy the jars, and put them at ``into`` once every one of them is as listed.
+    """Copy the jars with Maven, and move them to ``into`` once every one is as listed.
 
-    Raises: NodeFailure naming the first difference, or why Maven failed; ``into`` is then as it was.
+    Raises: NodeFailure with the first difference, or with Maven's reason; ``into`` is then unchanged.
     """
     with tempfile.TemporaryDirectory(prefix=".jars-", dir=into.parent) as folder:
         shutil.copy(PROGRAM / "pom.xml", folder)
@@ -60,7 +60,7 @@ def fetch_jars(maven: Path, into: Path, listed: Mapping[str, str], say: Say, env
         if wrong := check_jars(fetched, listed):
             raise NodeFailure(
                 "the jars that Maven brought are not those this ctxd was made with: " + "; ".join(wrong[:5]),
-                remedy="Remove them from Maven's own store (~/.m2/repository) and run it again. If it says so again, "
+                remedy="Remove them from Maven's own store (~/.m2/repository) and run it again. If that happens again, "
                 "do not use them: a server in between changes what it passes on.",
                 exit_code=2,
             )
@@ -74,7 +74,7 @@ def _flags(into: Path) -> list[str]:
 
 
 def _run_maven(command: list[str], say: Say, environ: Mapping[str, str]) -> None:
-    """Raises: NodeFailure with the first errors that Maven told."""
+    """Run Maven. Raises: NodeFailure with its first errors."""
     errors: list[str] = []
     downloads = 0
     maven = subprocess.Popen(
@@ -167,12 +167,12 @@ def _bring_jars(installation: Installation, say: Say, environ: Mapping[str, str]
 
 
 def _mark(record: Record) -> bytes:
-    """What a compiled program is marked with: what it was made from, and with."""
+    """Bytes that identify the build from which a compiled program was made."""
     return f"{record.digest} {record.java_version}".encode()
 
 
 def _compiled(installation: Installation) -> bytes | None:
-    """The mark of the program that is there; null if there is none, or a broken one."""
+    """Mark of the compiled program; ``None`` if it is missing or broken."""
     try:
         with zipfile.ZipFile(installation.program) as packed:
             return packed.comment
@@ -227,7 +227,7 @@ def _pack(classes: Path, jar: Path, mark: bytes) -> None:
 
 
 def _make_archive(installation: Installation, say: Say, environ: Mapping[str, str]) -> None:
-    """Start a node once and have the JVM keep its classes. A start works without: that it failed is told, no more."""
+    """Start a node once, so that the JVM archives its classes. A failure is only reported: starts work without."""
     say("starting it once, for the archive of classes")
     with tempfile.TemporaryDirectory(prefix=".first-", dir=installation.directory) as folder:
         archive = Path(folder, "classes.jsa")

@@ -16,8 +16,7 @@ from ctxd_protocol import places
 
 
 class NodeFailure(Exception):
-    """A node that cannot be installed, started or asked. ``remedy`` is what helps; ``exit_code`` is what a command that
-    meets it ends with."""
+    """Failure to install, start or reach a node, with its ``remedy`` and the ``exit_code`` for the command."""
 
     def __init__(self, message: str, *, remedy: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -27,10 +26,10 @@ class NodeFailure(Exception):
 
 
 EXIT_MISSING = os.EX_UNAVAILABLE
-"""A program that the machine has to have is missing, or too old."""
+"""A required program is missing, or too old."""
 
 EXIT_CONFIG = os.EX_CONFIG
-"""A configuration that cannot be used."""
+"""The configuration cannot be used."""
 
 PROGRAM: Final = Path(__file__).with_name("program")
 """What ships with ctxd: the Maven project, the node program, its build, its configurations, and the jars' hashes."""
@@ -42,7 +41,7 @@ _IN_THE_DIGEST: Final = ("pom.xml", "jars.sha256", "**/*.clj", "logback.xml")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What an installation was made of: ``digest`` of the program, Java's place and version, and the archive's Java."""
+    """Record of an installation: ``digest`` of the program, path and version of the Java that made the archive."""
 
     digest: str
     java: str
@@ -76,7 +75,7 @@ class Installation:
         return self.directory / "installed.json"
 
     def record(self) -> Record | None:
-        """What it was made of; null if it is not whole."""
+        """Record of the installation; ``None`` if it is incomplete."""
         try:
             return msgspec.json.decode(self.record_path.read_bytes(), type=Record)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -99,7 +98,7 @@ class Installation:
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Where a node is installed that is told nothing: ``$CTXD_XTDB_HOME``, or the user's data."""
+    """Default installation directory: ``$CTXD_XTDB_HOME``, or below the user's data directory."""
     if home := environ.get("CTXD_XTDB_HOME"):
         return Path(home)
     data = environ.get("XDG_DATA_HOME") or os.path.join(places.home(environ), ".local", "share")
@@ -140,14 +139,12 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """The Java of ``JAVA_HOME``, or the first on ``PATH``. Raises: NodeFailure if there is none or it is too old."""
+    """Java of ``JAVA_HOME``, or the first on ``PATH``. Raises: NodeFailure if it is missing or too old."""
     path = java_path(environ)
     told = _told(path, "-version", _INSTALL_JAVA)
     found = re.search(r'version "([^"]+)"', told)
     if found is None:
-        raise NodeFailure(
-            f"{path} does not say its version: {told[:200]!r}", remedy=_INSTALL_JAVA, exit_code=EXIT_MISSING
-        )
+        raise NodeFailure(f"{path} prints no version: {told[:200]!r}", remedy=_INSTALL_JAVA, exit_code=EXIT_MISSING)
     version = found[1]
     if (major := _major(version)) < JAVA_MIN:
         raise NodeFailure(
@@ -159,7 +156,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def java_path(environ: Mapping[str, str]) -> Path:
-    """Where Java is, not asked for its version. Raises: NodeFailure if it is nowhere."""
+    """Path of Java, without its version. Raises: NodeFailure if it is missing."""
     home = environ.get("JAVA_HOME")
     found = shutil.which("java", path=os.path.join(home, "bin") if home else environ.get("PATH"))
     if found is None:
@@ -169,7 +166,7 @@ def java_path(environ: Mapping[str, str]) -> Path:
 
 
 def find_maven(environ: Mapping[str, str]) -> Path:
-    """The first Maven on ``PATH``. Raises: NodeFailure if there is none."""
+    """First Maven on ``PATH``. Raises: NodeFailure if it is missing."""
     found = shutil.which("mvn", path=environ.get("PATH"))
     if found is None:
         raise NodeFailure("there is no mvn on PATH", remedy=_INSTALL_MAVEN, exit_code=EXIT_MISSING)

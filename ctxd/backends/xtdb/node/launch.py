@@ -45,10 +45,10 @@ def ask(
     body: bytes | None = None,
     timeout_s: float = 10.0,
 ) -> tuple[int, Any]:
-    """The status and the value that the node at ``url`` (``unix:/path`` or ``http://host:port``) answers; null for a
-    value that is not transit.
+    """Status and value of one blocking request to the node at ``url`` (``unix:/path`` or ``http://host:port``);
+    ``None`` for a value that is not transit.
 
-    Raises: NodeFailure if no node responses.
+    Raises: NodeFailure if no node responds.
     """
     query = urlencode(parameters or {})
     connection = _connection(url, timeout_s)
@@ -77,7 +77,9 @@ def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
         return _UnixConnection(url.removeprefix("unix:"), timeout_s)
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
-        raise NodeFailure(f"{url} is no address of a node", remedy="Give unix:/path or http://host:port.", exit_code=64)
+        raise NodeFailure(
+            f"{url} is not an address of a node", remedy="Give unix:/path or http://host:port.", exit_code=64
+        )
     return http.client.HTTPConnection(parts.hostname, parts.port or 3000, timeout=timeout_s)
 
 
@@ -91,13 +93,12 @@ def _read(answer: http.client.HTTPResponse, content: bytes) -> Any:  # noqa: ANN
 
 
 HEAP: Final = "2g"
-"""The JVM's heap, unless told otherwise."""
+"""Default heap of the JVM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is started. ``tcp`` (``host:port``) is served instead of ``socket`` if given; ``limits`` is EDN, and
-    ``java_options`` come after the node's own."""
+    """Settings of one node process: configuration, data, address, heap and options of the JVM."""
 
     config: Path
     data: Path
@@ -109,7 +110,7 @@ class Launch:
 
     @property
     def url(self) -> str:
-        """Where it answers once it serves."""
+        """Address of the node, as clients name it."""
         return f"http://{self.tcp}" if self.tcp else f"unix:{self.socket}"
 
 
@@ -127,7 +128,7 @@ def find_config(name: str) -> Path:
 
 
 def command(installation: Installation, launch: Launch, environ: Mapping[str, str]) -> list[str]:
-    """The command that runs the node. Makes its directories, which nobody else may enter.
+    """Command that runs the node. Makes its directories, with mode 0700.
 
     Raises: NodeFailure if it is not installed, or cannot have its directories.
     """

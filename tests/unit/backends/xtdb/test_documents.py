@@ -195,7 +195,7 @@ def test_a_document_without_a_bottom_is_an_error(order):
         fields = {"a": fields}
     doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER)
     doc["payload"] |= {"fields": fields, **order}
-    with pytest.raises(ValueError, match="none of ctxd's"):
+    with pytest.raises(ValueError, match="not one of ctxd's"):
         xtdb_documents.from_doc(doc, 1)
 
 
