@@ -177,7 +177,13 @@ def _show_bar(run: Invocation, sections: tuple[SectionSize, ...]) -> None:
 
 
 def _start(block: Block) -> str:
-    return block.text[:80].replace("\n", " ")
+    """Return the start of a block without its structural line."""
+    head, _, rest = block.text.partition("\n")
+    if head.startswith("ACTIVE_CONTENT "):
+        head = ""
+    elif head.startswith("CHAT_MESSAGE role="):
+        head = head.removeprefix("CHAT_MESSAGE role=") + ":"
+    return f"{head} {rest}"[:80].strip().replace("\n", " ")
 
 
 def _show_plan(run: Invocation, plan: BudgetPlan, labels: dict[str, str]) -> None:
