@@ -99,7 +99,7 @@ STREAMS = {"session export", "transcript"}
 def test_every_command_answers_with_json_on_request_and_nothing_else(
     daemon: Running, client: SyncClient, lived: SyncSession, start: Any, tree: Path
 ) -> None:
-    assert set(USES) == set(leaves(cli)), "each command is tried"
+    assert {*USES, "query"} == set(leaves(cli)), "each command is tried, and query where there is a node"
     other = start()
     (tree / "a.py").write_text("three\n")
     other.edited("a.py")
