@@ -31,8 +31,8 @@ import msgspec
 from bench.figures import Figure
 from bench.running import Caller, daemon, folder, quick
 from ctxd.clock import SystemClock
-from ctxd.trackers.opening import file_trackers
-from ctxd.trackers.tracker import Followed
+from ctxd.sources.confinement import Confinement
+from ctxd.trackers.tracker import FILES_MAX, Followed, file_trackers
 
 DIRECTORIES = 2_000
 SESSIONS = 100
@@ -235,20 +235,33 @@ def content(caller: Caller, id: str) -> object:
     return caller.call("object.get", object=id)["object"]["payload"]["content"]  # type: ignore[index,call-overload]
 
 
+class Unchanged:
+    """Observer of trackers that finds every file there."""
+
+    async def changed(self, keys: Sequence[str]) -> dict[str, bool | None]:
+        return dict.fromkeys(keys, True)
+
+    def is_busy(self, key: str) -> bool:
+        return False
+
+    def keeps(self, session: str) -> bool:
+        return False
+
+    def room(self, session: str) -> int:
+        return FILES_MAX
+
+
 async def adding(place: Path) -> Figure:
     """How long one more directory takes, early and late."""
     total = MANY + AROUND // 2
     for number in range(total):
         (place / f"d{number:05}").mkdir()
         (place / f"d{number:05}" / "file.txt").write_text("text\n")
-    trackers = file_trackers(SystemClock())
+    trackers = file_trackers(SystemClock(), Confinement(), lambda event, directory, reason: None)
     taken: list[float] = []
 
-    async def handle(keys: Sequence[str]) -> dict[str, bool | None]:
-        return dict.fromkeys(keys, True)
-
     async with anyio.create_task_group() as tasks:
-        await tasks.start(trackers.run, handle)
+        await tasks.start(trackers.run, Unchanged())
         for number in range(total):
             file = Followed(str(place / f"d{number:05}" / "file.txt"), 1)
             began = time.perf_counter()

@@ -55,8 +55,7 @@ from ctxd.sessions.tracking import Tracking
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
-from ctxd.trackers.opening import file_trackers
-from ctxd.trackers.tracker import FILES_MAX
+from ctxd.trackers.tracker import FILES_MAX, file_trackers
 from ctxd_protocol.places import SANDBOXES_NAME
 from ctxd_protocol.status import DaemonStatus
 
@@ -267,16 +266,19 @@ class Daemon:
         log = self._log
         followed = file_trackers(
             self._clock,
+            on_host.confinement,
+            lambda event, directory, reason: log.warning(event, directory=directory, reason=reason),
             choice=self._options.watcher,
-            escapes=on_host.leads_out,
-            tell=lambda what, directory, reason: log.warning(what, directory=directory, reason=reason),
-            keeps=live.is_watched,
-            room=lambda tracked, session: (
-                FILES_MAX if self._sandboxes is None else self._sandboxes.tracking_room(session, tracked.count)
-            ),
         )
         return Tracking(
-            live, indexer, followed, self._clock, failed=lambda error: log.error("tracker.failed", exc_info=error)
+            live,
+            indexer,
+            followed,
+            self._clock,
+            room=lambda session: (
+                FILES_MAX if self._sandboxes is None else self._sandboxes.tracking_room(session, followed.tracked.count)
+            ),
+            failed=lambda error: log.error("tracker.failed", exc_info=error),
         )
 
     def _make_sandboxes(self, live: Sessions, on_host: HostFiles) -> Sandboxes:

@@ -24,7 +24,7 @@ from ctxd.rpc.server import CONNECTIONS_MAX
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.scan import Scanner
-from ctxd.trackers.opening import Choice
+from ctxd.trackers.port import WatcherChoice
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse
@@ -56,7 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing = Timing()
     connections_max: int = CONNECTIONS_MAX
     collapse: Collapse = Collapse()
-    watcher: Choice | None = "auto"
+    watcher: WatcherChoice | None = "auto"
     store: Target | None = None
     shared: Shared | None = None
     secrets: SecretPolicy = DEFAULT

@@ -26,7 +26,7 @@ from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
-from ctxd.trackers.tracked import File, State
+from ctxd.trackers.tracked_files import File, State
 from ctxd.trackers.tracker import FileTrackers, Followed
 
 CONFIGURE: Final = "session.configure"
@@ -56,7 +56,8 @@ Row = tuple[str, File]
 
 
 class Tracking:
-    """Tracks for the sessions of one store. ``failed`` takes what broke the trackers; they are run again then."""
+    """Tracks for the sessions of one store. ``room`` is the number of further files that may be
+    tracked for a session. ``failed`` takes what broke the trackers; they are run again then."""
 
     def __init__(
         self,
@@ -65,7 +66,8 @@ class Tracking:
         trackers: FileTrackers,
         clock: Clock,
         *,
-        failed: Callable[[Exception], None] = lambda error: None,
+        room: Callable[[str], int],
+        failed: Callable[[Exception], None],
     ) -> None:
         self.trackers = trackers
         self.versions = 0
@@ -74,6 +76,7 @@ class Tracking:
         self._indexer = indexer
         self._clock = clock
         self._failed = failed
+        self.room = room
         host = sessions.host_filesystem_id
         # Whatever the daemon itself can look at, for whichever session.
         self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
@@ -92,7 +95,7 @@ class Tracking:
             tasks.start_soon(self._lease)
             while True:
                 try:
-                    await self.trackers.run(self._changed, self._held)
+                    await self.trackers.run(self)
                 except Exception as error:  # noqa: BLE001 - no session's calls depend on a tracker
                     self._failed(error)
                 await self._clock.sleep(RESTART_S)
@@ -183,8 +186,12 @@ class Tracking:
 
     # --- what changed ---
 
-    def _held(self, id: str) -> bool:
-        """See ``ctxd.trackers.tracker.Held``."""
+    def keeps(self, session: str) -> bool:
+        """See ``ctxd.trackers.port.Observer``."""
+        return self._sessions.is_watched(session)
+
+    def is_busy(self, id: str) -> bool:
+        """See ``ctxd.trackers.port.Observer``."""
         file = self.trackers.tracked.files[id]
         return any(self._is_at_work(session) for session in file.sessions)
 
@@ -194,8 +201,8 @@ class Tracking:
             return True
         return self._clock.monotonic() - self._busy.get(session, -BUSY_S) < BUSY_S
 
-    async def _changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
-        """Store what became of ``ids``. See ``ctxd.trackers.tracker.Handle``."""
+    async def changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
+        """Store what became of ``ids``. See ``ctxd.trackers.port.Observer``."""
         try:
             away = await self._store_changes(ids)
         except CtxdError:

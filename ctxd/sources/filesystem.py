@@ -64,28 +64,28 @@ class HostFiles:
     def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, lookups: Lookups | None = None) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
-        self._confined = Confinement()
+        self.confinement = Confinement()
         self._lookups = lookups or Lookups(clock, THREADS)
 
     def confine(self, root: str, view: View = ()) -> None:
         """See ``Source.confine``."""
-        self._confined.confine(root, view)
+        self.confinement.confine(root, view)
 
     def is_confined(self, path: str) -> bool:
         """See ``Source.is_confined``."""
-        return self._confined.holds(path)
+        return self.confinement.holds(path)
 
     def limit(self, key: str, roots: Collection[str], user: User) -> None:
         """See ``Limited.limit``."""
-        self._confined.limit(key, roots, user)
+        self.confinement.limit(key, roots, user)
 
     def lift(self, key: str) -> None:
         """See ``Limited.lift``."""
-        self._confined.lift(key)
+        self.confinement.lift(key)
 
     def leads_out(self, path: str, led_to: str) -> bool:
         """See ``Confinement.leads_out``. Blocks."""
-        return self._confined.leads_out(path, led_to)
+        return self.confinement.leads_out(path, led_to)
 
     async def read(self, path: str | bytes) -> Reading:
         """See ``Source.read``."""
@@ -113,7 +113,7 @@ class HostFiles:
 
     def _resolved(self, path: str, directories: dict[str, str]) -> str:
         """``path`` without symlinks. ``directories`` keeps those resolved before."""
-        confined = self._confined.resolved(path)
+        confined = self.confinement.resolved(path)
         if confined is not None:
             return confined
         above, name = os.path.split(path)
@@ -151,7 +151,7 @@ class HostFiles:
 
     def _read_once(self, path: str) -> Reading | None:
         """The file, or null if it changed under the reading."""
-        place = self._confined.opened(path)
+        place = self.confinement.opened(path)
         try:
             found = os.fstat(place)
             special = _special(found)
@@ -186,9 +186,9 @@ class HostFiles:
 
     def _stat(self, path: str) -> os.stat_result:
         """Of what ``path`` leads to. Raises: as ``Confinement.opened``."""
-        if not self._confined.holds(path):
+        if not self.confinement.holds(path):
             return os.stat(path)
-        place = self._confined.opened(path)
+        place = self.confinement.opened(path)
         try:
             return os.fstat(place)
         finally:
@@ -213,7 +213,7 @@ class HostFiles:
     def _missing(self, path: str) -> Missing:
         """What is missing at ``path``. Raises: OSError if the directory above it cannot be looked at."""
         above, name = os.path.split(path)
-        directory = self._confined.opened(above)
+        directory = self.confinement.opened(above)
         try:
             found = os.fstat(directory)
             if not stat.S_ISDIR(found.st_mode):

@@ -11,16 +11,15 @@ from typing import Final
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 from anyio.abc import TaskStatus
 from asyncinotify import Inotify, Mask, Watch
 
-from ctxd.clock import SystemClock
+from ctxd.offload import Lane
+from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.trackers.events import Changed, Event, Hint, Lost, Overflowed, Refused
-from ctxd.trackers.looking import looking, moved_among
-from ctxd.trackers.places import Filesystems, Identity, never, refusal, unanswered
-from ctxd.trackers.port import Deliver, Escapes, WatcherKind
+from ctxd.trackers.debounce import Hint
+from ctxd.trackers.port import Changed, Deliver, Event, Lost, Overflowed, Refused, WatcherKind
+from ctxd.trackers.probe import Filesystems, Identity, moved_among, refusal, unanswered
 
 EVENTS_MAX: Final = 500
 """Events read before other tasks get their turn: some 5 ms."""
@@ -54,19 +53,17 @@ class InotifyWatcher:
 
     kind: WatcherKind = "inotify"
 
-    def __init__(
-        self, *, escapes: Escapes = never, filesystems: Filesystems | None = None, lookups: Lookups | None = None
-    ) -> None:
-        self._escapes = escapes
+    def __init__(self, lookups: Lookups, confinement: Confinement, *, filesystems: Filesystems | None = None) -> None:
+        self._confinement = confinement
         self._filesystems = filesystems or Filesystems()
         self._inotify: Inotify | None = None
         self._opened = anyio.Event()
         self._kept: dict[int, _Kept] = {}
         self._numbers: dict[str, int] = {}
-        self._lookups = lookups or looking(SystemClock())
+        self._lookups = lookups
         # Lookups change what is kept, also such as nobody waits for any more; the loop only looks things up there.
         self._keeping = threading.Lock()
-        self._limiter = anyio.CapacityLimiter(1)
+        self._unwatching = Lane("inotify")
 
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """See ``Watcher.run``."""
@@ -110,7 +107,7 @@ class InotifyWatcher:
                 for directory in unwatched:
                     self._unwatch(directory)
 
-        await anyio.to_thread.run_sync(unwatch, limiter=self._limiter)
+        await self._unwatching.run(unwatch)
 
     async def verify(self) -> dict[str, str]:
         """See ``Watcher.verify``."""
@@ -134,7 +131,7 @@ class InotifyWatcher:
         except (OSError, ValueError) as error:
             return refusal(error)
         try:
-            if self._escapes(directory, os.readlink(f"/proc/self/fd/{place}")):
+            if self._confinement.leads_out(directory, os.readlink(f"/proc/self/fd/{place}")):
                 return Refused("escapes", "a symlink leads out of the mount")
             found = os.fstat(place)
             if refused := self._filesystems.refused(found.st_dev):

@@ -16,10 +16,8 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.trackers.events import Changed, Event, Lost, Refused
-from ctxd.trackers.looking import looking
-from ctxd.trackers.places import Filesystems, Identity, identity_at, refusal, unanswered
-from ctxd.trackers.port import Deliver, NamesOf, WatcherKind
+from ctxd.trackers.port import Changed, Deliver, Event, Lost, NamesOf, Refused, WatcherKind
+from ctxd.trackers.probe import Filesystems, Identity, identity_at, refusal, unanswered
 
 INTERVAL_S: Final = 1.0
 """Seconds between two rounds: how late a change may be noticed."""
@@ -53,10 +51,10 @@ class PollingWatcher:
         self,
         clock: Clock,
         names_of: NamesOf,
+        lookups: Lookups,
         *,
         interval_s: float = INTERVAL_S,
         filesystems: Filesystems | None = None,
-        lookups: Lookups | None = None,
     ) -> None:
         self._clock = clock
         self._names_of = names_of
@@ -64,7 +62,7 @@ class PollingWatcher:
         self._seen: dict[str, _Seen] = {}
         self._some = anyio.Event()
         self._filesystems = filesystems or Filesystems()
-        self._lookups = lookups or looking(clock)
+        self._lookups = lookups
 
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """See ``Watcher.run``."""

@@ -1,18 +1,58 @@
-"""What tells of changes in directories, as trackers use it.
+"""Port for watchers: what they watch, and the events they deliver.
 
-A watcher's word is a hint: it may come late, twice, or for nothing, and the file itself is asked before anything is
-stored. What it owes is that it never goes deaf in silence: a watch that ends, and events that were lost, are told.
+Events are hints: one may come late, twice, or for nothing, and the file itself is looked at before anything is stored.
+A watcher never goes deaf in silence: a watch that ends, and events that were dropped, are reported. Directories and
+names are text as ``os.fsdecode`` gives it, so that bytes that are not UTF-8 survive.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import anyio
+import msgspec
 from anyio.abc import TaskStatus
 
-from ctxd.trackers.events import Event, Refused
+from ctxd.trackers.debounce import Hint
+
+Cause = Literal["missing", "limit", "denied", "remote", "escapes", "unanswered", "fleeting", "unsupported"]
+"""Why a directory is not watched: it is not there; no watch is left; no permission; changes that others make, or its
+file system itself, are not told here; its path leads out of the directory it is confined to; its file system does not
+answer; looking changes what is there; anything else."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Something became of the entry ``name`` of ``directory``."""
+
+    directory: str
+    name: str
+    hint: Hint
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The watch of ``directory`` has ended: it was deleted, moved or unmounted."""
+
+    directory: str
+    reason: str
+
+
+class Overflowed(msgspec.Struct, frozen=True):
+    """Events were dropped: any watched entry may have changed."""
+
+
+Event = Changed | Lost | Overflowed
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Why a directory cannot be watched; ``why`` is for a person."""
+
+    cause: Cause
+    why: str
+
 
 WatcherKind = Literal["inotify", "native", "polling"]
+
+WatcherChoice = Literal["auto", "inotify", "native", "polling"]
+"""``auto``: inotify on Linux, the system's own means elsewhere."""
 
 
 Deliver = Callable[[Sequence[Event]], None]
@@ -21,8 +61,27 @@ Deliver = Callable[[Sequence[Event]], None]
 NamesOf = Callable[[str], Iterable[str]]
 """The names of interest in a directory, as they are now."""
 
-Escapes = Callable[[str, str], bool]
-"""Whether a path that leads to the second one leads out of the directory that it is confined to."""
+Report = Callable[[str, str, str], None]
+"""Logs an event with its directory and reason."""
+
+
+class Observer(Protocol):
+    """The sessions that files are tracked for, as trackers see them."""
+
+    async def changed(self, keys: Sequence[str]) -> Mapping[str, bool | None]:
+        """Store the changes of the files ``keys``. Does not raise.
+
+        Returns: for each whether it is there, `None` if that is unknown; one that is left out is reported again.
+        """
+
+    def is_busy(self, key: str) -> bool:
+        """True if a change of the file had better be reported a little later: its session may be about to do so."""
+
+    def keeps(self, session: str) -> bool:
+        """True if the leases of ``session`` go on though it has done nothing."""
+
+    def room(self, session: str) -> int:
+        """The number of further files that may be tracked for ``session``; others are still never shown stale."""
 
 
 class Watcher(Protocol):

@@ -1,28 +1,133 @@
-"""The file trackers of a daemon: what is leased is watched, and what changed is handed on, however watching went.
+"""Trackers: the files that sessions lease are watched, and their changes reported, however watching goes.
 
-Owns every watch. Knows neither what a file's key means nor what is done about a change: ``run`` is given that. The
-promise: of a file that is attached, the last change is handed on; if the system's watches fail it, for a directory or
-for all, that directory is looked at instead, this is told with its reason, and it is tried again until it is mended.
+Owns every watch. Of a file that is attached, the last change is reported. If the system's watches fail, for one
+directory or for all, that directory is polled instead, the reason is logged, and watching is tried again.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import anyio
-import anyio.to_thread
 import msgspec
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
+from ctxd.offload import Lane
+from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
-from ctxd.trackers.coalescing import Coalescer
-from ctxd.trackers.events import Changed, Event, Lost, Overflowed
-from ctxd.trackers.following import Following, Tell, silently
-from ctxd.trackers.looking import Hanging, entries_at, looking
-from ctxd.trackers.places import Entry, mount_points, never
-from ctxd.trackers.port import Escapes, Watcher
-from ctxd.trackers.tracked import File, Tracked
+from ctxd.trackers.debounce import Debouncer
+from ctxd.trackers.native import NativeWatcher
+from ctxd.trackers.polling import PollingWatcher
+from ctxd.trackers.port import Changed, Event, Lost, Observer, Overflowed, Refused, Report, Watcher, WatcherChoice
+from ctxd.trackers.probe import Entry, Hanging, entries_at, mount_points
+from ctxd.trackers.tracked_files import UNANSWERED, File, Mode, TrackedFiles
+
+_NOT_LOOKED_AT: Final = ("missing", "escapes", "unanswered", "fleeting")
+
+
+class WatchModes:
+    """Follows directories of ``tracked`` by ``watcher``, and by ``polling`` what that cannot tell of.
+
+    ``emptied``: directories that no file needs any more, for ``give_up``. Its methods are called one at a time.
+    """
+
+    def __init__(self, clock: Clock, tracked: TrackedFiles, watcher: Watcher, polling: Watcher, report: Report) -> None:
+        self.watcher = watcher
+        self.polling = polling
+        self.emptied: dict[str, None] = {}
+        self._clock = clock
+        self._tracked = tracked
+        self._report = report
+        self._polled: set[str] = set()
+
+    def anew(self) -> None:
+        """Neither watcher has run yet, or both have ended: nothing is followed."""
+        now_ms = self._clock.wall_ms()
+        for directory in self._tracked.directories:
+            self._tracked.follow(directory, "away", "watching starts anew", now_ms)
+        self._polled.clear()
+
+    def lose(self, directory: str, reason: str) -> None:
+        """The watch of ``directory`` has ended by itself."""
+        self._polled.discard(directory)
+        if self._tracked.follow(directory, "away", reason, self._clock.wall_ms()) and reason != UNANSWERED:
+            self._report("tracker.lost", directory, reason)
+
+    async def moved(self) -> dict[str, str]:
+        """Those whose path leads to another directory now, or to none, and why; they are watched no more."""
+        moved = await self.watcher.verify()
+        if moved:
+            await self.watcher.unwatch(list(moved))
+        return moved
+
+    async def give_up(self) -> None:
+        """Follow what was ``emptied`` no more."""
+        emptied = [directory for directory in self.emptied if directory not in self._tracked.directories]
+        self.emptied.clear()
+        if emptied:
+            await self.watcher.unwatch(emptied)
+            await self._stop_polling(emptied)
+
+    async def watch(self, directories: Sequence[str]) -> list[str]:
+        """Have ``directories`` watched, or else looked at. Returns: those that are followed now and were not before."""
+        returned: list[str] = []
+        degraded: dict[str, Refused] = {}
+        answers = await self.watcher.watch(directories)
+        for directory, refused in zip(directories, answers, strict=True):
+            if refused is None:
+                if self._follow(directory, None):
+                    returned.append(directory)
+            elif refused.cause in _NOT_LOOKED_AT:
+                self._follow(directory, refused, polled=False)
+            else:
+                degraded[directory] = refused
+        found = await self.poll(list(degraded)) if degraded else {}
+        for directory, refused in degraded.items():
+            if self._follow(directory, found.get(directory, refused), polled=directory not in found):
+                returned.append(directory)
+        mended = [directory for directory in returned if directory not in degraded]
+        needed = {directory: bool(self._tracked.looked_at(directory)) for directory in mended}
+        await self._stop_polling([directory for directory in mended if not needed[directory]])
+        await self.poll([directory for directory in mended if needed[directory]])
+        return returned
+
+    def _follow(self, directory: str, refused: Refused | None, *, polled: bool = True) -> bool:
+        kept = self._tracked.directories.get(directory)
+        if kept is None:
+            self.emptied[directory] = None
+            return False
+        before, now_ms = kept.mode, self._clock.wall_ms()
+        # A mount that hangs is told of once, not with each of its directories.
+        was_hanging = kept.reason == UNANSWERED
+        mode: Mode = "watched" if refused is None else "polled" if polled else "away"
+        reason = "" if refused is None else refused.why
+        if not self._tracked.follow(directory, mode, reason, now_ms):
+            return False
+        if reason == UNANSWERED or (was_hanging and mode == "watched"):
+            return mode != "away"
+        if mode != "watched":
+            self._report(f"tracker.{mode}", directory, reason)
+        elif before != "new":
+            self._report("tracker.watched", directory, "it can be watched again")
+        return mode != "away"
+
+    async def poll(self, directories: Sequence[str]) -> dict[str, Refused]:
+        """Have ``directories`` looked at. Returns: those that cannot be."""
+        wanted = [directory for directory in directories if directory not in self._polled]
+        if not wanted:
+            return {}
+        answers = await self.polling.watch(wanted)
+        refused = {each: answer for each, answer in zip(wanted, answers, strict=True) if answer is not None}
+        self._polled |= set(wanted) - refused.keys()
+        return refused
+
+    async def _stop_polling(self, directories: Sequence[str]) -> None:
+        if polled := [directory for directory in directories if directory in self._polled]:
+            self._polled -= set(polled)
+            await self.polling.unwatch(polled)
+
 
 LEASE_S: Final = 3_600.0
 """Seconds after which a session that does nothing is not tracked for any more."""
@@ -51,16 +156,6 @@ FILES_MAX: Final = 200_000
 HOLD_S: Final = 0.3
 """Seconds that the handing on of a change is put off at most while ``held`` asks for it."""
 
-Handle = Callable[[Sequence[str]], Awaitable[Mapping[str, bool | None]]]
-"""Deals with changes of the files with these keys. Answers for each whether it is there, null if that cannot be told; a
-key that is left out is handed on again. It does not raise."""
-
-Held = Callable[[str], bool]
-"""Whether a change of this file had better be handed on a little later: somebody may be about to report it."""
-
-Room = Callable[[str], int]
-"""How many more files may be tracked for a session. Further ones are not, and still never shown stale."""
-
 
 class Followed(msgspec.Struct, frozen=True):
     """A file to track. ``read_at``: when what is known of it was read, in ms since 1970; 0 if that may be outdated."""
@@ -75,48 +170,42 @@ class FileTrackers:
     def __init__(
         self,
         clock: Clock,
-        tracked: Tracked,
+        tracked: TrackedFiles,
         watcher: Watcher,
         polling: Watcher,
+        lookups: Lookups,
+        confinement: Confinement,
+        report: Report,
         *,
-        escapes: Escapes = never,
-        tell: Tell = silently,
         lease_s: float = LEASE_S,
         sweep_s: float = SWEEP_S,
-        keeps: Callable[[str], bool] = lambda session: False,
         hold_s: float = HOLD_S,
-        mounted: Callable[[], frozenset[str]] = mount_points,
-        room: Room = lambda session: FILES_MAX,
-        lookups: Lookups | None = None,
     ) -> None:
-        """``tracked`` is empty. ``polling`` looks at ``tracked.looked_at``. ``keeps``: whether a session's leases go on
-        though it has done nothing. ``room``: see ``Room``. ``threads`` look, best for both watchers too."""
+        """``tracked`` is empty; ``polling`` looks at ``tracked.looked_at``. ``lookups`` serve both watchers too."""
         self.tracked = tracked
         self.watcher = watcher
         self.events = 0
         self.overflows = 0
         self.refused = 0
-        self._following = Following(clock, tracked, watcher, polling, tell)
+        self._modes = WatchModes(clock, tracked, watcher, polling, report)
         self._clock = clock
-        self._escapes = escapes
-        self._tell = tell
+        self._confinement = confinement
+        self._report = report
         self._lease_s = lease_s
         self._sweep_s = sweep_s
-        self._keeps = keeps
+        self._observer: Observer | None = None
         self._hold_s = hold_s
-        self._mount_points = mounted
         self._mounted: frozenset[str] = frozenset()
-        self._room = room
-        self._lookups = lookups or looking(clock)
-        self._hanging = Hanging(self._lookups, tell)
+        self._lookups = lookups
+        self._hanging = Hanging(lookups, report)
         self._held: dict[str, float] = {}
-        self._coalescer = Coalescer()
+        self._debouncer = Debouncer()
         self._fresh: dict[str, None] = {}
         self._stirred = anyio.Event()
         self._asked = anyio.Event()
         self._settled = anyio.Event()
         self._sweep_due = anyio.Event()
-        self._looking = anyio.CapacityLimiter(1)
+        self._reading_mounts = Lane("mountinfo")
         self._watching = anyio.Lock()
 
     # --- what sessions ask for ---
@@ -126,7 +215,8 @@ class FileTrackers:
 
         ``known``: they were tracked before, in an earlier life of the session; each is handed on then.
         """
-        now_ms, room = self._clock.wall_ms(), self._room(session)
+        now_ms = self._clock.wall_ms()
+        room = FILES_MAX if self._observer is None else self._observer.room(session)
         for key, file in files.items():
             read_at = 0 if known else file.read_at
             is_more = not self.tracked.holds(session, key)
@@ -154,8 +244,8 @@ class FileTrackers:
     def _forget(self, key: str) -> None:
         self._fresh.pop(key, None)
         self._held.pop(key, None)
-        self._coalescer.forget(key)
-        self._following.emptied |= dict.fromkeys(self.tracked.forget(key))
+        self._debouncer.forget(key)
+        self._modes.emptied |= dict.fromkeys(self.tracked.forget(key))
 
     @property
     def watches(self) -> int:
@@ -164,30 +254,30 @@ class FileTrackers:
 
     async def settled(self) -> None:
         """Return once everything leased so far is attached, as far as it can be. Cancel: safe."""
-        while self._fresh or self._following.emptied:
+        while self._fresh or self._modes.emptied:
             await self._settled.wait()
 
     # --- running ---
 
     async def run(
         self,
-        handle: Handle,
-        held: Held = lambda key: False,
+        observer: Observer,
         *,
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Track until cancelled, handing changes to ``handle``. Run again, it takes up what is tracked."""
-        self._following.anew()
+        """Track until cancelled, reporting changes to ``observer``. Run again, it takes up what is tracked."""
+        self._observer = observer
+        self._modes.anew()
         if self.tracked.directories:
             self._sweep_due.set()
-        if self._fresh or self._following.emptied:
+        if self._fresh or self._modes.emptied:
             self._asked.set()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.watcher.run, self._take)
-            await tasks.start(self._following.polling.run, self._take)
+            await tasks.start(self._modes.polling.run, self._take)
             tasks.start_soon(self._attach)
-            tasks.start_soon(self._hand_on, handle, held)
-            tasks.start_soon(self._sweep)
+            tasks.start_soon(self._hand_on, observer)
+            tasks.start_soon(self._sweep, observer)
             task_status.started()
 
     def _take(self, events: Sequence[Event]) -> None:
@@ -200,24 +290,24 @@ class FileTrackers:
                     if hint == "directory":
                         self._sweep_due.set()
                     for key in self.tracked.keys_at(directory, name):
-                        self._coalescer.note(key, hint, now)
+                        self._debouncer.note(key, hint, now)
                 case Lost(directory, reason):
                     self._lose(directory, reason, now)
                 case Overflowed():
                     self.overflows += 1
-                    self._tell("tracker.overflow", "", "events were dropped; every tracked file is looked at")
-                    self._coalescer.again(self.tracked.files, now)
+                    self._report("tracker.overflow", "", "events were dropped; every tracked file is looked at")
+                    self._debouncer.again(self.tracked.files, now)
                     self._sweep_due.set()
         if events:
             self._stirred.set()
 
     def _lose(self, directory: str, reason: str, now: float) -> None:
-        self._following.lose(directory, reason)
+        self._modes.lose(directory, reason)
         kept = self.tracked.directories.get(directory)
         if kept is None:
             return
         for key in kept.keys:
-            self._coalescer.note(key, "gone", now)
+            self._debouncer.note(key, "gone", now)
         self._sweep_due.set()
 
     async def _attach(self) -> None:
@@ -227,9 +317,9 @@ class FileTrackers:
             if (early_s := attached_at + GATHER_S - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early_s)
             self._asked = anyio.Event()
-            while self._fresh or self._following.emptied:
+            while self._fresh or self._modes.emptied:
                 async with self._watching:
-                    await self._following.give_up()
+                    await self._modes.give_up()
                     fresh = {key: self.tracked.files[key] for key in list(self._fresh)[:BATCH]}
                     await self._find_places(fresh)
                     await self._look_again(fresh)
@@ -260,11 +350,11 @@ class FileTrackers:
             if (moved or back) and key not in self._fresh:
                 again.append(key)
         if added:
-            await self._following.watch(added)
+            await self._modes.watch(added)
         if linked:
-            await self._following.poll(linked)
+            await self._modes.poll(linked)
         self._again(again)
-        if self._following.emptied:
+        if self._modes.emptied:
             self._asked.set()
 
     def _is_moved(self, file: File, entry: Entry) -> bool:
@@ -274,7 +364,7 @@ class FileTrackers:
     def _place(self, key: str, entry: Entry) -> list[str]:
         """Take in where ``key`` shows now. Returns: the directories that are new."""
         new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
-        self._following.emptied |= dict.fromkeys(emptied)
+        self._modes.emptied |= dict.fromkeys(emptied)
         return new
 
     async def _look_again(self, files: Mapping[str, File]) -> None:
@@ -285,27 +375,27 @@ class FileTrackers:
 
     def _again(self, keys: Sequence[str]) -> None:
         if keys:
-            self._coalescer.again([key for key in keys if key in self.tracked.files], self._clock.monotonic())
+            self._debouncer.again([key for key in keys if key in self.tracked.files], self._clock.monotonic())
             self._stirred.set()
 
     async def _look(self, paths: Sequence[str]) -> list[Entry]:
-        entries = await entries_at(self._lookups, paths, self._escapes, self._mounted)
+        entries = await entries_at(self._lookups, paths, self._confinement, self._mounted)
         self._hanging.note()
         return entries
 
     # --- handing on ---
 
-    async def _hand_on(self, handle: Handle, held: Held) -> None:
+    async def _hand_on(self, observer: Observer) -> None:
         while True:
             await self._until_due()
-            keys = self._due(held)
+            keys = self._due(observer)
             if not keys:
                 continue
-            present = await handle(keys)
+            present = await observer.changed(keys)
             now_ms = self._clock.wall_ms()
             for key, is_there in present.items():
                 self.tracked.found(key, is_there, now_ms)
-            self._coalescer.again(
+            self._debouncer.again(
                 [key for key in keys if key not in present and key in self.tracked.files],
                 self._clock.monotonic() + RETRY_S,
             )
@@ -313,14 +403,14 @@ class FileTrackers:
             async with self._watching:
                 await self._find_places([key for key in keys if key not in self._fresh])
 
-    def _due(self, held: Held) -> list[str]:
+    def _due(self, observer: Observer) -> list[str]:
         """The keys to hand on now; those that are held are due again soon, those that do not answer, once they do."""
         now = self._clock.monotonic()
         keys: list[str] = []
-        for key in self._coalescer.take(now, BATCH):
+        for key in self._debouncer.take(now, BATCH):
             if key in self.tracked.files and not self.tracked.is_unanswered(key):
-                if held(key) and now - self._held.setdefault(key, now) < self._hold_s:
-                    self._coalescer.again((key,), now)
+                if observer.is_busy(key) and now - self._held.setdefault(key, now) < self._hold_s:
+                    self._debouncer.again((key,), now)
                 else:
                     self._held.pop(key, None)
                     keys.append(key)
@@ -328,7 +418,7 @@ class FileTrackers:
 
     async def _until_due(self) -> None:
         while True:
-            at = self._coalescer.next_at()
+            at = self._debouncer.next_at()
             wait_s = None if at is None else at - self._clock.monotonic()
             if wait_s is not None and wait_s <= 0:
                 return
@@ -338,33 +428,33 @@ class FileTrackers:
 
     # --- making sure ---
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, observer: Observer) -> None:
         while True:
             with anyio.move_on_after(self._sweep_s):
                 await self._sweep_due.wait()
             self._sweep_due = anyio.Event()
             began = self._clock.monotonic()
-            await self._sweep_once()
+            await self._sweep_once(observer)
             pause_s = (self._clock.monotonic() - began) / SWEEP_SHARE
             await self._clock.sleep(min(pause_s, SWEEP_GAP_MAX_S) if self._hanging.note() else pause_s)
 
-    async def _sweep_once(self) -> None:
+    async def _sweep_once(self, observer: Observer) -> None:
         now = self._clock.monotonic()
         for session in self.tracked.expired(now):
-            if self._keeps(session):
+            if observer.keeps(session):
                 self.renew(session)
             else:
                 self.release(session)
         async with self._watching:
-            moved = await self._following.moved()
+            moved = await self._modes.moved()
             self._take([Lost(directory, why) for directory, why in moved.items()])
             if astray := list(self.tracked.astray):
-                returned = await self._following.watch(astray)
+                returned = await self._modes.watch(astray)
                 now = self._clock.monotonic()
                 for directory in returned:
                     if (kept := self.tracked.directories.get(directory)) is not None:
                         for key in kept.keys:
-                            self._coalescer.note(key, "written", now)
+                            self._debouncer.note(key, "written", now)
                 self._stirred.set()
             await self._find_mounted()
             # A link on the way may lead elsewhere now, and what hung may answer.
@@ -382,9 +472,28 @@ class FileTrackers:
 
     async def _find_mounted(self) -> None:
         """Take note of files that were mounted since, or are no more: the system does not tell of changes of those."""
-        now = await anyio.to_thread.run_sync(self._mount_points, limiter=self._looking, abandon_on_cancel=True)
+        now = await self._reading_mounts.run(mount_points, abandon=True)
         changed, self._mounted = now ^ self._mounted, now
         await self._find_places({key: None for path in changed for key in self._keys_called(path)})
 
     def _keys_called(self, path: str) -> Iterable[str]:
         return self.tracked.keys_at(*os.path.split(path))
+
+
+def file_trackers(
+    clock: Clock, confinement: Confinement, report: Report, *, choice: WatcherChoice = "auto"
+) -> FileTrackers:
+    """Make trackers that watch by ``choice``. Run them."""
+    tracked = TrackedFiles()
+    lookups = Lookups(clock)
+    watcher: Watcher
+    if choice == "polling":
+        watcher = PollingWatcher(clock, tracked.names, lookups)
+    elif choice == "native" or sys.platform != "linux":
+        watcher = NativeWatcher(clock, tracked.names, lookups, confinement)
+    else:
+        from ctxd.trackers.inotify import InotifyWatcher
+
+        watcher = InotifyWatcher(lookups, confinement)
+    polling = PollingWatcher(clock, tracked.looked_at, lookups)
+    return FileTrackers(clock, tracked, watcher, polling, lookups, confinement, report)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from ctxd.trackers.events import Changed, Event, Hint, Lost, Overflowed, Refused
-from ctxd.trackers.port import Deliver, WatcherKind
+from ctxd.trackers.debounce import Hint
+from ctxd.trackers.port import Changed, Deliver, Event, Lost, Overflowed, Refused, WatcherKind
 
 
 class FakeWatcher:

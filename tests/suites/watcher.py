@@ -7,8 +7,7 @@ from typing import Protocol
 import anyio
 import pytest
 
-from ctxd.trackers.events import Changed, Event, Lost
-from ctxd.trackers.port import Watcher
+from ctxd.trackers.port import Changed, Event, Lost, Watcher
 
 WAIT_S_MAX = 20.0
 

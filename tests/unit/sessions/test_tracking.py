@@ -12,13 +12,14 @@ from ctxd.clock import SystemClock
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
 from ctxd.sessions.tracking import BUSY_S, KIND, Tracking
-from ctxd.trackers.opening import file_trackers
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.tracked import Tracked
-from ctxd.trackers.tracker import FileTrackers
+from ctxd.trackers.tracked_files import TrackedFiles
+from ctxd.trackers.tracker import FILES_MAX, FileTrackers
 from tests.fakes.watcher import FakeWatcher
 from tests.unit.sessions.world import World
 from tests.unit.sessions.world import world as running
+from tests.unit.trackers.following import make_file_trackers, make_trackers
 
 WAIT_S_MAX = 20.0
 EDIT = WriteRequest("file.index", "host")
@@ -26,11 +27,17 @@ EDIT = WriteRequest("file.index", "host")
 
 @asynccontextmanager
 async def tracking(world: World, trackers: FileTrackers) -> AsyncIterator[Tracking]:
-    made = Tracking(world.sessions, world.indexer, trackers, SystemClock())
+    made = Tracking(
+        world.sessions, world.indexer, trackers, SystemClock(), room=lambda session: FILES_MAX, failed=failing
+    )
     async with anyio.create_task_group() as tasks:
         await tasks.start(made.run)
         yield made
         tasks.cancel_scope.cancel()
+
+
+def failing(error: Exception) -> None:
+    raise error
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -60,10 +67,10 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
     file, marker = tmp_path / "a", tmp_path / "marker"
     file.write_text("1")
     marker.write_text("1")
-    fake, tracked = FakeWatcher(), Tracked()
+    fake, tracked = FakeWatcher(), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    polling = PollingWatcher(SystemClock(), tracked.looked_at)
-    trackers = FileTrackers(SystemClock(), tracked, fake, polling, hold_s=60.0)
+    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()))
+    trackers = make_trackers(tracked, fake, polling, hold_s=60.0)
     async with running(tmp_path / "state") as world, tracking(world, trackers) as made:
         await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
         await world.call("session.create", session="other", agent="a", workdir=str(tmp_path))
@@ -96,9 +103,9 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
 async def test_a_session_whose_write_is_of_a_file_alone_is_at_work(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
-    fake, tracked = FakeWatcher(), Tracked()
+    fake, tracked = FakeWatcher(), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    trackers = FileTrackers(SystemClock(), tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at))
+    trackers = make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock())))
     async with running(tmp_path / "state") as world, tracking(world, trackers) as made:
         await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
         id = await world.read("s", file)
@@ -117,7 +124,7 @@ async def found_by_a_tracker(tmp_path: Path, *readers: str) -> AsyncIterator[tup
     """A file that ``readers`` read and of which a tracker stored the second version; nothing is at work."""
     file = tmp_path / "a"
     file.write_text("1")
-    async with running(tmp_path / "state") as world, tracking(world, file_trackers(SystemClock())) as made:
+    async with running(tmp_path / "state") as world, tracking(world, make_file_trackers()) as made:
         for name in readers:
             await world.call("session.create", session=name, agent="a", workdir=str(tmp_path))
             id = await world.read(name, file)
@@ -178,7 +185,7 @@ async def test_only_the_first_who_reports_a_change_as_its_edit_has_it(tmp_path: 
 async def test_a_change_that_the_store_could_not_take_is_stored_once_it_can(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
-    async with running(tmp_path / "state") as world, tracking(world, file_trackers(SystemClock())) as made:
+    async with running(tmp_path / "state") as world, tracking(world, make_file_trackers()) as made:
         await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
         id = await world.read("s", file)
         await followed(made, id)

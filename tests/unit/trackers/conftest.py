@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from ctxd.trackers.opening import Choice
+from ctxd.trackers.port import WatcherChoice
 
 
 @pytest.fixture(params=["inotify", "native", "polling"])
-def choice(request: pytest.FixtureRequest) -> Choice:
+def choice(request: pytest.FixtureRequest) -> WatcherChoice:
     if request.param == "inotify" and sys.platform != "linux":
         pytest.skip("inotify is Linux's")
-    found: Choice = request.param
+    found: WatcherChoice = request.param
     return found

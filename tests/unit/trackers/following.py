@@ -10,10 +10,12 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.trackers.events import Refused
+from ctxd.sources.confinement import Confinement
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.tracked import Tracked
-from ctxd.trackers.tracker import FileTrackers, Followed
+from ctxd.trackers.port import Refused, Report, Watcher, WatcherChoice
+from ctxd.trackers.tracked_files import TrackedFiles
+from ctxd.trackers.tracker import FILES_MAX, FileTrackers, Followed, file_trackers
 from tests.fakes.watcher import FakeWatcher
 
 WAIT_S_MAX = 20.0
@@ -27,9 +29,19 @@ class Handed:
         self.paths = dict(paths)
         self.seen: list[tuple[str, str | None]] = []
         self.refusing = 0
+        self.kept: set[str] = set()
         self._more = anyio.Event()
 
-    async def handle(self, keys: Sequence[str]) -> Mapping[str, bool | None]:
+    def is_busy(self, key: str) -> bool:
+        return False
+
+    def keeps(self, session: str) -> bool:
+        return session in self.kept
+
+    def room(self, session: str) -> int:
+        return FILES_MAX
+
+    async def changed(self, keys: Sequence[str]) -> Mapping[str, bool | None]:
         await anyio.lowlevel.checkpoint()
         if self.refusing:
             self.refusing -= 1
@@ -63,7 +75,7 @@ class Handed:
 async def running(trackers: FileTrackers, paths: Mapping[str, str]) -> AsyncIterator[Handed]:
     handed = Handed(paths)
     async with anyio.create_task_group() as tasks:
-        await tasks.start(trackers.run, handed.handle)
+        await tasks.start(trackers.run, handed)
         yield handed
         tasks.cancel_scope.cancel()
 
@@ -81,6 +93,31 @@ async def following(trackers: FileTrackers, handed: Handed, *, session: str = "s
     handed.seen.clear()
 
 
+def unreported(event: str, directory: str, reason: str) -> None:
+    """Log nothing."""
+
+
+def make_file_trackers(
+    *, choice: WatcherChoice = "auto", confinement: Confinement | None = None, report: Report = unreported
+) -> FileTrackers:
+    """Trackers as the daemon makes them."""
+    return file_trackers(SystemClock(), confinement or Confinement(), report, choice=choice)
+
+
+def make_trackers(
+    tracked: TrackedFiles,
+    watcher: Watcher,
+    polling: PollingWatcher,
+    *,
+    lookups: Lookups | None = None,
+    report: Report = unreported,
+    **seconds: float,
+) -> FileTrackers:
+    """Trackers over a watcher that the test meddles with."""
+    lookups = lookups or Lookups(SystemClock())
+    return FileTrackers(SystemClock(), tracked, watcher, polling, lookups, Confinement(), report, **seconds)
+
+
 class Meddled(FakeWatcher):
     """Has something happen just before a directory is watched, once, or fails then."""
 
@@ -96,6 +133,6 @@ class Meddled(FakeWatcher):
 
 
 def meddled(tmp_path: Path, meanwhile: Callable[[], None]) -> FileTrackers:
-    fake, tracked = Meddled(meanwhile), Tracked()
+    fake, tracked = Meddled(meanwhile), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    return FileTrackers(SystemClock(), tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at))
+    return make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock())))

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import anyio
 
-from ctxd.clock import SystemClock
-from ctxd.trackers.opening import file_trackers
 from ctxd.trackers.tracker import Followed
+from tests.unit.trackers.following import Handed, make_file_trackers
 
 GRANTED = 5
 LIMIT = Path("/proc/sys/user/max_inotify_watches")
@@ -33,10 +32,12 @@ async def main(folder: Path) -> None:
             all_handed.set()
         return dict.fromkeys(keys, True)
 
+    observer = Handed({})
+    observer.changed = handle
     said: list[tuple[str, str]] = []
-    trackers = file_trackers(SystemClock(), tell=lambda what, directory, reason: said.append((what, reason)))
+    trackers = make_file_trackers(report=lambda what, directory, reason: said.append((what, reason)))
     async with anyio.create_task_group() as tasks:
-        await tasks.start(trackers.run, handle)
+        await tasks.start(trackers.run, observer)
         trackers.lease("s", {key: Followed(str(file)) for key, file in files.items()})
         await trackers.settled()
         modes = sorted(each.mode for each in trackers.tracked.directories.values())

@@ -11,16 +11,16 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
-from ctxd.trackers import looking
-from ctxd.trackers.events import Refused
-from ctxd.trackers.looking import moved_among
-from ctxd.trackers.places import Entry, entry_of, identity_at, unanswered
+from ctxd.trackers import probe
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.tracked import UNANSWERED, Tracked
+from ctxd.trackers.port import Refused
+from ctxd.trackers.probe import Entry, entry_of, identity_at, moved_among, unanswered
+from ctxd.trackers.tracked_files import UNANSWERED, TrackedFiles
 from ctxd.trackers.tracker import FileTrackers, Followed
 from tests.fakes.watcher import FakeWatcher
-from tests.unit.trackers.following import followed, following, running
+from tests.unit.trackers.following import followed, following, make_trackers, running
 
 pytestmark = pytest.mark.anyio
 
@@ -78,14 +78,14 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
 
     def entry_at(path: str, *rest: object) -> Entry:
         made.wait(path)
-        return entry_of(path)
+        return entry_of(path, Confinement())
 
     def identity_of(directory: str) -> tuple[int, int] | None:
         made.wait(directory)
         return identity_at(directory)
 
-    monkeypatch.setattr(looking, "entry_of", entry_at)
-    monkeypatch.setattr(looking, "identity_at", identity_of)
+    monkeypatch.setattr(probe, "entry_of", entry_at)
+    monkeypatch.setattr(probe, "identity_at", identity_of)
     yield made
     made.hangs(hangs=False)
 
@@ -94,18 +94,19 @@ Make = Callable[[], tuple[FileTrackers, FakeWatcher, list[tuple[str, str, str]]]
 
 
 @pytest.fixture
-def make(far: Far, tmp_path: Path) -> Make:
+def make(far: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setattr("ctxd.trackers.tracker.mount_points", frozenset)
+
     def made() -> tuple[FileTrackers, FakeWatcher, list[tuple[str, str, str]]]:
         mounts = tmp_path / "mountinfo"
         mounts.write_text(f"1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / {far.place} rw - nfs x rw\n")
         lookups = Lookups(SystemClock(), 2, hangs_s=HANGS_S, mountinfo=str(mounts))
-        tracked, told, fake = Tracked(), list[tuple[str, str, str]](), FarWatcher(lookups, far)
+        tracked, told, fake = TrackedFiles(), list[tuple[str, str, str]](), FarWatcher(lookups, far)
         fake.mkdir(str(tmp_path.resolve() / "near"))
         fake.mkdir(str(far.place))
-        polling = PollingWatcher(SystemClock(), tracked.looked_at, lookups=lookups)
-        trackers = FileTrackers(
-            SystemClock(), tracked, fake, polling, sweep_s=0.05, lookups=lookups,
-            tell=lambda *said: told.append(said), mounted=frozenset,
+        polling = PollingWatcher(SystemClock(), tracked.looked_at, lookups)
+        trackers = make_trackers(tracked, fake, polling, sweep_s=0.05, lookups=lookups,
+            report=lambda *said: told.append(said),
         )  # fmt: skip
         return trackers, fake, told
 

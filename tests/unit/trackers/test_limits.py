@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.trackers.places import Filesystems, entry_of, mount_points, refusal
+from ctxd.sources.confinement import Confinement
+from ctxd.trackers.probe import Filesystems, entry_of, mount_points, refusal
 
 MOUNTINFO = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -67,13 +68,19 @@ def test_a_name_shows_changes_at_its_own_place_and_at_that_of_what_it_leads_to(t
     os.symlink("loop", tmp_path / "loop")
     os.link(tmp_path / "many", tmp_path / "names")
     place = str(tmp_path.resolve())
-    assert entry_of(f"{place}/plain").places == ((place, "plain"),)
-    assert entry_of(f"{place}/link").places == ((place, "link"), (place, "target"))
-    assert entry_of(f"{place}/link", lambda path, led_to: True).places == ((place, "link"),)
+    assert entry_of(f"{place}/plain", Confinement()).places == ((place, "plain"),)
+    assert entry_of(f"{place}/link", Confinement()).places == ((place, "link"), (place, "target"))
+    away = Confinement()
+    away.leads_out = lambda path, led_to: True
+    assert entry_of(f"{place}/link", away).places == ((place, "link"),)
     for name in ("dangling", "loop", "none"):
-        assert entry_of(f"{place}/{name}").places == ((place, name),)
-    assert [entry_of(f"{place}/{name}").linked for name in ("plain", "many", "names")] == [False, True, True]
-    assert entry_of(f"{place}/none").changed_ms is None
+        assert entry_of(f"{place}/{name}", Confinement()).places == ((place, name),)
+    assert [entry_of(f"{place}/{name}", Confinement()).linked for name in ("plain", "many", "names")] == [
+        False,
+        True,
+        True,
+    ]
+    assert entry_of(f"{place}/none", Confinement()).changed_ms is None
 
 
 def test_a_file_that_is_mounted_from_elsewhere_has_another_name(tmp_path: Path) -> None:
@@ -83,10 +90,10 @@ def test_a_file_that_is_mounted_from_elsewhere_has_another_name(tmp_path: Path) 
     table.write_text(f"22 1 254:0 / / rw - ext4 /dev/vda rw\n40 22 254:0 /x {escaped} rw - ext4 /dev/vda rw\n")
     mounted = mount_points(str(table))
     assert mounted == {"/", str(tmp_path / "a b")}
-    assert entry_of(str(tmp_path / "a b"), mounted=mounted).linked
-    assert not entry_of(str(tmp_path / "a b")).linked
+    assert entry_of(str(tmp_path / "a b"), Confinement(), mounted=mounted).linked
+    assert not entry_of(str(tmp_path / "a b"), Confinement()).linked
     os.symlink("a b", tmp_path / "link")
-    assert entry_of(str(tmp_path.resolve() / "link"), mounted=mounted).linked
+    assert entry_of(str(tmp_path.resolve() / "link"), Confinement(), mounted=mounted).linked
     assert mount_points(str(tmp_path / "none")) == frozenset()
 
 

@@ -8,24 +8,34 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.trackers.events import Refused
-from ctxd.trackers.opening import Choice, file_trackers
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.tracked import Tracked
-from ctxd.trackers.tracker import BATCH, FileTrackers
+from ctxd.trackers.port import Refused, WatcherChoice
+from ctxd.trackers.tracked_files import TrackedFiles
+from ctxd.trackers.tracker import BATCH
 from tests.fakes.watcher import FakeWatcher
-from tests.unit.trackers.following import followed, following, meddled, on_linux, running
+from tests.unit.trackers.following import (
+    followed,
+    following,
+    make_file_trackers,
+    make_trackers,
+    meddled,
+    on_linux,
+    running,
+)
 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-4")
-async def test_a_tree_that_goes_is_told_and_followed_again_when_it_is_back(tmp_path: Path, choice: Choice) -> None:
+async def test_a_tree_that_goes_is_told_and_followed_again_when_it_is_back(
+    tmp_path: Path, choice: WatcherChoice
+) -> None:
     tree, away = tmp_path / "tree", tmp_path / "away"
     (tree / "d").mkdir(parents=True)
     files = {name: str(tree / "d" / name) for name in ("a", "b")}
     for path in files.values():
         Path(path).write_text("1")
-    trackers = file_trackers(SystemClock(), choice=choice)
+    trackers = make_file_trackers(choice=choice)
     async with running(trackers, files) as handed:
         await following(trackers, handed)
         os.rename(tree, away)
@@ -50,9 +60,9 @@ async def test_without_a_watch_left_a_directory_is_looked_at_says_so_and_recover
     directory, told, fake = str(tmp_path), [], FakeWatcher()
     fake.mkdir(directory)
     fake.refusing[directory] = Refused("limit", "no watch left")
-    tracked = Tracked()
-    polling = PollingWatcher(SystemClock(), tracked.looked_at, interval_s=0.02)
-    trackers = FileTrackers(SystemClock(), tracked, fake, polling, sweep_s=0.05, tell=lambda *said: told.append(said))
+    tracked = TrackedFiles()
+    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()), interval_s=0.02)
+    trackers = make_trackers(tracked, fake, polling, sweep_s=0.05, report=lambda *said: told.append(said))
     async with running(trackers, {"a": str(tmp_path / "a")}) as handed:
         await following(trackers, handed)
         assert (tracked.files["a"].state, tracked.files["a"].reason) == ("attached", "no watch left")
@@ -73,10 +83,10 @@ async def test_after_an_overflow_and_after_an_unmount_every_file_is_looked_at(tm
     files = {name: str(tmp_path / name) for name in ("a", "b", "c")}
     for path in files.values():
         Path(path).write_text("1")
-    fake, tracked = FakeWatcher(), Tracked()
+    fake, tracked = FakeWatcher(), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    polling = PollingWatcher(SystemClock(), tracked.looked_at)
-    trackers = FileTrackers(SystemClock(), tracked, fake, polling, sweep_s=0.05)
+    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()))
+    trackers = make_trackers(tracked, fake, polling, sweep_s=0.05)
     async with running(trackers, files) as handed:
         await following(trackers, handed)
         for path in files.values():
@@ -97,7 +107,7 @@ async def test_after_an_overflow_and_after_an_unmount_every_file_is_looked_at(tm
 @on_linux
 async def test_run_again_the_trackers_take_up_what_they_tracked(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
-    trackers = file_trackers(SystemClock())
+    trackers = make_file_trackers()
     files = {"a": str(tmp_path / "a")}
     async with running(trackers, files) as handed:
         await following(trackers, handed)
@@ -110,13 +120,16 @@ async def test_run_again_the_trackers_take_up_what_they_tracked(tmp_path: Path) 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-4")
-async def test_a_file_that_is_mounted_from_elsewhere_is_looked_at(tmp_path: Path) -> None:
+async def test_a_file_that_is_mounted_from_elsewhere_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "a"
     file.write_text("1")
-    fake, tracked, mounted = FakeWatcher(), Tracked(), set[str]()
+    fake, tracked, mounted = FakeWatcher(), TrackedFiles(), set[str]()
+    monkeypatch.setattr("ctxd.trackers.tracker.mount_points", lambda: frozenset(mounted))
     fake.mkdir(str(tmp_path))
-    polling = PollingWatcher(SystemClock(), tracked.looked_at, interval_s=0.02)
-    trackers = FileTrackers(SystemClock(), tracked, fake, polling, sweep_s=0.05, mounted=lambda: frozenset(mounted))
+    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()), interval_s=0.02)
+    trackers = make_trackers(tracked, fake, polling, sweep_s=0.05)
     async with running(trackers, {"a": str(file)}) as handed:
         await following(trackers, handed)
         file.write_text("mounted over it, and no watch tells")
@@ -158,7 +171,7 @@ async def test_events_dropped_by_the_kernel_make_nothing_stale(tmp_path: Path) -
     names = [f"f{number}" for number in range(300)]
     for name in names:
         (tmp_path / name).write_text("1")
-    trackers = file_trackers(SystemClock())
+    trackers = make_file_trackers()
     async with running(trackers, {name: str(tmp_path / name) for name in names}) as handed:
         await following(trackers, handed)
         # The loop is held up, so nobody reads events meanwhile.

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.trackers.opening import file_trackers
-from ctxd.trackers.places import Filesystems
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers.polling import PollingWatcher
+from ctxd.trackers.probe import Filesystems
 from tests.suites.watcher import running
-from tests.unit.trackers.following import following
+from tests.unit.trackers.following import following, make_file_trackers
 from tests.unit.trackers.following import running as tracking
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def test_a_file_of_the_kernel_is_looked_at_and_says_so_also_by_a_symlink(t
     link.symlink_to(f"{directory}/comm")
     before = Path(NAME).read_text()
     paths = {"direct": f"{directory}/comm", "link": str(link)}
-    trackers = file_trackers(SystemClock())
+    trackers = make_file_trackers()
     try:
         async with tracking(trackers, paths) as handed:
             await following(trackers, handed)
@@ -70,7 +70,9 @@ async def test_a_file_of_the_kernel_is_looked_at_and_says_so_also_by_a_symlink(t
 @pytest.mark.requirement("TRK-10")
 async def test_a_file_that_keeps_its_times_is_told_only_when_it_holds_something_else() -> None:
     directory, before = os.path.realpath("/proc/self"), Path(NAME).read_text()
-    watcher = PollingWatcher(SystemClock(), lambda directory: ["comm", "version_of_nothing"], interval_s=0.02)
+    watcher = PollingWatcher(
+        SystemClock(), lambda directory: ["comm", "version_of_nothing"], Lookups(SystemClock()), interval_s=0.02
+    )
     try:
         async with running(watcher) as told:
             assert await watcher.watch([directory]) == [None]

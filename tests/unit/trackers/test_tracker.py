@@ -10,18 +10,17 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.trackers import tracker
-from ctxd.trackers.following import Following
-from ctxd.trackers.opening import Choice, file_trackers
-from ctxd.trackers.tracker import Followed
-from tests.unit.trackers.following import followed, following, meddled, on_linux, running
+from ctxd.trackers.port import WatcherChoice
+from ctxd.trackers.tracker import Followed, WatchModes
+from tests.unit.trackers.following import followed, following, make_file_trackers, meddled, on_linux, running
 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-1")
-async def test_what_becomes_of_a_followed_file_is_handed_on_to_its_end(tmp_path: Path, choice: Choice) -> None:
+async def test_what_becomes_of_a_followed_file_is_handed_on_to_its_end(tmp_path: Path, choice: WatcherChoice) -> None:
     file, other = tmp_path / "a", tmp_path / "beside"
     file.write_text("1")
-    trackers = file_trackers(SystemClock(), choice=choice)
+    trackers = make_file_trackers(choice=choice)
     async with running(trackers, {"a": str(file)}) as handed:
         await following(trackers, handed)
         other.write_text("nobody's")
@@ -42,9 +41,9 @@ async def test_what_becomes_of_a_followed_file_is_handed_on_to_its_end(tmp_path:
 
 
 @pytest.mark.anyio
-async def test_what_changed_before_the_watch_was_there_is_handed_on_too(tmp_path: Path, choice: Choice) -> None:
+async def test_what_changed_before_the_watch_was_there_is_handed_on_too(tmp_path: Path, choice: WatcherChoice) -> None:
     (tmp_path / "a").write_text("1")
-    trackers = file_trackers(SystemClock(), choice=choice)
+    trackers = make_file_trackers(choice=choice)
     async with running(trackers, {"a": str(tmp_path / "a")}) as handed:
         trackers.lease("s", followed(handed.paths))
         (tmp_path / "a").write_text("2, at once")
@@ -57,7 +56,7 @@ async def test_only_what_may_have_changed_since_it_was_read_is_handed_on_at_firs
         (tmp_path / name).write_text("1")
     long_after = SystemClock().wall_ms() + 60_000
     paths = {name: str(tmp_path / name) for name in ("old", "new", "none")}
-    trackers = file_trackers(SystemClock())
+    trackers = make_file_trackers()
     async with running(trackers, paths) as handed:
         read = {name: Followed(path, long_after) for name, path in paths.items()} | {"new": Followed(paths["new"], 1)}
         trackers.lease("s", read)
@@ -72,14 +71,14 @@ async def test_one_file_is_attached_at_once_and_those_that_come_soon_after_are_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracker, "GATHER_S", 3.0)
-    attachings: list[Following] = []
-    give_up = Following.give_up
+    attachings: list[WatchModes] = []
+    give_up = WatchModes.give_up
     # Each attaching begins with it.
-    monkeypatch.setattr(Following, "give_up", lambda self: attachings.append(self) or give_up(self))
+    monkeypatch.setattr(WatchModes, "give_up", lambda self: attachings.append(self) or give_up(self))
     paths = {f"{number}": str(tmp_path / f"{number}") for number in range(100)}
     for path in paths.values():
         Path(path).write_text("1")
-    trackers = file_trackers(SystemClock(), choice="polling")
+    trackers = make_file_trackers(choice="polling")
     async with running(trackers, paths):
         began = time.monotonic()
         trackers.lease("s", followed({"0": paths["0"]}))
@@ -113,7 +112,7 @@ async def test_one_file_is_attached_at_once_and_those_that_come_soon_after_are_t
 async def test_an_editor_s_save_is_at_most_one_look_before_the_last(tmp_path: Path, editor: str) -> None:
     file = tmp_path / "a"
     file.write_text("before")
-    trackers = file_trackers(SystemClock(), choice="inotify")
+    trackers = make_file_trackers(choice="inotify")
     async with running(trackers, {"a": str(file)}) as handed:
         await following(trackers, handed)
         save(editor, file)
@@ -175,7 +174,7 @@ async def test_what_git_checks_out_is_handed_on_to_its_end_once_for_nearly_each_
                 Path(path).write_text(f"{key} of {branch}")
         git("add", "-A")
         git("commit", "-q", "-m", branch)
-    trackers = file_trackers(SystemClock(), choice="inotify")
+    trackers = make_file_trackers(choice="inotify")
     async with running(trackers, files) as handed:
         await following(trackers, handed)
         for branch in ("main", "side"):
@@ -189,10 +188,10 @@ async def test_what_git_checks_out_is_handed_on_to_its_end_once_for_nearly_each_
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-3")
-async def test_a_thousand_writes_are_a_few_looks_and_one_at_the_last(tmp_path: Path, choice: Choice) -> None:
+async def test_a_thousand_writes_are_a_few_looks_and_one_at_the_last(tmp_path: Path, choice: WatcherChoice) -> None:
     file = tmp_path / "a"
     file.write_text("0")
-    trackers = file_trackers(SystemClock(), choice=choice)
+    trackers = make_file_trackers(choice=choice)
     async with running(trackers, {"a": str(file)}) as handed:
         await following(trackers, handed)
 
@@ -216,7 +215,7 @@ async def test_what_is_written_through_a_symlink_s_target_or_another_hard_link_i
     other.write_text("1")
     os.symlink(target, tmp_path / "d" / "link")
     os.link(other, tmp_path / "d" / "hard")
-    trackers = file_trackers(SystemClock(), choice="inotify")
+    trackers = make_file_trackers(choice="inotify")
     async with running(
         trackers, {"link": str(tmp_path / "d" / "link"), "hard": str(tmp_path / "d" / "hard")}
     ) as handed:
@@ -244,7 +243,7 @@ async def test_hard_links_beside_each_other_that_are_taken_up_together_are_each_
         os.link(tmp_path / "far" / name, tmp_path / "d" / name)
     (tmp_path / "d" / "plain").write_text("1")
     paths = {name: str(tmp_path / "d" / name) for name in ("plain", "one", "two")}
-    trackers = file_trackers(SystemClock(), choice="inotify")
+    trackers = make_file_trackers(choice="inotify")
     async with running(trackers, paths) as handed:
         trackers.lease("s", followed({"plain": paths["plain"]}))
         await trackers.settled()
@@ -258,7 +257,7 @@ async def test_hard_links_beside_each_other_that_are_taken_up_together_are_each_
 async def test_what_could_not_be_dealt_with_is_handed_on_again(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
-    trackers = file_trackers(SystemClock())
+    trackers = make_file_trackers()
     async with running(trackers, {"a": str(file)}) as handed:
         await following(trackers, handed)
         handed.refusing = 1

@@ -8,14 +8,21 @@ from typing import TypeVar
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
-from ctxd.trackers.looking import THREADS
-from ctxd.trackers.opening import file_trackers
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.tracked import Tracked
-from ctxd.trackers.tracker import FileTrackers, Followed
+from ctxd.trackers.tracked_files import TrackedFiles
+from ctxd.trackers.tracker import Followed
 from tests.fakes.watcher import FakeWatcher
-from tests.unit.trackers.following import followed, following, meddled, on_linux, running
+from tests.unit.trackers.following import (
+    followed,
+    following,
+    make_file_trackers,
+    make_trackers,
+    meddled,
+    on_linux,
+    running,
+)
 
 T = TypeVar("T")
 
@@ -33,7 +40,7 @@ async def test_a_directory_takes_one_watch_for_all_its_files_and_sessions_and_no
             files[f"{directory}{name}"] = str(tmp_path / f"d{directory}" / name)
     for path in files.values():
         Path(path).write_text("1")
-    trackers = file_trackers(SystemClock(), choice="inotify")
+    trackers = make_file_trackers(choice="inotify")
     async with running(trackers, files):
         for session in range(10):
             trackers.lease(f"s{session}", followed(files))
@@ -53,7 +60,7 @@ class Counted(Lookups):
     """Notes what is looked at."""
 
     def __init__(self) -> None:
-        super().__init__(SystemClock(), THREADS)
+        super().__init__(SystemClock())
         self.looked_at: set[str] = set()
 
     async def each(self, paths: Sequence[str], look: Callable[[str], T], hung: Callable[[str], T]) -> list[T]:
@@ -65,7 +72,7 @@ class Counted(Lookups):
 @pytest.mark.requirement("TRK-2")
 @pytest.mark.parametrize("place", ["d3", "new"], ids=["of a directory that is watched", "of another"])
 async def test_taking_up_a_file_and_giving_one_up_looks_at_no_other(tmp_path: Path, place: str) -> None:
-    fake, tracked, lookups = FakeWatcher(), Tracked(), Counted()
+    fake, tracked, lookups = FakeWatcher(), TrackedFiles(), Counted()
     for name in [*(f"d{number}" for number in range(20)), "new"]:
         (tmp_path / name).mkdir()
         fake.mkdir(str(tmp_path / name))
@@ -73,8 +80,8 @@ async def test_taking_up_a_file_and_giving_one_up_looks_at_no_other(tmp_path: Pa
     one, before = str(tmp_path / place / "b"), str(tmp_path / "d3" / "before")
     for path in (*files.values(), one, before):
         Path(path).write_text("1")
-    polling = PollingWatcher(SystemClock(), tracked.looked_at)
-    trackers = FileTrackers(SystemClock(), tracked, fake, polling, sweep_s=3600, lookups=lookups)
+    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()))
+    trackers = make_trackers(tracked, fake, polling, sweep_s=3600, lookups=lookups)
     async with running(trackers, files) as handed:
         await following(trackers, handed)
         handed.paths |= {"b": one, "before": before}
@@ -105,10 +112,9 @@ async def test_nothing_is_watched_where_a_symlink_leads_out(tmp_path: Path) -> N
     os.symlink(outside, inside / "door")
     os.symlink(outside / "secret", inside / "d" / "link")
 
-    def escapes(path: str, led_to: str) -> bool:
-        return path.startswith(f"{inside}/") and not f"{led_to}/".startswith(f"{inside}/")
-
-    trackers = file_trackers(SystemClock(), choice="inotify", escapes=escapes)
+    confinement = Confinement()
+    confinement.confine(str(inside))
+    trackers = make_file_trackers(choice="inotify", confinement=confinement)
     files = {"door": str(inside / "door" / "secret"), "link": str(inside / "d" / "link")}
     async with running(trackers, files) as handed:
         trackers.lease("s", followed(handed.paths))
@@ -124,18 +130,17 @@ async def test_nothing_is_watched_where_a_symlink_leads_out(tmp_path: Path) -> N
 async def test_leases_that_nobody_renews_end_and_those_that_are_kept_do_not(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("1")
-    fake, tracked = FakeWatcher(), Tracked()
+    fake, tracked = FakeWatcher(), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    trackers = FileTrackers(
-        SystemClock(),
+    trackers = make_trackers(
         tracked,
         fake,
-        PollingWatcher(SystemClock(), tracked.looked_at),
+        PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock())),
         lease_s=0.05,
         sweep_s=0.02,
-        keeps=lambda session: session == "kept",
     )
     async with running(trackers, {name: str(tmp_path / name) for name in ("a", "b")}) as handed:
+        handed.kept = {"kept"}
         trackers.lease("idle", {"a": Followed(handed.paths["a"])})
         trackers.lease("kept", {"b": Followed(handed.paths["b"])})
         await handed.until(lambda: list(tracked.files) == ["b"])

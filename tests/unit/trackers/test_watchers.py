@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.sources.confinement import Confinement
+from ctxd.sources.lookups import Lookups
 from ctxd.trackers.native import NativeWatcher
 from ctxd.trackers.polling import PollingWatcher
 from tests.suites.watcher import WatcherSuite, running
@@ -21,7 +23,7 @@ class TestInotify(WatcherSuite):
         from ctxd.trackers.inotify import InotifyWatcher
 
         yard = DiskYard(tmp_path)
-        yard.watcher = InotifyWatcher()
+        yard.watcher = InotifyWatcher(Lookups(SystemClock()), Confinement())
         return yard
 
     @pytest.mark.anyio
@@ -43,7 +45,7 @@ class TestNative(WatcherSuite):
     @pytest.fixture
     def yard(self, tmp_path: Path) -> DiskYard:
         yard = DiskYard(tmp_path)
-        yard.watcher = NativeWatcher(SystemClock(), yard.names_of, look_s=0.2)
+        yard.watcher = NativeWatcher(SystemClock(), yard.names_of, Lookups(SystemClock()), Confinement(), look_s=0.2)
         return yard
 
 
@@ -51,7 +53,7 @@ class TestPolling(WatcherSuite):
     @pytest.fixture
     def yard(self, tmp_path: Path) -> DiskYard:
         yard = DiskYard(tmp_path)
-        yard.watcher = PollingWatcher(SystemClock(), yard.names_of, interval_s=0.02)
+        yard.watcher = PollingWatcher(SystemClock(), yard.names_of, Lookups(SystemClock()), interval_s=0.02)
         return yard
 
 

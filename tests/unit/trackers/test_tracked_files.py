@@ -1,9 +1,11 @@
 """What is tracked, for whom, and in which state."""
 
-from ctxd.trackers.tracked import DELETED, NOT_YET, OUT_OF_REACH, Tracked
+from ctxd.trackers.tracked_files import DELETED, NOT_YET, OUT_OF_REACH, TrackedFiles
 
 
-def taken(tracked: Tracked, session: str, key: str, path: str, *, known: bool = False) -> tuple[list[str], list[str]]:
+def taken(
+    tracked: TrackedFiles, session: str, key: str, path: str, *, known: bool = False
+) -> tuple[list[str], list[str]]:
     """Lease and place a file, as if nothing were a link."""
     directory, _, name = path.rpartition("/")
     if tracked.lease(session, key, path, known=known, now_ms=0):
@@ -12,7 +14,7 @@ def taken(tracked: Tracked, session: str, key: str, path: str, *, known: bool = 
 
 
 def test_a_directory_is_needed_from_its_first_file_to_its_last_however_many_sessions_follow() -> None:
-    tracked = Tracked()
+    tracked = TrackedFiles()
     assert taken(tracked, "s1", "a", "/d/a") == (["/d"], [])
     assert taken(tracked, "s1", "b", "/d/b") == ([], [])
     for session in ("s2", "s3"):
@@ -26,7 +28,7 @@ def test_a_directory_is_needed_from_its_first_file_to_its_last_however_many_sess
 
 
 def test_a_change_is_of_every_file_that_shows_at_its_place() -> None:
-    tracked = Tracked()
+    tracked = TrackedFiles()
     taken(tracked, "s", "a", "/d/a")
     taken(tracked, "s", "link", "/d/link")
     assert tracked.place("link", [("/d", "link"), ("/far", "target"), ("/d", "a")]) == (["/far"], [])
@@ -37,7 +39,7 @@ def test_a_change_is_of_every_file_that_shows_at_its_place() -> None:
 
 
 def test_a_file_is_attached_then_orphaned_with_its_directory_then_resumed() -> None:
-    tracked = Tracked()
+    tracked = TrackedFiles()
     taken(tracked, "s", "a", "/d/a")
     file = tracked.files["a"]
     assert (file.state, file.reason) == ("orphaned", NOT_YET)
@@ -53,14 +55,14 @@ def test_a_file_is_attached_then_orphaned_with_its_directory_then_resumed() -> N
 
 
 def test_a_file_tracked_in_an_earlier_life_is_resumed_at_once() -> None:
-    tracked = Tracked()
+    tracked = TrackedFiles()
     taken(tracked, "s", "a", "/d/a", known=True)
     tracked.follow("/d", "watched", "", 10)
     assert tracked.files["a"].state == "resumed"
 
 
 def test_a_deleted_file_is_orphaned_until_it_is_there_again() -> None:
-    tracked = Tracked()
+    tracked = TrackedFiles()
     taken(tracked, "s", "a", "/d/a")
     tracked.follow("/d", "watched", "", 10)
     tracked.found("a", False, 20)
@@ -73,7 +75,7 @@ def test_a_deleted_file_is_orphaned_until_it_is_there_again() -> None:
 
 
 def test_only_what_the_system_does_not_tell_of_is_looked_at() -> None:
-    tracked = Tracked()
+    tracked = TrackedFiles()
     taken(tracked, "s", "a", "/d/a")
     taken(tracked, "s", "b", "/d/b")
     assert sorted(tracked.looked_at("/d")) == ["a", "b"]
@@ -84,7 +86,7 @@ def test_only_what_the_system_does_not_tell_of_is_looked_at() -> None:
 
 
 def test_leases_end_at_their_time_unless_they_are_renewed() -> None:
-    tracked = Tracked()
+    tracked = TrackedFiles()
     tracked.renew("s1", 10.0)
     tracked.renew("s2", 20.0)
     assert tracked.expired(10.0) == ["s1"]

@@ -1,20 +1,22 @@
-"""Where things really are: what a directory's path leads to, what a file's name leads to, what lies on another host.
+"""Probes of directories and files: identities, symlinks, kinds of file systems, and what hangs.
 
-Everything here blocks and belongs in a thread. Nothing here changes anything.
+What is not ``async`` here blocks, and belongs in a thread. Nothing here changes anything.
 """
 
 import errno
 import os
 import stat
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
 
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
-from ctxd.trackers.events import Refused
-from ctxd.trackers.port import Escapes
-from ctxd.trackers.tracked import UNANSWERED, File
+from ctxd.sources.confinement import Confinement
+from ctxd.sources.lookups import Lookups, inside
+from ctxd.trackers.port import Refused, Report
+from ctxd.trackers.tracked_files import UNANSWERED, File
 
 Identity = tuple[int, int]
 """Device and inode of a directory."""
@@ -60,18 +62,13 @@ class Entry(msgspec.Struct, frozen=True):
         return self.changed_ms >= file.read_at - UNSURE_MS
 
 
-def never(path: str, led_to: str) -> bool:
-    """Confine nothing."""
-    return False
-
-
 def mount_points(mountinfo: str = OWN_MOUNTS) -> frozenset[str]:
     """The paths that something is mounted on, single files among them; none where the system does not tell."""
     return frozenset(mounted.mount_point for mounted in mounts_now(mountinfo))
 
 
-def entry_of(path: str, escapes: Escapes = never, mounted: Container[str] = frozenset()) -> Entry:
-    """The entry at ``path``. A symlink shows changes at its own place and at its target's, unless that ``escapes``.
+def entry_of(path: str, confinement: Confinement, mounted: Container[str] = frozenset()) -> Entry:
+    """The entry at ``path``. A symlink shows changes at its own place and, unless that is refused, at its target's.
 
     ``mounted``: see ``mount_points``.
     """
@@ -85,7 +82,7 @@ def entry_of(path: str, escapes: Escapes = never, mounted: Container[str] = froz
         led_to = os.stat(target)
     except (OSError, ValueError):
         return Entry((own,))
-    if escapes(path, target):
+    if confinement.leads_out(path, target):
         return Entry((own,))
     return Entry(
         (own, os.path.split(target)),
@@ -164,3 +161,68 @@ class Filesystems:
                 return ""  # The mounts could not be read: the next look may know better.
             self._kinds = {device: "", **self._kinds, **read}
         return self._kinds[device]
+
+
+MOVED: Final = "it was moved or replaced"
+
+
+class Hanging:
+    """Tells once of each place at which looking by ``threads`` hangs, and once when it answers again."""
+
+    def __init__(self, lookups: Lookups, report: Report) -> None:
+        self._lookups = lookups
+        self._report = report
+        self._told: frozenset[str] = frozenset()
+
+    def note(self) -> bool:
+        """Tell of what began and ended since. Returns: whether anything hangs."""
+        now = frozenset(self._lookups.hanging())
+        for place in sorted(now - self._told):
+            self._report("tracker.unanswered", place, "its file system does not answer; nothing below is followed")
+        for place in sorted(self._told - now):
+            self._report("tracker.answers", place, "its file system answers again")
+        self._told = now
+        return bool(now)
+
+
+async def entries_at(
+    lookups: Lookups, paths: Sequence[str], confinement: Confinement, mounted: Container[str]
+) -> list[Entry]:
+    """The entry of each of ``paths``, see ``entry_of``; one that does not ``answer`` where looking hangs."""
+
+    def near(path: str) -> Entry | str:
+        """The entry, or where a symlink leads."""
+        try:
+            return os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        except (OSError, ValueError):
+            return entry_of(path, confinement, mounted)
+
+    found = await lookups.each(paths, near, _hung)
+    leading: dict[str, list[str]] = {}
+    for path, answer in zip(paths, found, strict=True):
+        if isinstance(answer, str):
+            leading.setdefault(answer, []).append(path)
+    if not leading:
+        return [answer for answer in found if isinstance(answer, Entry)]
+
+    def far(target: str) -> list[Entry]:
+        return [entry_of(path, confinement, mounted) for path in leading[target]]
+
+    led = await lookups.each(list(leading), far, lambda target: [_hung(path) for path in leading[target]])
+    linked = dict(zip((path for each in leading.values() for path in each), chain.from_iterable(led), strict=True))
+    return [answer if isinstance(answer, Entry) else linked[path] for path, answer in zip(paths, found, strict=True)]
+
+
+def _hung(path: str) -> Entry:
+    return Entry((os.path.split(path),), answers=False)
+
+
+async def moved_among(lookups: Lookups, known: Sequence[tuple[str, Identity]]) -> dict[str, str]:
+    """Those directories that are not what they were, and why: see ``ctxd.trackers.port.Watcher.verify``."""
+    look: Callable[[str], Identity | str | None] = identity_at
+    found = await lookups.each([inside(directory) for directory, _ in known], look, lambda path: UNANSWERED)
+    return {
+        directory: now if isinstance(now, str) else MOVED
+        for (directory, identity), now in zip(known, found, strict=True)
+        if now != identity
+    }

@@ -3,15 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.trackers.coalescing import GAP_MAX_S, GONE_S, QUIET_S, TOUCHED_S, WRITTEN_S, Coalescer
-from ctxd.trackers.events import Hint
+from ctxd.trackers.debounce import GAP_MAX_S, GONE_S, QUIET_S, TOUCHED_S, WRITTEN_S, Debouncer, Hint
 
 NEVER = 1e9
 
 
 def looks(changes: list[tuple[float, Hint]]) -> list[float]:
     """When one file with these ``changes``, in order of time, is looked at."""
-    coalescer = Coalescer()
+    coalescer = Debouncer()
     found: list[float] = []
     for at, hint in [*changes, (NEVER, None)]:
         while (due := coalescer.next_at()) is not None and due < at:
@@ -53,7 +52,7 @@ def test_a_file_that_was_quiet_is_looked_at_at_once_again() -> None:
 
 
 def test_what_is_forgotten_is_not_looked_at() -> None:
-    coalescer = Coalescer()
+    coalescer = Debouncer()
     coalescer.note("f", "written", 0.0)
     coalescer.note("g", "written", 0.0)
     coalescer.forget("f")
@@ -61,7 +60,7 @@ def test_what_is_forgotten_is_not_looked_at() -> None:
 
 
 def test_no_more_are_taken_than_asked_for_and_the_longest_due_come_first() -> None:
-    coalescer = Coalescer()
+    coalescer = Debouncer()
     for number in range(5):
         coalescer.note(str(number), "written", float(number))
     assert coalescer.take(9.0, 2) == ["0", "1"]

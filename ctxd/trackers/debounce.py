@@ -9,9 +9,12 @@ last is looked at, at most ``GAP_MAX_S`` later than its kind of change asks for.
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
-from ctxd.trackers.events import Hint
+Hint = Literal["written", "touched", "gone", "directory"]
+"""``written``: it is whole now. ``touched``: something of it changed, more may follow. ``gone``: the name went away.
+``directory``: the name is that of a directory that came, went or was moved."""
+
 
 WRITTEN_S: Final = 0.008
 """Seconds that a writer is given to report what it wrote."""
@@ -32,7 +35,7 @@ QUIET_S: Final = 1.0
 """Seconds without a look after which a file counts as quiet again."""
 
 
-class Coalescer:
+class Debouncer:
     """Keys that are due, by time. Times are in seconds of any one clock. Every step costs the logarithm of its size."""
 
     __slots__ = ("_due", "_gone", "_heap", "_looked")

@@ -73,7 +73,7 @@ class Directory:
             yield from keys
 
 
-class Tracked:
+class TrackedFiles:
     """All of it. Read ``files`` and ``directories`` freely."""
 
     def __init__(self) -> None:
