@@ -12,11 +12,14 @@ from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import assemblies_prefix, assembly_id
 from ctxd.objects.kinds import is_purged
+from ctxd.sessions.chat import read_pages
 from ctxd.sessions.purging_chat import PURGED_TEXT
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
+from ctxd.sessions.state import Place
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, system_prompt_id
+from ctxd_protocol.sessions import Message
 
 
 class Archive:
@@ -66,7 +69,7 @@ class Archive:
             heads = (view.head(id) for id in (*live.state.pool, view.prompt))
             if gone := [head.document.id for head in heads if head is not None and is_purged(head.document)]:
                 raise purged(f"{gone[0]}, which {stored.document.id} showed,")
-            if any(message.content == PURGED_TEXT for turn in live.state.turns for message in turn):
+            if await _says_purged(live):
                 raise purged(f"what {stored.document.id} showed of {chat_id(session)}")
             raise CtxdError(
                 "corrupt",
@@ -82,18 +85,23 @@ class Archive:
 
     async def _view(self, live: LiveSession, tx: int, recorded: Recorded) -> View:
         state, prompt = live.state, system_prompt_id(live.session)
-        said = (message.toolcall for messages in state.turns for message in messages if message.toolcall is not None)
-        heads = await self._store.bulk([*dict.fromkeys((*state.pool, *said)), prompt], tx=tx)
+        called = (mark.toolcall for marks in state.turns for mark in marks if mark.toolcall is not None)
+        heads = await self._store.bulk([*dict.fromkeys((*state.pool, *called)), prompt], tx=tx)
         whole = [stored for id in (*state.active, prompt) if (stored := heads.get(id)) is not None]
         texts = await self._store.contents(stored.content_ref for stored in whole if stored.content_ref is not None)
+        said: dict[Place, tuple[Message, int]] = {}
+        async for page in read_pages(live):
+            said |= {place: (message, page.seq) for place, message in page.placed()}
         return View(
+            session=live.session,
+            seq=live.seqs[-1] if live.seqs else 0,
             state=state,
             prompt=prompt,
+            said=said.__getitem__,
             head=named(heads.get, live.settings.renamed),
             content=texts.__getitem__,
             display=live.mounts.display,
             budget_tokens=live.settings.budget_tokens,
-            calibration=recorded.calibration,
         )
 
     async def _find(self, session: str, number: int | None, turn: int | None) -> Stored:
@@ -136,3 +144,11 @@ class Archive:
     async def _at(self, session: str, number: int) -> Stored | None:
         found = await self._store.scan(assembly_id(session, number), limit=1)
         return found[0] if found and len(found[0].document.id) == len(assembly_id(session, number)) else None
+
+
+async def _says_purged(live: LiveSession) -> bool:
+    """True if a message of the chat was purged."""
+    async for page in read_pages(live):
+        if any(message.content == PURGED_TEXT for message in page.messages):
+            return True
+    return False

@@ -26,20 +26,26 @@ from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
+from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionDelta
 from ctxd.sessions.session import LiveSession, WriteRequest, kept_result
+from ctxd.sessions.state import Place
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NOT_CACHED, NotCached, Pending, Replay, Write
 from ctxd_protocol.context import BudgetPlan
 from ctxd_protocol.ids import system_prompt_id
+from ctxd_protocol.sessions import Message
+
+CHAT_PORTION_CHARS: Final = 4 * 1024 * 1024
+"""Characters of the chat that are loaded at once for an assembly."""
+
+KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of the renderings that are kept. A session whose own is larger is rendered whole at each assembly."""
 
 SESSIONS_KEPT_MAX: Final = 32
 """Sessions whose rendering is kept. One of 10,000 objects takes about 8 MiB; one that is not kept is rendered whole."""
-
-_SHOWN: Final = frozenset({"file", "toolcall", "system_prompt"})
-"""Types of entities that a context shows: a write of others changes no line of it."""
 
 
 class _KeptNumber(msgspec.Struct, frozen=True):
@@ -71,12 +77,20 @@ def _require_short(live: LiveSession, size: int, chars_max: int | None) -> None:
 class _Loaded:
     """Versions and texts fetched for one assembly, beside what the store keeps in memory."""
 
-    __slots__ = ("_store", "heads", "texts")
+    __slots__ = ("_store", "heads", "said", "texts")
 
     def __init__(self, store: VersionStore) -> None:
         self._store = store
         self.heads: dict[str, Stored | None] = {}
         self.texts: dict[str, str] = {}
+        self.said: dict[Place, tuple[Message, int]] = {}
+
+    def message(self, place: Place) -> tuple[Message, int]:
+        """The message at ``place`` of the chat, and the sequence of its write. Raises: _NotInMemory."""
+        found = self.said.get(place)
+        if found is None:
+            raise _NotInMemory
+        return found
 
     def head(self, id: str) -> Stored | None:
         """The newest accepted version. Raises: _NotInMemory."""
@@ -102,7 +116,18 @@ class _Loaded:
 class _KeptRendering:
     """What is kept of one session: its rendering, its newest record, and the context that this recorded."""
 
-    __slots__ = ("answer", "composition", "context_ids", "live", "mark", "mounts", "recalled", "recorded", "rendering")
+    __slots__ = (
+        "answer",
+        "composition",
+        "context_ids",
+        "live",
+        "mark",
+        "mounts",
+        "recalled",
+        "recorded",
+        "rendering",
+        "size",
+    )
 
     def __init__(self, live: LiveSession) -> None:
         self.live = live
@@ -114,6 +139,7 @@ class _KeptRendering:
         self.context_ids: set[str] = set()
         self.recalled = live.assembly == 0
         self.mark: object = None
+        self.size = 0
 
 
 class Assembler:
@@ -128,9 +154,9 @@ class Assembler:
         self._archive = archive
         self._clock = clock
         self._kept: OrderedDict[str, _KeptRendering] = OrderedDict()
-        self._landed = 0
         self._lost = 0
-        store.on_durable(self._count, types=_SHOWN)
+        # Of no type: only purges concern all.
+        store.on_durable(self._purged, types=())
         store.on_lost(self._forget)
 
     async def assemble(self, live: LiveSession, call: WriteRequest, *, chars_max: int | None = None) -> Assembled:
@@ -182,7 +208,7 @@ class Assembler:
         _require_short(live, live.state.chat_chars, chars_max)
         kept = self._kept_of(live)
         loaded = _Loaded(self._store)
-        view = self._view(live, loaded, budget_tokens)
+        view = self._view(live, kept, loaded, budget_tokens)
         while True:
             await self._warm(live, kept, view)
             try:
@@ -220,11 +246,17 @@ class Assembler:
             self._kept.popitem(last=False)
         return kept
 
+    def _bound(self, kept: _KeptRendering, size: int) -> None:
+        """Evict the renderings used longest ago, ``kept`` last, until all together are within the bound."""
+        kept.size = size
+        while sum(each.size for each in self._kept.values()) > KEPT_BYTES_MAX:
+            self._kept.popitem(last=False)
+
     async def _compose(self, live: LiveSession, kept: _KeptRendering, chars_max: int | None) -> Composition:
         """The context as of now; between its last look at a version and the return nothing awaits."""
         _require_short(live, live.state.chat_chars, chars_max)
         loaded = _Loaded(self._store)
-        view = self._view(live, loaded, live.settings.budget_tokens)
+        view = self._view(live, kept, loaded, live.settings.budget_tokens)
         while True:
             await self._warm(live, kept, view)
             live.require_current()
@@ -232,7 +264,7 @@ class Assembler:
                 # Writes were lost meanwhile: what was rendered may show a version that never was.
                 kept.rendering, kept.mark = Rendering(), None
                 self._kept[live.session] = kept
-            mark = (self._landed, live.last_pending)
+            mark = self._key(live)
             moved = mark != kept.mark
             try:
                 composition = kept.rendering.compose(view, heads_moved=moved)
@@ -250,7 +282,7 @@ class Assembler:
 
     async def _warm(self, live: LiveSession, kept: _KeptRendering, view: View) -> None:
         """Render what is new in portions, others having their turn in between; what is not in memory is left out."""
-        if kept.mark == (self._landed, live.last_pending):
+        if kept.mark == self._key(live):
             return
         try:
             for _ in kept.rendering.warm(view):
@@ -277,9 +309,10 @@ class Assembler:
             assembly=(recorded.number, recorded.context_id),
         )
         kept.recorded, kept.composition = recorded, composition
+        self._bound(kept, composition.size)
         kept.context_ids.add(recorded.context_id)
         kept.answer = Assembled(context, pending)
-        kept.mark = (self._landed, live.last_pending)
+        kept.mark = self._key(live)
         return Written(context, pending)
 
     def _repeated(self, live: LiveSession, kept: _KeptRendering, composition: Composition) -> Assembled:
@@ -325,7 +358,6 @@ class Assembler:
             assembled_at=now,
             active=shown_versions(composition),
             dropped=tuple((dropped.object, dropped.reason) for dropped in composition.plan.dropped),
-            calibration=composition.calibration,
         )
 
     async def _recall(self, live: LiveSession, kept: _KeptRendering, composition: Composition) -> None:
@@ -351,6 +383,10 @@ class Assembler:
         Raises: CtxdError too_large if they have more than ``chars_max`` characters with the chat.
         """
         state, prompt = live.state, system_prompt_id(live.session)
+        turn, place = kept.rendering.chat_at
+        is_rendered = turn == state.turn and place == len(state.turns[turn])
+        if not is_rendered and (turn, place) not in loaded.said:
+            await self._load_chat(live, kept, loaded)
         said = (message.toolcall for messages in state.turns for message in messages if message.toolcall is not None)
         ids = [id for id in dict.fromkeys((*state.pool, *said, prompt)) if not loaded.knows(id)]
         if ids:
@@ -370,10 +406,28 @@ class Assembler:
             _require_short(live, size, chars_max)
             loaded.texts |= found
 
+    async def _load_chat(self, live: LiveSession, kept: _KeptRendering, loaded: _Loaded) -> None:
+        """Fetch the next portion of the chat: what was rendered of the one before is in the rendering."""
+        loaded.said.clear()
+        first = kept.rendering.chat_at
+        async for page in read_pages(live, first):
+            loaded.said |= {place: (message, page.seq) for place, message in page.placed() if place >= first}
+            if sum(len(message.content) for message, _ in loaded.said.values()) >= CHAT_PORTION_CHARS:
+                return
+
     @staticmethod
-    def _view(live: LiveSession, loaded: _Loaded, budget_tokens: int | None) -> View:
+    def _view(live: LiveSession, kept: _KeptRendering, loaded: _Loaded, budget_tokens: int | None) -> View:
+        state = live.state
+        for number in state.pages.within(kept.rendering.chat_at, (len(state.turns), 0)):
+            segment = state.pages.segment(number)
+            if (recent := live.recent.get(segment)) is not None:
+                page = ChatPage(state.pages.first(number), live.seqs[segment], recent)
+                loaded.said |= {place: (message, page.seq) for place, message in page.placed()}
         return View(
-            state=live.state,
+            session=live.session,
+            seq=live.seqs[-1] if live.seqs else 0,
+            state=state,
+            said=loaded.message,
             prompt=system_prompt_id(live.session),
             head=named(loaded.head, live.settings.renamed),
             content=loaded.content,
@@ -381,12 +435,15 @@ class Assembler:
             budget_tokens=budget_tokens,
         )
 
-    def _count(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        self._landed += 1
+    def _key(self, live: LiveSession) -> object:
+        """A value that changes whenever a version that a rendering of ``live`` shows may have."""
+        durable = self._store.head()
+        return (durable and durable.seq, live.last_pending, live.mounts)
+
+    def _purged(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+        """A kept rendering may show purged text, under the same place in the journal."""
         if any(write.purge is not None for write, _ in landed):
-            # A kept rendering may show what was purged, under the same place in the journal.
-            self._lost += 1
-            self._kept.clear()
+            self._forget(frozenset())
 
     def _forget(self, sessions: frozenset[str]) -> None:
         """Writes were lost: a kept rendering may show a version of any session that never was."""

@@ -29,24 +29,22 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     is_pinned: bool
 
 
-def plan(
-    candidates: Sequence[Candidate], *, total_bytes: int, budget_tokens: int | None, calibration: float = 1.0
-) -> BudgetPlan:
+def plan(candidates: Sequence[Candidate], *, total_bytes: int, budget_tokens: int | None) -> BudgetPlan:
     """How a context of ``total_bytes`` stands against its budget.
 
     ``candidates`` are in order of activation. ``over_by`` is what remains too much when all that may go is gone.
     """
-    tokens = tokens_of(total_bytes, calibration)
+    tokens = tokens_of(total_bytes)
     left, dropped = total_bytes, []
     if budget_tokens is not None and tokens > budget_tokens:
         for candidate in _in_order_of_leaving(candidates):
-            if tokens_of(left, calibration) <= budget_tokens:
+            if tokens_of(left) <= budget_tokens:
                 break
             # The last block to go has no separator to take with it.
             left = max(0, left - candidate.size - len(SEPARATOR))
             reason = _REASONS[candidate.is_toolcall]
-            dropped.append(Dropped(object=candidate.id, tokens=tokens_of(candidate.size, calibration), reason=reason))
-    after = tokens_of(left, calibration)
+            dropped.append(Dropped(object=candidate.id, tokens=tokens_of(candidate.size), reason=reason))
+    after = tokens_of(left)
     return BudgetPlan(
         budget_tokens=budget_tokens,
         tokens=tokens,

@@ -12,13 +12,14 @@ import msgspec
 
 from ctxd.assembly.budget import Candidate, plan
 from ctxd.assembly.measure import size_bytes, tokens_of
-from ctxd.assembly.pieces import Display, Piece, active_piece, chat_piece, prompt_piece, why_active
+from ctxd.assembly.pieces import Display, Piece, active_piece, chat_piece, prompt_piece, toolcall_piece, why_active
 from ctxd.assembly.pool import Head, PoolText
 from ctxd.assembly.render import POOL_HEADER, SEPARATOR
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.state import Place, SessionState
 from ctxd_protocol.context import Block, BudgetPlan, Section, SectionSize
+from ctxd_protocol.ids import chat_id, session_object_id
 from ctxd_protocol.sessions import Message
 
 SECTIONS: Final[tuple[Section, ...]] = ("system_prompt", "metadata_pool", "chat", "active_content")
@@ -36,17 +37,20 @@ _PIECE_CHARACTERS: Final = 1_000
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """What a context is made of: a session's sets and chat, the versions of its objects, and their text.
 
-    ``prompt`` is the id of the system prompt. ``head`` and ``content`` do not wait; what they raise ends ``compose``,
-    which may then be called again.
+    ``seq``: journal sequence of the newest segment. ``prompt``: id of the system prompt. ``said`` returns the message
+    at a place of the chat and the sequence of its write. ``head``, ``content`` and ``said`` do not wait; an error that
+    they raise ends ``compose``, which may then be called again.
     """
 
+    session: str
+    seq: int
     state: SessionState
+    said: Callable[[Place], tuple[Message, int]]
     prompt: str
     head: Head
     content: Callable[[str], str]
     display: Display
     budget_tokens: int | None = None
-    calibration: float = 1.0
 
 
 class Composition(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +60,6 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True):
     fragments: tuple[str, ...]
     pool_lines: int
     plan: BudgetPlan
-    calibration: float
 
     def text(self) -> str:
         """The whole text."""
@@ -70,7 +73,7 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> int:
         """Estimated tokens of the text."""
-        return tokens_of(self.size, self.calibration)
+        return tokens_of(self.size)
 
     def same_text(self, other: "Composition") -> bool:
         """Whether both have the same text. Cost: the number of fragments when little changed."""
@@ -87,7 +90,7 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True):
                 section=piece.section,
                 text=piece.text,
                 offset=offset,
-                tokens=tokens_of(piece.size, self.calibration),
+                tokens=tokens_of(piece.size),
                 reason=piece.reason,
                 object=piece.object,
                 valid_time=piece.valid_time,
@@ -104,7 +107,7 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True):
             SectionSize(
                 section=section,
                 bytes=sum(found),
-                tokens=tokens_of(sum(found), self.calibration),
+                tokens=tokens_of(sum(found)),
                 entries=self.pool_lines if section == "metadata_pool" else len(found),
             )
             for section, found in sizes.items()
@@ -119,14 +122,14 @@ def sha256(text: str) -> str:
 class Rendering:
     """What is kept of one session between two assemblies. Not for another mount table: make a new one."""
 
-    __slots__ = ("_active", "_chat", "_chat_at", "_pool", "_pool_piece", "_prompt")
+    __slots__ = ("_active", "_chat", "_pool", "_pool_piece", "_prompt", "chat_at")
 
     def __init__(self) -> None:
         self._prompt: Piece | None = None
         self._pool = PoolText()
         self._pool_piece: tuple[tuple[str, ...], Piece] | None = None
         self._chat: list[Piece] = []
-        self._chat_at = (0, 0)
+        self.chat_at = (0, 0)
         self._active: dict[str, Piece] = {}
 
     def compose(self, view: View, *, heads_moved: bool = True) -> Composition:
@@ -181,11 +184,19 @@ class Rendering:
 
     def _compose_chat(self, view: View) -> None:
         turns = view.state.turns
-        turn, at = self._chat_at
+        turn, at = self.chat_at
         for number in range(turn, len(turns)):
-            messages = turns[number]
-            self._chat += [_chat_piece(message, view) for message in messages[at if number == turn else 0 :]]
-            self._chat_at = (number, len(messages))
+            marks = turns[number]
+            for place in range(at if number == turn else 0, len(marks)):
+                self._chat.append(self._chat_piece(view, (number, place), marks[place]))
+                # What follows may have to be loaded first: the next call goes on from here.
+                self.chat_at = (number, place + 1)
+
+    def _chat_piece(self, view: View, place: Place, mark: Message) -> Piece:
+        if mark.toolcall is not None:
+            return toolcall_piece(mark.toolcall, view.head(mark.toolcall))
+        message, seq = view.said(place)
+        return chat_piece(message, chat_id(view.session), seq)
 
     def _compose_active(self, view: View) -> None:
         active: dict[str, Piece] = {}
@@ -205,14 +216,13 @@ class Rendering:
     def _whole(self, view: View, prompt: Piece | None) -> Composition:
         top = [] if prompt is None else [prompt]
         if len(self._pool):
-            top.append(self._pool_block())
+            top.append(self._pool_block(view))
         stable = [*top, *self._chat]
         active = list(self._active.values())
         made = plan(
             [] if view.budget_tokens is None else [_candidate(view.state, piece) for piece in active],
             total_bytes=_joined_size([piece.size for piece in (*stable, *active)]),
             budget_tokens=view.budget_tokens,
-            calibration=view.calibration,
         )
         gone = {dropped.object for dropped in made.dropped}
         pieces = (*stable, *(piece for piece in active if piece.object not in gone))
@@ -221,16 +231,21 @@ class Rendering:
             fragments=tuple(self._fragments(pieces)),
             pool_lines=len(self._pool),
             plan=made,
-            calibration=view.calibration,
         )
 
-    def _pool_block(self) -> Piece:
+    def _pool_block(self, view: View) -> Piece:
+        """The pool as a block; the version it shows is the session's of its newest segment."""
         chunks = tuple(self._pool.chunks)
-        if self._pool_piece is None or self._pool_piece[0] != chunks:
+        kept = self._pool_piece
+        if kept is None or kept[0] != chunks:
             text = "".join((POOL_HEADER, *chunks))
-            piece = Piece(section="metadata_pool", text=text, size=size_bytes(text), reason="metadata pool")
-            self._pool_piece = (chunks, piece)
-        return self._pool_piece[1]
+            id = session_object_id(view.session)
+            piece = Piece(section="metadata_pool", text=text, size=size_bytes(text), reason="metadata pool", object=id)
+            kept = (chunks, piece)
+        if kept[1].tx != view.seq:
+            kept = (chunks, msgspec.structs.replace(kept[1], tx=view.seq))
+        self._pool_piece = kept
+        return kept[1]
 
     def _fragments(self, pieces: Sequence[Piece]) -> Iterator[str]:
         for number, piece in enumerate(pieces):
@@ -241,10 +256,6 @@ class Rendering:
                 yield from self._pool.chunks
             else:
                 yield piece.text
-
-
-def _chat_piece(message: Message, view: View) -> Piece:
-    return chat_piece(message, None if message.toolcall is None else view.head(message.toolcall))
 
 
 def _candidate(state: SessionState, piece: Piece) -> Candidate:

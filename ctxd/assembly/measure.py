@@ -1,16 +1,14 @@
-"""How large a text is: bytes of UTF-8, and an estimate of the tokens a model reads.
+"""Size of a text: bytes of UTF-8, and an estimate of the tokens a model reads.
 
-The estimate is a quarter of the bytes, rounded up, times a calibration factor (default 1.0) and rounded up again. It
-needs no tokenizer, never shrinks when text is added, and is the same on every host; a harness that knows better hands
-in a factor.
+The estimate is a quarter of the bytes, rounded up. It needs no tokenizer, never shrinks when text is added, and is the
+same on every host.
 """
 
-import math
 from functools import lru_cache
 from typing import Final
 
 BYTES_PER_TOKEN: Final = 4
-"""Bytes of UTF-8 that count as one token before calibration: what common tokenizers reach on English text and code."""
+"""Bytes of UTF-8 that count as one token: what common tokenizers reach on English text and code."""
 
 _CACHED_TEXTS: Final = 512
 
@@ -25,7 +23,6 @@ def _encoded_size(text: str) -> int:
     return len(text.encode())
 
 
-def tokens_of(bytes_: int, calibration: float = 1.0) -> int:
-    """Estimated tokens of ``bytes_`` bytes."""
-    tokens = -(-bytes_ // BYTES_PER_TOKEN)
-    return tokens if calibration == 1.0 else math.ceil(tokens * calibration)
+def tokens_of(size: int) -> int:
+    """Estimated tokens of a text of ``size`` bytes."""
+    return -(-size // BYTES_PER_TOKEN)

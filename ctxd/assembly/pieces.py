@@ -81,18 +81,21 @@ def prompt_piece(stored: Stored, content: str) -> Piece:
     return _piece("system_prompt", render.render_system_prompt(content), "system prompt", stored)
 
 
-def chat_piece(message: Message, stored: Stored | None) -> Piece:
-    """The block of a chat message. ``stored`` is the tool call's version, if the message stands for its result.
+def chat_piece(message: Message, chat: str, seq: int) -> Piece:
+    """The block of a chat message with text, which the write of sequence ``seq`` added to ``chat``."""
+    assert message.role != "toolcall", "a tool result has a block of its own kind"
+    text = render.render_chat_entry(ChatText(role=message.role, text=message.content))
+    return Piece(section="chat", text=text, size=size_bytes(text), reason="chat", object=chat, tx=seq)
+
+
+def toolcall_piece(id: str, stored: Stored | None) -> Piece:
+    """The block that stands in the chat for the result of the tool call ``id``.
 
     Raises: CtxdError corrupt if that tool call has no version.
     """
-    if message.role != "toolcall":
-        text = render.render_chat_entry(ChatText(role=message.role, text=message.content))
-        return _piece("chat", text, "chat", None)
-    assert message.toolcall is not None, "a tool result names its tool call"
-    document = _present(message.toolcall, stored).document
+    document = _present(id, stored).document
     ref = ToolcallRef(id=document.id, tool=document.payload["tool"], status=document.payload["status"])
-    return _piece("chat", render.render_chat_entry(ref), "chat", stored, message.toolcall)
+    return _piece("chat", render.render_chat_entry(ref), "chat", stored, id)
 
 
 def active_piece(id: str, stored: Stored, content: str, reason: Reason) -> Piece:

@@ -41,7 +41,6 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     assembled_at: int
     active: tuple[tuple[str, int, int], ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
-    calibration: float = 1.0
     renderer: int = RENDERER
 
 

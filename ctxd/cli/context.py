@@ -75,7 +75,11 @@ def context(
             wants_text = run.screen.as_json or as_text
             shown = _seen(run, client, id, turn, assembly, wants_text, wants_blocks)
             wants_labels = not (run.screen.as_json or as_text)
-            objects = [each.object for each in shown.blocks if each.object] + [d.object for d in shown.plan.dropped]
+            objects = [
+                each.object
+                for each in shown.blocks
+                if each.object and not each.object.startswith(("chat:", "session:"))
+            ] + [d.object for d in shown.plan.dropped]
             _show(run, shown, labels_of(client, id, objects if wants_labels else ()), as_text=as_text)
 
 

@@ -5,7 +5,7 @@ before it ended, so all pages together cost one walk over the session.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -16,11 +16,13 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
 from ctxd.secrets.guard import Guard
+from ctxd.sessions.chat import read_pages
 from ctxd.sessions.redaction import off_loop
 from ctxd.sessions.session import LiveSession
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.state import Place, SessionState
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import system_prompt_id
+from ctxd_protocol.sessions import Message
 
 PROMPT: Final = 0
 MESSAGE: Final = 1
@@ -156,8 +158,9 @@ class Exports:
         steps = list(islice(self._shared(live).outline.steps(live.state, at, reach), limit + 1))
         records: list[Record] = []
         chars = 0
+        messages = await _messages(live, steps[:limit])
         for step in steps[:limit]:
-            record = await _record(self._store, live, step)
+            record = await _record(self._store, live, step, messages)
             records.append(await _redacted(self._guard, record))
             chars += len(record.get("content") or "")
             if chars >= PAGE_CHARS:
@@ -213,9 +216,9 @@ def _session(live: LiveSession) -> Record:
     }
 
 
-async def _record(store: VersionStore, live: LiveSession, step: Step) -> Record:
+async def _record(store: VersionStore, live: LiveSession, step: Step, messages: Mapping[Place, Message]) -> Record:
     if step.part == MESSAGE:
-        message = live.state.turns[step.turn][step.place]
+        message = messages[step.turn, step.place]
         fields = {name: value for name, value in msgspec.to_builtins(message).items() if name != "secrets"}
         return {"record": "message", "turn": step.turn, **fields}
     id = str(system_prompt_id(live.session)) if step.part == PROMPT else step.object
@@ -232,6 +235,23 @@ async def _record(store: VersionStore, live: LiveSession, step: Step) -> Record:
     place = {"turn": step.turn} if step.part == TOOLCALL else {}
     kind, state = head.document.type, state_of(head.document)
     return {"record": kind, "object": id, **place, **payload, "state": state, "content": content}
+
+
+async def _messages(live: LiveSession, steps: Sequence[Step]) -> dict[Place, Message]:
+    """The messages of ``steps``, up to those that fill a page."""
+    places = [(step.turn, step.place) for step in steps if step.part == MESSAGE]
+    found: dict[Place, Message] = {}
+    if not places:
+        return found
+    chars = 0
+    async for page in read_pages(live, places[0], (places[-1][0], places[-1][1] + 1)):
+        for place, message in page.placed():
+            if place >= places[0]:
+                found[place] = message
+                chars += len(message.content)
+        if chars >= PAGE_CHARS:
+            break
+    return found
 
 
 def _file(live: LiveSession, head: Stored) -> Record:

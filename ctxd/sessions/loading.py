@@ -1,9 +1,12 @@
-"""A session out of the store: its head and the fold of its segments, now or as of a time.
+"""Loading of a session from the store: its head and the fold of its segments, now or as of a time.
 
-A session of today is read by its bundles and the segments after the last one; one of the past segment by segment.
+The newest state is read by its bundles and the segments after the last one; a past one segment by segment. Either way
+a few are held at once, and of their messages only the marks stay.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -13,23 +16,47 @@ from anyio.to_thread import run_sync
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import number_of, segment_id, segments_prefix
-from ctxd.sessions.segments import RUN, SessionDelta, carriers, from_payload, from_text, read_head
+from ctxd.sessions.segments import (
+    RUN,
+    SessionDelta,
+    carriers,
+    from_payload,
+    from_text,
+    kept_in_run,
+    marked,
+    read_head,
+)
 from ctxd.sessions.session import LiveSession
-from ctxd.sessions.state import SessionState, fold
+from ctxd.sessions.state import fold
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import session_object_id
 
 SEGMENTS_INLINE_MAX: Final = 500
 """Segments that are decoded on the loop: a few milliseconds. More go to a thread, so that other sessions go on."""
 
+BUNDLES_AT_ONCE: Final = 8
+"""Bundles that are read at once: at most 4 MiB of text is held, however long the session is."""
+
+LARGE_AT_ONCE: Final = 4
+"""Large segments that are read at once; one may have as much text as a request."""
+
+PAGE_CHARS: Final = 1024 * 1024
+"""Characters of one page of segments to aim at."""
+
 T = TypeVar("T")
 
 
 class Segments(msgspec.Struct, frozen=True):
-    """A session's deltas from the first on, the sequence of each one's write, and the newest valid time, or 0."""
+    """Deltas of a session from the first on, with marks instead of messages, and the sequence of each one's write.
+
+    ``run``: the deltas of the last run as its bundle will hold them. ``chars``: characters of all messages.
+    ``valid_time``: the newest, or 0.
+    """
 
     deltas: list[SessionDelta]
     seqs: list[int]
+    run: list[SessionDelta | None]
+    chars: int
     valid_time: int
 
 
@@ -52,39 +79,73 @@ async def load(
     if tx is None and valid_time is None:
         segments = await _newest(store, session, limiter)
     else:
-        found = await store.scan(segments_prefix(session), tx=tx, valid_time=valid_time)
-        segments = await _in_thread(limiter, len(found), lambda: decoded(session, found))
+        segments = await _past(store, session, limiter, tx=tx, valid_time=valid_time)
     state = await _in_thread(limiter, len(segments.deltas), lambda: fold(segments.deltas))
+    state.chat_chars = segments.chars
     return LiveSession(
         store,
         session,
         read_head(stored),
         state,
         segments.seqs,
-        run=segments.deltas[len(segments.deltas) // RUN * RUN :],
+        run=segments.run,
         head_vt=stored.valid_time,
         updated_at=max(stored.valid_time, segments.valid_time),
         host_filesystem_id=host_filesystem_id,
+        tx=tx,
+        valid_time=valid_time,
     )
 
 
-def fold_stored(session: str, segments: Sequence[Stored]) -> SessionState:
-    """The state that ``segments``, all of the session's by number, make. Raises: CtxdError corrupt."""
-    return fold(decoded(session, segments).deltas)
-
-
-def decoded(session: str, found: Sequence[Stored], *, first: int = 0) -> Segments:
-    """What the segments ``found`` hold, which are all of ``session`` from number ``first`` on.
+def decoded(session: str, found: Sequence[Stored], *, first: int = 0) -> list[SessionDelta]:
+    """Decode the segments ``found``, which are all of ``session`` from number ``first`` on.
 
     Raises: CtxdError corrupt if one cannot be read or is missing.
     """
     if found and found[-1].document.id != segment_id(session, first + len(found) - 1):
         raise CtxdError("corrupt", f"segments of session {session} are missing before {found[-1].document.id}")
-    return Segments(
-        [_delta(segment) for segment in found],
-        [segment.tx for segment in found],
-        found[-1].valid_time if found else 0,
-    )
+    return [_delta(segment) for segment in found]
+
+
+async def _pages(
+    store: VersionStore,
+    session: str,
+    limiter: CapacityLimiter,
+    *,
+    first: int = 0,
+    end: int | None = None,
+    tx: int | None = None,
+    valid_time: int | None = None,
+) -> AsyncIterator[tuple[list[Stored], list[SessionDelta]]]:
+    """Read the segments from number ``first`` up to, without, ``end`` (None: all), a little text at a time."""
+    prefix = segments_prefix(session)
+    at, batch = first, 32
+    while end is None or at < end:
+        limit = batch if end is None else min(batch, end - at)
+        after = segment_id(session, at - 1) if at else ""
+        page = await store.scan(prefix, after=after, limit=limit, tx=tx, valid_time=valid_time)
+        deltas = await _in_thread(limiter, len(page), partial(decoded, session, page, first=at))
+        yield page, deltas
+        at += len(page)
+        if len(page) < limit:
+            return
+        size = _chars(deltas)
+        batch = max(1, batch // 2) if size > PAGE_CHARS else min(RUN, batch * 2)
+
+
+async def _past(
+    store: VersionStore, session: str, limiter: CapacityLimiter, *, tx: int | None, valid_time: int | None
+) -> Segments:
+    whole: list[SessionDelta] = []
+    seqs: list[int] = []
+    newest = chars = 0
+    async for page, deltas in _pages(store, session, limiter, tx=tx, valid_time=valid_time):
+        chars += _chars(deltas)
+        whole += map(marked, deltas)
+        seqs += [stored.tx for stored in page]
+        newest = page[-1].valid_time if page else newest
+    # Nothing is written after a past version, so no run is kept.
+    return Segments(whole, seqs, [], chars, newest)
 
 
 async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -> Segments:
@@ -92,28 +153,56 @@ async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -
     newest = await store.scan_newest(prefix, before_id=None, limit=1)
     count = number_of(newest[0].document.id) + 1 if newest else 0
     ends = [segment_id(session, number) for number in carriers(count)]
-    carrying = await store.bulk(ends, content=True)
-    if len(carrying) < len(ends):
-        raise CtxdError("corrupt", f"segments of session {session} are missing")
-    first = len(ends) * RUN
-    # Those that came in since then are of a session that somebody else has loaded meanwhile.
-    tail = await store.scan(prefix, after=ends[-1] if ends else "", limit=count - first)
-
-    def read() -> tuple[list[SessionDelta | None], list[int], Segments]:
-        deltas: list[SessionDelta | None] = []
-        seqs: list[int] = []
-        for stored in carrying.values():
-            _unbundle(stored, deltas, seqs)
-        return deltas, seqs, decoded(session, tail, first=first)
-
-    deltas, seqs, rest = await _in_thread(limiter, count, read)
-    large = {segment_id(session, number): number for number, delta in enumerate(deltas) if delta is None}
-    for id, stored in (await store.bulk(list(large))).items():
-        deltas[large[id]] = _delta(stored)
-    whole = [delta for delta in (*deltas, *rest.deltas) if delta is not None]
+    whole: list[SessionDelta] = []
+    seqs: list[int] = []
+    chars = 0
+    for start in range(0, len(ends), BUNDLES_AT_ONCE):
+        some = ends[start : start + BUNDLES_AT_ONCE]
+        carrying = await store.bulk(some, content=True)
+        if len(carrying) < len(some):
+            raise CtxdError("corrupt", f"segments of session {session} are missing")
+        deltas, more, size = await _in_thread(limiter, len(some) * RUN, partial(_unbundled, list(carrying.values())))
+        seqs += more
+        chars += size
+        large = {segment_id(session, len(whole) + n): n for n, delta in enumerate(deltas) if delta is None}
+        for part in batched(large, LARGE_AT_ONCE):
+            for id, stored in (await store.bulk(part)).items():
+                delta = _delta(stored)
+                chars += _chars((delta,))
+                deltas[large[id]] = marked(delta)
+        whole += [delta for delta in deltas if delta is not None]
+    # Segments that came in since then are of a session that another caller has loaded meanwhile.
+    run: list[SessionDelta | None] = []
+    async for page, found in _pages(store, session, limiter, first=len(ends) * RUN, end=count):
+        chars += _chars(found)
+        whole += map(marked, found)
+        run += map(kept_in_run, found)
+        seqs += [stored.tx for stored in page]
     if len(whole) != count:
         raise CtxdError("corrupt", f"session {session} has {len(whole)} of its {count} segments")
-    return Segments(whole, seqs + rest.seqs, newest[0].valid_time if newest else 0)
+    return Segments(whole, seqs, run, chars, newest[0].valid_time if newest else 0)
+
+
+def batched(ids: Iterable[str], size: int) -> Iterator[list[str]]:
+    """``ids`` in runs of at most ``size``."""
+    rest = iter(ids)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def _unbundled(carrying: Sequence[Stored]) -> tuple[list[SessionDelta | None], list[int], int]:
+    """The deltas of the runs that ``carrying`` end, None for large ones, the sequences of their writes, and how many
+    characters of messages they hold."""
+    deltas: list[SessionDelta | None] = []
+    seqs: list[int] = []
+    for stored in carrying:
+        _unbundle(stored, deltas, seqs)
+    size = _chars(delta for delta in deltas if delta is not None)
+    return [None if delta is None else marked(delta) for delta in deltas], seqs, size
+
+
+def _chars(deltas: Iterable[SessionDelta]) -> int:
+    return sum(len(message.content) for delta in deltas for message in delta.said)
 
 
 def _unbundle(stored: Stored, deltas: list[SessionDelta | None], seqs: list[int]) -> None:

@@ -140,7 +140,7 @@ class Notices:
         self._store = sessions.store
         self._readers = _Readers()
         self._subscriptions: dict[str, list[Subscription]] = {}
-        self._store.on_durable(self._land)
+        self._listens = False
         self._store.on_lost(self._lose)
 
     async def since(self, session: str, after: int, limit: int, *, confined: bool) -> tuple[list[Notice], int]:
@@ -194,6 +194,10 @@ class Notices:
         """
         live = await self._sessions.live(session)
         start = self._head_seq() if after is None else after
+        if not self._listens:
+            # Only from the first subscription on: most daemons have none, and this is on the path of every write.
+            self._listens = True
+            self._store.on_durable(self._land, types=("file", "segment"))
         subscription = Subscription(live, start, callback, self._close, confined=confined)
         if not self._readers.follows(session):
             self._readers.begin(live)

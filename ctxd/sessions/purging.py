@@ -65,15 +65,17 @@ async def purge_chat(
     async with live.lock:
         live.require_current()
         live.require_here()
-        said = said_in(live.state.turns, turns)
+        said = await said_in(live, turns)
+        live.require_current()
         gone = Gone(said)
         if not gone.messages:
             return await _nothing_left(store, id)
         restate = restating(gone)
+        freed = sum(len(message.content) - len(gone.message(message).content) for message in said)
         asked = PurgeRequest((), guard.keyed_hash, within=within(live.session), restate=restate, said=gone.messages)
         write = _write(call, asked, live.session)
         call.submitted = True
-        pending = live.restate(write, gone.message, gone.delta, gone.preview(live.preview))
+        pending = live.restate(write, gone.message, gone.delta, gone.preview(live.preview), freed)
     return await _proof(store, asked, pending)
 
 

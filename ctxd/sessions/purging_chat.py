@@ -5,7 +5,7 @@ goes from all versions of these. What the session says elsewhere in the very sam
 life of a segment keeps nothing. Pure.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,10 @@ import msgspec
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.identity import segments_prefix
+from ctxd.sessions.chat import read_turns
 from ctxd.sessions.segments import PREVIEW_CHARS, SessionDelta, from_payload, from_text, to_payload, to_text
+from ctxd.sessions.session import LiveSession
+from ctxd_protocol.events import Event, message_of
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.sessions import Message
 
@@ -45,12 +48,34 @@ class Gone:
     def delta(self, delta: SessionDelta) -> SessionDelta:
         """What is left of ``delta``; itself if all of it is."""
         messages = tuple(map(self.message, delta.messages))
-        same = all(one is other for one, other in zip(messages, delta.messages, strict=True))
-        return delta if same else msgspec.structs.replace(delta, messages=messages)
+        events = tuple(map(self.event, delta.events))
+        before, after = (*delta.messages, *delta.events), (*messages, *events)
+        same = all(one is other for one, other in zip(before, after, strict=True))
+        return delta if same else msgspec.structs.replace(delta, messages=messages, events=events)
+
+    def event(self, event: Event) -> Event:
+        """What is left of ``event``; itself if all of it is. A purged one keeps its kind and its references alone."""
+        message = message_of(event)
+        if message is None:
+            texts = (getattr(event, "text", ""), getattr(event, "summary", ""))
+            left = event if self.texts.isdisjoint(texts) else _emptied(event)
+        else:
+            left = event if self.message(message) is message else _emptied(event)
+        return left
 
     def preview(self, preview: str) -> str:
         """What a listing shows of the newest user message instead of ``preview``."""
         return PURGED_TEXT if preview in self._previews else preview
+
+
+_KEPT_OF_EVENTS: Final = ("id", "parent", "message", "at", "sidechain", "call", "tool", "object")
+
+
+def _emptied(event: Event) -> Event:
+    kept: dict[str, Any] = {name: getattr(event, name) for name in _KEPT_OF_EVENTS if name in event.__struct_fields__}
+    if "text" in event.__struct_fields__:
+        kept["text"] = PURGED_TEXT
+    return type(event)(**kept)
 
 
 def says_something(message: Message) -> bool:
@@ -110,7 +135,17 @@ def _with(document: Document, payload: dict[str, Any], content: str | None) -> D
     return msgspec.structs.replace(document, payload=payload, content=content, content_hash=hashed)
 
 
-def said_in(turns: Sequence[Sequence[Message]], wanted: Iterable[int] | None) -> list[Message]:
-    """The messages of the turns ``wanted``, by number, of all with null; numbers beyond the last are left out."""
-    numbers = range(len(turns)) if wanted is None else sorted({n for n in wanted if n < len(turns)})
-    return [message for number in numbers for message in turns[number]]
+async def said_in(live: LiveSession, wanted: Iterable[int] | None) -> list[Message]:
+    """The messages of the turns ``wanted``, by number, of all with None; numbers beyond the last are left out.
+
+    Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    """
+    count = len(live.state.turns)
+    numbers = set(range(count)) if wanted is None else {number for number in wanted if number < count}
+    if not numbers:
+        return []
+    found: list[Message] = []
+    async for turn in read_turns(live, min(numbers), max(numbers) + 1):
+        if turn.number in numbers:
+            found += turn.messages
+    return found

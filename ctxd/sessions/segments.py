@@ -8,7 +8,7 @@ each new turn and with each assembly, and its figures may lag behind the segment
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -16,9 +16,10 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.secrets.policy import DEFAULT
+from ctxd_protocol.events import Event, event_of, message_of
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, Message, Mount, SessionStatus
+from ctxd_protocol.sessions import Collapse, Message, Mount, Role, SessionStatus
 
 
 class Snapshot(
@@ -66,6 +67,7 @@ class SessionDelta(
     rename={
         "snapshot": "s",
         "messages": "m",
+        "events": "e",
         "called": "t",
         "collapsed": "c",
         "read": "r",
@@ -87,6 +89,7 @@ class SessionDelta(
 
     snapshot: Snapshot | None = None
     messages: tuple[Message, ...] = ()
+    events: tuple[Event, ...] = ()
     called: tuple[str, ...] = ()
     collapsed: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
@@ -97,6 +100,13 @@ class SessionDelta(
     unpinned: tuple[str, ...] = ()
     deactivated: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> tuple[Message, ...]:
+        """The messages that the delta adds to spec 1's chat: its own, or the view of its events."""
+        if not self.events:
+            return self.messages
+        return tuple(message for event in self.events if (message := message_of(event)) is not None)
 
     @property
     def has_requests(self) -> bool:
@@ -120,6 +130,36 @@ def to_payload(delta: SessionDelta) -> dict[str, Any]:
     """``delta`` as a segment's payload."""
     payload: dict[str, Any] = msgspec.to_builtins(delta)
     return payload
+
+
+def events_of(delta: SessionDelta) -> tuple[Event, ...]:
+    """The entries that ``delta`` adds to the chat log: its events, or its messages as events."""
+    return delta.events or tuple(map(event_of, delta.messages))
+
+
+def speaks(payload: dict[str, Any]) -> bool:
+    """True if a segment's payload adds to the chat log."""
+    return "m" in payload or "e" in payload
+
+
+READ_FIELDS: Final = ("r", "a")
+"""Names under which a segment's payload holds the ids that its write read or activated."""
+
+_MARKS: Final = {role: Message(role=role) for role in get_args(Role)}
+
+
+def mark_of(message: Message) -> Message:
+    """``message`` without text: its role, and the tool call that it stands for. Marks of equal roles are one object."""
+    if message.toolcall is None:
+        return _MARKS[message.role]
+    return Message(role=message.role, toolcall=message.toolcall)
+
+
+def marked(delta: SessionDelta) -> SessionDelta:
+    """``delta`` with marks instead of its messages and events: all that folding a session needs of its chat."""
+    if not delta.messages and not delta.events:
+        return delta
+    return msgspec.structs.replace(delta, messages=tuple(map(mark_of, delta.said)), events=())
 
 
 def from_payload(payload: dict[str, Any]) -> SessionDelta:
@@ -196,7 +236,7 @@ def segment_document(id: str, delta: SessionDelta, bundle: str | None = None) ->
     Raises: CtxdError invalid_params if a message's ``meta`` has no canonical encoding (an integer beyond 2^53-1).
     """
     payload = to_payload(delta)
-    if delta.messages or delta.snapshot is not None or bundle is not None:
+    if delta.messages or delta.events or delta.snapshot is not None or bundle is not None:
         return _inner_document(id, "segment", payload, bundle)
     # Only lists of text under ASCII names: sorting is all that the canonical encoding does, and most writes are such.
     hashed = hashlib.sha256(_encode_sorted(payload)).hexdigest()
@@ -241,11 +281,14 @@ def carriers(segments: int) -> range:
     return range(RUN - 1, segments, RUN)
 
 
+def kept_in_run(delta: SessionDelta | None) -> SessionDelta | None:
+    """``delta`` as a bundle of its run holds it: None if it is large."""
+    return delta if delta is not None and len(_encode(delta)) <= LARGE_BYTES else None
+
+
 def to_text(seqs: Sequence[int], deltas: Sequence[SessionDelta | None]) -> str:
     """The bundle of a run's deltas but the last, null for one left out, and of the sequences of their writes."""
-    encoded = [_encode(delta) for delta in deltas]
-    kept = [msgspec.Raw(text if len(text) <= LARGE_BYTES else b"null") for text in encoded]
-    return _encode((seqs, kept)).decode()
+    return _encode((seqs, [kept_in_run(delta) for delta in deltas])).decode()
 
 
 def from_text(text: str) -> Bundle:

@@ -28,6 +28,7 @@ from ctxd.sessions.segments import (
     SessionSettings,
     carries_bundle,
     head_document,
+    kept_in_run,
     segment_document,
     to_text,
 )
@@ -54,7 +55,7 @@ class Ticket:
             self._reached = anyio.Event()
             await self._reached.wait()
 
-    def leave(self) -> None:
+    def leave(self, *_: object) -> None:
         """Give the place up; the next in line is let in."""
         if self._queue[0] is not self:
             self._queue.remove(self)
@@ -66,8 +67,7 @@ class Ticket:
     def __enter__(self) -> "Ticket":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.leave()
+    __exit__ = leave
 
 
 class SessionLock:
@@ -185,6 +185,14 @@ def again(replay: Replay, result: type[R]) -> Accepted:
     return with_receipt(msgspec.json.decode(replay.result, type=result), replay)
 
 
+RECENT_CHARS_MAX: Final = 64 * 1024
+"""Characters of the newest messages that are cached with a session: 512 sessions hold 32 MiB or less."""
+
+
+def _chars(messages: Sequence[Message]) -> int:
+    return sum(len(message.content) for message in messages)
+
+
 class LiveSession:
     """``state``, ``settings`` and ``mounts`` are read freely; they change by ``commit`` only, under ``lock``.
 
@@ -201,12 +209,16 @@ class LiveSession:
         state: SessionState,
         seqs: list[int],
         *,
-        run: list[SessionDelta],
+        run: list[SessionDelta | None],
         head_vt: int,
         updated_at: int,
         host_filesystem_id: str,
+        tx: int | None = None,
+        valid_time: int | None = None,
     ) -> None:
-        self._store = store
+        self.store = store
+        self.tx = tx
+        self.valid_time = valid_time
         self.session = session
         self.state = state
         self.settings = head.settings
@@ -214,8 +226,10 @@ class LiveSession:
         self.context_id = head.context_id
         self.preview = head.preview
         self.seqs = seqs
-        # The deltas of the run that has no bundle yet.
+        # The deltas of the run that has no bundle yet, None for those that are too large for one.
         self._run = run
+        self.recent: dict[int, tuple[Message, ...]] = {}
+        self._recent_chars = 0
         self.updated_at = updated_at
         self.lock = SessionLock()
         self.last_pending: Pending | None = None
@@ -273,13 +287,13 @@ class LiveSession:
         Raises: CtxdError idempotency_mismatch, session_closed, session_not_active, store_failed if a write before this
         was lost. Cancel: safe.
         """
-        replay = await find_replay(self._store, call, heads=heads)
-        if replay is None and any(isinstance(self._store.peek(id), NotCached) for id in heads):
-            await self._store.heads(heads)
+        replay = await find_replay(self.store, call, heads=heads)
+        if replay is None and any(isinstance(self.store.peek(id), NotCached) for id in heads):
+            await self.store.heads(heads)
         await ticket.reached()
-        if replay is None and call.op_id is not None and not self._store.is_new_operation(call.principal, call.op_id):
+        if replay is None and call.op_id is not None and not self.store.is_new_operation(call.principal, call.op_id):
             # The same call may have been ahead of this one in the queue.
-            replay = await find_replay(self._store, call)
+            replay = await find_replay(self.store, call)
         if replay is None:
             self.require_current()
             self._require_writable(paused)
@@ -311,7 +325,8 @@ class LiveSession:
             if self.state.snapshot_due:
                 delta = msgspec.structs.replace(delta, snapshot=snapshot(self.state))
             documents.append(self._segment(delta))
-        head = self._head_after(delta, settings, assembly)
+        changes_head = delta.messages or delta.events or settings is not None or assembly is not None
+        head = self._head_after(delta, settings, assembly) if changes_head else None
         if head is not None:
             documents.append(head_document(self.session, head))
         write = Write(
@@ -326,7 +341,7 @@ class LiveSession:
             signatures=signatures or {},
             floor_vt=max(floor_vt, self._head_vt + 1) if head is not None else floor_vt,
         )
-        pending = self._store.submit(write)
+        pending = self.store.submit(write)
         call.submitted = True
         self._take(call, delta, head, pending)
         return pending
@@ -337,6 +352,7 @@ class LiveSession:
         message: Callable[[Message], Message],
         delta: Callable[[SessionDelta], SessionDelta],
         preview: str,
+        freed: int,
     ) -> Pending:
         """Submit ``write``, which purges some of what was said here, and say it no more from now on: ``message`` and
         ``delta`` give what is left of each. Called under the lock, without an await since that was decided.
@@ -344,10 +360,10 @@ class LiveSession:
         Raises: as ``commit``.
         """
         self.require_current()
-        pending = self._store.submit(write)
-        self.state.turns = [[message(each) for each in turn] for turn in self.state.turns]
-        self.state.chat_chars = sum(len(each.content) for turn in self.state.turns for each in turn)
-        self._run = [delta(each) for each in self._run]
+        pending = self.store.submit(write)
+        self.recent = {number: tuple(map(message, said)) for number, said in self.recent.items()}
+        self.state.chat_chars -= freed
+        self._run = [None if each is None else delta(each) for each in self._run]
         self.preview = preview
         self.last_pending = pending
         return pending
@@ -388,9 +404,13 @@ class LiveSession:
     def _take(self, call: WriteRequest, delta: SessionDelta, head: SessionHead | None, pending: Pending) -> None:
         """Make the accepted write part of this."""
         if delta != NOTHING:
+            speaks = delta.messages or delta.events
+            if speaks:
+                self._note_recent(self.state.segments, delta)
             apply(self.state, delta)
             self.seqs.append(pending.seq)
-            self._run.append(delta)
+            # Without messages it is small, or is left out when the bundle is made.
+            self._run.append(kept_in_run(delta) if speaks else delta)
             if len(self._run) == RUN:
                 self._run.clear()
         if head is not None:
@@ -401,6 +421,16 @@ class LiveSession:
             self._head_vt = pending.vt
         self.updated_at = pending.vt
         self.last_pending = pending
+
+    def _note_recent(self, number: int, delta: SessionDelta) -> None:
+        """Cache the messages of segment ``number``, and evict the oldest beyond the bound."""
+        if not (said := delta.said):
+            return
+        self.recent[number] = said
+        self._recent_chars += _chars(said)
+        while self._recent_chars > RECENT_CHARS_MAX:
+            oldest = next(iter(self.recent))
+            self._recent_chars -= _chars(self.recent.pop(oldest))
 
     def _segment(self, delta: SessionDelta) -> Document:
         number = self.state.segments
@@ -416,7 +446,7 @@ class LiveSession:
         self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None
     ) -> SessionHead | None:
         """The head that is due with this write; null if none is."""
-        said = [message.content for message in delta.messages if message.role == "user"] if delta.messages else None
+        said = [message.content for message in delta.said if message.role == "user"]
         if not said and settings is None and assembly is None:
             return None
         state = self.state

@@ -4,6 +4,7 @@ Neither is stored in that shape: each version is the fold of the segments up to 
 version of its object, and every write that adds messages is one of its chat.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +12,13 @@ import msgspec
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import segments_prefix
-from ctxd.sessions.loading import fold_stored
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.loading import decoded
+from ctxd.sessions.segments import SessionDelta, speaks
+from ctxd.sessions.state import SessionState, fold
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.objects import VersionRow
+from ctxd_protocol.sessions import Message
 
 _PAGE = 1000
 
@@ -40,12 +43,13 @@ async def version(
         return None
     is_chat = id.startswith("chat:")
     segments = await store.scan(segments_prefix(session), valid_time=valid_time, tx=tx)
-    state = fold_stored(session, segments)
-    newest = [*first, *(segment for segment in segments if not is_chat or _says(segment))][-1]
+    deltas = decoded(session, segments)
+    state = fold(deltas)
+    newest = [*first, *(segment for segment in segments if not is_chat or speaks(segment.document.payload))][-1]
     if not is_chat:
         head = await store.get(session_object_id(session), valid_time=valid_time, tx=newest.tx if tx is None else tx)
         newest = max(newest, head or newest, key=lambda stored: stored.tx)
-    payload = _chat(session, state) if is_chat else _session(session, state)
+    payload = _chat(session, state, deltas) if is_chat else _session(session, state)
     kind, content = ("chat", "") if is_chat else ("session", None)
     document = Document(
         id=id,
@@ -79,7 +83,7 @@ async def history(
             break
     segments = await store.scan(segments_prefix(session), valid_time=valid_time, tx=tx)
     if id.startswith("chat:"):
-        heads, segments = heads[:1], [segment for segment in segments if _says(segment)]
+        heads, segments = heads[:1], [segment for segment in segments if speaks(segment.document.payload)]
     writes = {stored.tx: stored for stored in (*heads, *segments)}
     return [
         VersionRow(
@@ -94,10 +98,6 @@ async def history(
     ]
 
 
-def _says(segment: Stored) -> bool:
-    return "m" in segment.document.payload
-
-
 def _session(session: str, state: SessionState) -> dict[str, Any]:
     return {
         "session_id": session,
@@ -110,15 +110,19 @@ def _session(session: str, state: SessionState) -> dict[str, Any]:
     }
 
 
-def _chat(session: str, state: SessionState) -> dict[str, Any]:
-    turns = [
-        {"number": number, "messages": msgspec.to_builtins(messages)}
-        for number, messages in enumerate(state.turns)
-        if number or messages
-    ]
-    refs = dict.fromkeys(message.toolcall for messages in state.turns for message in messages if message.toolcall)
+def _chat(session: str, state: SessionState, deltas: Sequence[SessionDelta]) -> dict[str, Any]:
+    turns: list[list[Message]] = [[]]
+    for message in (message for delta in deltas for message in delta.said):
+        if message.role == "user":
+            turns.append([])
+        turns[-1].append(message)
+    refs = dict.fromkeys(mark.toolcall for marks in state.turns for mark in marks if mark.toolcall)
     return {
-        "turns": turns,
+        "turns": [
+            {"number": number, "messages": msgspec.to_builtins(messages)}
+            for number, messages in enumerate(turns)
+            if number or messages
+        ],
         "session_ref": session_object_id(session),
         "turn_count": state.turn,
         "toolcall_refs": list(refs),

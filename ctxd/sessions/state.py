@@ -1,15 +1,18 @@
-"""Session state: the sets and the chat as the fold of a session's segments.
+"""Session state: the sets and the outline of the chat as the fold of a session's segments.
 
 ``index`` only grows; ``pool`` lies within it, ``active`` and ``pinned`` within ``pool``. All four keep the order of
 entry. A state changes by ``apply`` alone, in time that does not depend on the session's length; the changes are decided
-in ``ctxd.sessions.transitions``. Equal segments give equal states, with or without snapshots among them.
+in ``ctxd.sessions.transitions``. Texts of the chat are not held: ``ctxd.sessions.chat`` reads them by page. Equal
+segments give equal states, with or without snapshots among them.
 """
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ctxd.objects.identity import is_file_id
-from ctxd.sessions.segments import SessionDelta, Snapshot
+from ctxd.sessions.segments import SessionDelta, Snapshot, mark_of
 from ctxd_protocol.sessions import ContextLevel, Message
 
 SNAPSHOT_TAIL_MIN: Final = 256
@@ -17,12 +20,55 @@ SNAPSHOT_TAIL_MIN: Final = 256
 
 OrderedSet = dict[str, None]
 
+Place = tuple[int, int]
+"""A message of the chat: its turn, and its number within that, from 0."""
+
+_PLACE_BITS: Final = 32
+
+
+class ChatPages:
+    """Segments that add messages to the chat, each with the place of its first message. 16 bytes a segment."""
+
+    __slots__ = ("_firsts", "_segments")
+
+    def __init__(self) -> None:
+        self._segments = array("Q")
+        self._firsts = array("Q")
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def add(self, segment: int, turn: int, place: int) -> None:
+        """Note that ``segment`` adds messages, the first of them at ``place`` of ``turn``."""
+        self._segments.append(segment)
+        self._firsts.append(turn << _PLACE_BITS | place)
+
+    def within(self, first: Place, end: Place) -> range:
+        """The numbers of the pages that hold messages from ``first`` up to, without, ``end``."""
+        start = bisect_right(self._firsts, first[0] << _PLACE_BITS | first[1])
+        return range(max(0, start - 1), bisect_left(self._firsts, end[0] << _PLACE_BITS | end[1]))
+
+    def segment(self, number: int) -> int:
+        """The segment of page ``number``."""
+        return self._segments[number]
+
+    def first(self, number: int) -> Place:
+        """The place of the first message of page ``number``."""
+        return divmod(self._firsts[number], 1 << _PLACE_BITS)
+
+    def __eq__(self, other: object) -> bool:
+        """True for the same segments at the same places."""
+        return isinstance(other, ChatPages) and (self._segments, self._firsts) == (other._segments, other._firsts)
+
+    __hash__ = None  # type: ignore[assignment]  # pages are added, so this is no key
+
 
 class SessionState:
-    """The sets and the chat of one session. Read it freely; only ``apply`` changes it.
+    """The sets of one session and the outline of its chat. Read it freely; only ``apply`` changes it.
 
-    ``read``: object to the number of the segment that first showed its content. ``turns``: messages by turn; turn 0
-    holds what came before the first user message. ``calls``: turn to its count of tool calls. ``recency``: active tool
+    ``read``: object to the number of the segment that first showed its content. ``turns``: marks of the messages by
+    turn, without their texts; turn 0 holds those before the first user message. ``pages``: the segments that added to
+    the chat. ``calls``: turn to its count of tool calls. ``recency``: active tool
     call to its turn and its place in that; ``chosen``: active object to the turn in which it was activated by request.
     ``warm`` (with its place, as in ``recency``) and ``chosen_calls`` (by turn) are the active tool calls that the
     window may collapse. ``segments``: how many made this. ``tail``: changes of sets since the last snapshot.
@@ -36,6 +82,7 @@ class SessionState:
         "chosen",
         "chosen_calls",
         "index",
+        "pages",
         "pinned",
         "pool",
         "read",
@@ -54,6 +101,7 @@ class SessionState:
         self.read: dict[str, int] = {}
         self.turns: list[list[Message]] = [[]]
         self.chat_chars = 0
+        self.pages = ChatPages()
         self.calls: dict[int, int] = {}
         self.recency: dict[str, tuple[int, int]] = {}
         self.chosen: dict[str, int] = {}
@@ -81,7 +129,7 @@ class SessionState:
         return "inactive" if id in self.pool else "indexed"
 
     def __eq__(self, other: object) -> bool:
-        """Equal sets in equal order, and equal chats."""
+        """True for equal sets in equal order, and equal outlines of the chat."""
         return isinstance(other, SessionState) and _comparable(self) == _comparable(other)
 
     __hash__ = None  # type: ignore[assignment]  # a state changes, so it is no key
@@ -89,8 +137,8 @@ class SessionState:
 
 def apply(state: SessionState, delta: SessionDelta) -> None:
     """Make the changes of ``delta``, which was decided on this very state. Cost: the length of ``delta``."""
-    for message in delta.messages:
-        _say(state, message)
+    if delta.messages or delta.events:
+        _say(state, delta)
     for id in delta.called:
         _call(state, id)
     for id in delta.collapsed:
@@ -112,9 +160,9 @@ def fold(deltas: Sequence[SessionDelta]) -> SessionState:
     """The state that ``deltas``, a session's from its first on, make. Sets are replayed from the last snapshot."""
     state = SessionState()
     start = next((n for n in range(len(deltas) - 1, -1, -1) if deltas[n].snapshot is not None), 0)
-    for delta in deltas[:start]:
-        for message in delta.messages:
-            _say(state, message)
+    for number, delta in enumerate(deltas[:start]):
+        state.segments = number
+        _say(state, delta)
     if start:
         state.segments = start
         snapshot = deltas[start].snapshot
@@ -183,15 +231,27 @@ def _apply_requests(state: SessionState, delta: SessionDelta) -> int:
 def _comparable(state: SessionState) -> tuple[object, ...]:
     sets = (state.index, state.pool, state.active, state.pinned)
     facts = (state.read, state.calls, state.recency, state.chosen, set(state.warm), state.segments, state.tail)
-    return (*(tuple(ids) for ids in sets), *facts, {t: set(ids) for t, ids in state.chosen_calls.items()}, state.turns)
+    return (
+        *(tuple(ids) for ids in sets),
+        *facts,
+        {t: set(ids) for t, ids in state.chosen_calls.items()},
+        state.turns,
+        state.pages,
+    )
 
 
-def _say(state: SessionState, message: Message) -> None:
-    state.chat_chars += len(message.content)
-    if message.role == "user":
-        state.turns.append([message])
-    else:
-        state.turns[-1].append(message)
+def _say(state: SessionState, delta: SessionDelta) -> None:
+    said = delta.said
+    if not said:
+        return
+    turns = state.turns
+    for nth, message in enumerate(said):
+        state.chat_chars += len(message.content)
+        if message.role == "user":
+            turns.append([])
+        turns[-1].append(mark_of(message))
+        if nth == 0:
+            state.pages.add(state.segments, len(turns) - 1, len(turns[-1]) - 1)
 
 
 def _enter(state: SessionState, id: str) -> None:
@@ -200,7 +260,7 @@ def _enter(state: SessionState, id: str) -> None:
 
 
 def _call(state: SessionState, id: str) -> None:
-    _enter(state, id)
+    state.index[id] = state.pool[id] = None
     turn = len(state.turns) - 1
     nth = state.calls.get(turn, 0)
     state.calls[turn] = nth + 1

@@ -24,6 +24,7 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import READ_FIELDS
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked_files import File, State
@@ -48,9 +49,6 @@ BUSY_S: Final = 0.1
 
 ROWS_INLINE_MAX: Final = 2_000
 """Tracked files that are put in order on the loop: some 2 ms. More go to a thread."""
-
-_READING: Final = ("r", "a")
-"""What a segment's payload calls the reads and the activations of its write."""
 
 Row = tuple[str, File]
 
@@ -110,7 +108,7 @@ class Tracking:
                 continue
             for document in write.puts:
                 if document.type == "segment":
-                    for name in _READING:
+                    for name in READ_FIELDS:
                         if ids := document.payload.get(name):
                             self._want(session, ids, known=False)
                 elif document.type == "session" and _state(document.payload) != "active":

@@ -34,6 +34,8 @@ CONFIRMED_MAX: Final = 10_000
 
 _PAGE: Final = 100
 
+_SEGMENTS_AT_ONCE: Final = 32
+
 
 class _FirstSights:
     """Number of the segment that brought each object into a session's index, up to segment ``upto``."""
@@ -200,11 +202,16 @@ class Visibility:
         sights = self._sights.setdefault(live, _FirstSights())
         if id not in sights.numbers and sights.upto < live.state.segments:
             first, upto = sights.upto, live.state.segments
-            after = segment_id(live.session, first - 1) if first else ""
-            stored = await self._store.scan(segments_prefix(live.session), after=after)
-            for number, delta in enumerate(decoded(live.session, stored, first=first).deltas, first):
-                for entering in (*delta.called, *delta.read, *delta.discovered, *delta.activated):
-                    sights.numbers.setdefault(entering, number)
+            # A few at a time: the chat of a long session would not fit in memory.
+            while first < upto:
+                after = segment_id(live.session, first - 1) if first else ""
+                stored = await self._store.scan(segments_prefix(live.session), after=after, limit=_SEGMENTS_AT_ONCE)
+                for number, delta in enumerate(decoded(live.session, stored, first=first), first):
+                    for entering in (*delta.called, *delta.read, *delta.discovered, *delta.activated):
+                        sights.numbers.setdefault(entering, number)
+                if not stored:
+                    break
+                first += len(stored)
             sights.upto = max(sights.upto, upto)
         # A session that was brought here whole, by a branch or a hand-over, begins with its index.
         return sights.numbers.get(id, 0)

@@ -20,10 +20,12 @@ from ctxd.sessions.segments import (
     carries_bundle,
     from_payload,
     head_document,
+    kept_in_run,
     read_head,
     segment_document,
     to_text,
 )
+from ctxd_protocol.events import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
 from ctxd_protocol.sessions import Message, Mount
 
@@ -140,7 +142,7 @@ class SessionRewriter:
         self._wrote: dict[str, set[int]] = {}
         self._index: set[str] = set()
         self._seqs: list[int] = []
-        self._run: list[SessionDelta] = []
+        self._run: list[SessionDelta | None] = []
         self._settled: set[str] = set()
         self._head = history.heads[0]
         self._reused = self._reuse()
@@ -383,7 +385,7 @@ class SessionRewriter:
         return segment_document(segment_id(self.session, number), delta, bundle)
 
     def _fold(self, number: int, delta: SessionDelta) -> None:
-        self._run.append(delta)
+        self._run.append(kept_in_run(delta))
         if carries_bundle(number):
             self._run.clear()
         self._index.update(_members(delta))
@@ -395,11 +397,17 @@ class SessionRewriter:
         if delta.snapshot is not None:
             changed["snapshot"] = msgspec.structs.replace(delta.snapshot, index=self._ids(delta.snapshot.index))
         changed["messages"] = tuple(map(self._message, delta.messages))
+        changed["events"] = tuple(map(self._event, delta.events))
         return msgspec.structs.replace(delta, **changed)
 
     def _message(self, message: Message) -> Message:
         call = message.toolcall
         return message if call is None else msgspec.structs.replace(message, toolcall=self.renamed.get(call, call))
+
+    def _event(self, event: Event) -> Event:
+        if not isinstance(event, ToolResultEvent) or event.object is None:
+            return event
+        return msgspec.structs.replace(event, object=self.renamed.get(event.object, event.object))
 
     def _ids(self, ids: tuple[str, ...]) -> tuple[str, ...]:
         return tuple([self.renamed.get(id, id) for id in ids])

@@ -102,6 +102,7 @@ SES-17 | A tool call whose id looks like one that ctxd makes can be named by tha
 SES-14 | An object may be named by a unique prefix of at least 8 characters; an ambiguous one is refused. | ctxd
 SES-18 | A tool call is recorded though a file that it refers to is not in the index; the reference is kept and named as unresolved. | ctxd
 SES-19 | A tool call that was aborted or never answered is recorded with that status. | ctxd
+SES-20 | The texts of a chat are not held in memory with their session: pages are read when they are needed, and the newest are cached within a bound. | ctxd
 COL-1 | A new tool call is active; beyond the newest 5 of a turn and the newest 3 turns, tool calls are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | What was deactivated explicitly stays so; what was activated explicitly stays until the window has passed. | ctxd
@@ -109,7 +110,7 @@ COL-4 | Both figures are set per session. | spec 4.3
 CTX-1 | The context is system prompt, metadata pool, chat and active content, in this order and in the formats laid down below. | spec 4.1
 CTX-2 | Paths are shown as the agent sees them. | spec 4.1
 CTX-3 | No content, name or message can forge a structural line: what was rendered can always be parsed back exactly. | ctxd
-CTX-4 | Every block names its reason, its tokens and the version it shows. | ctxd
+CTX-4 | Every block names its reason, its tokens and the version it shows: that of the object, of the chat for a message, of the session for the metadata pool. | ctxd
 CTX-5 | Every assembly is recorded and can be rendered again byte for byte, also after a restart. | ctxd
 CTX-6 | An unchanged repeat is answered with the recorded assembly and writes nothing. | ctxd
 CTX-7 | The answer says how many leading bytes equal the assembly before. | ctxd

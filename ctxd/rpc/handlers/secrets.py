@@ -15,6 +15,7 @@ from ctxd.objects.document import Document
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller
 from ctxd.secrets.guard import Guard
+from ctxd.sessions.chat import read_turns
 from ctxd.sessions.export import Exports
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
@@ -130,13 +131,17 @@ class _SecretCalls:
     async def _chat(self, id: str) -> list[wire.Scanned]:
         session, guard = id.removeprefix(_CHATS), self._sessions.guard
         live = self._sessions.peek(session) or await self._sessions.as_of(session)
-        turns = [tuple(turn) for turn in live.state.turns]
-        found = await self._off_loop(lambda: [scanned_turn(guard, turn) for turn in turns])
-        return [
-            wire.Scanned(object=id, type="chat", label=f"turn {number}", found=told.found, lines=(), turn=number)
-            for number, told in enumerate(found)
-            if told is not None
-        ]
+        rows: list[wire.Scanned] = []
+        async for turn in read_turns(live, 0, len(live.state.turns)):
+            number = turn.number
+            found = await self._off_loop(partial(scanned_turn, guard, turn.messages))
+            if found is not None:
+                rows.append(
+                    wire.Scanned(
+                        object=id, type="chat", label=f"turn {number}", found=found.found, lines=(), turn=number
+                    )
+                )
+        return rows
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._scanning)

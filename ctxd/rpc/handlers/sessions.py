@@ -8,11 +8,12 @@ from typing import Final
 from ctxd.errors import CtxdError
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller
+from ctxd.sessions.chat import read_turns
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.operations import Operation, Operations
-from ctxd.sessions.session import Accepted, Actor
+from ctxd.sessions.session import Accepted, Actor, LiveSession
 from ctxd_protocol.methods import sessions as wire
-from ctxd_protocol.sessions import Message, Turn
+from ctxd_protocol.sessions import Turn
 
 
 def handlers(operations: Operations, notices: Notices) -> dict[str, Handler]:
@@ -68,11 +69,14 @@ class _Reads:
             live.require_current()
             every = live.state.turns
             first = max(params.first_turn, 0 if every[0] else 1)
-            end = _page_end(every, first, min(first + params.limit, len(every)), caller.answer_bytes_max)
+            end = min(first + params.limit, len(every))
+            turns = await _page(live, first, end, caller.answer_bytes_max)
+            end = first + len(turns)
+            live.require_current()
             result = wire.ChatResult(
                 session=params.session,
                 turn_count=live.state.turn,
-                turns=tuple(Turn(number=number, messages=tuple(every[number])) for number in range(first, end)),
+                turns=tuple(turns),
                 next_turn=end if end < len(every) else None,
             )
             return Accepted(live.barrier, lambda _: result)
@@ -84,17 +88,19 @@ class _Reads:
         return wire.NoticesResult(notices=tuple(found), next_after=after)
 
 
-def _page_end(turns: list[list[Message]], first: int, end: int, bytes_max: int | None) -> int:
-    """The end of a page of ``turns`` from ``first`` on that leaves room for escapes in an answer of ``bytes_max``.
+async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) -> list[Turn]:
+    """Turns from ``first`` on, as many as leave room for escapes in an answer of ``bytes_max``.
 
     Raises: CtxdError too_large if the first turn alone is longer.
     """
     most, size = (CHAT_CHARS_MAX if bytes_max is None else min(CHAT_CHARS_MAX, bytes_max // 2)), 0
-    for number in range(first, end):
-        size += sum(len(message.content) for message in turns[number])
-        if size > most and number == first:
+    turns: list[Turn] = []
+    async for turn in read_turns(live, first, end):
+        size += sum(len(message.content) for message in turn.messages)
+        if size > most and not turns:
             message = f"turn {first} of the chat has {size:,} characters, and an answer at most {most:,}"
             raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
         if size > most:
-            return number
-    return end
+            break
+        turns.append(turn)
+    return turns

@@ -12,7 +12,7 @@ from ctxd.objects import next_version
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.ids import context_id, system_prompt_id
+from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
 from ctxd_protocol.sessions import Message, Mount
 from tests.unit.assembly.household import Household, TestClock, household
 
@@ -75,18 +75,21 @@ async def test_every_block_says_which_version_it_shows_and_why(tmp_path: Path) -
         made = await home.assemble()
         for block in made.blocks:
             assert made.text.encode()[block.offset :].startswith(block.text.encode())
-            if block.object is not None:
+            assert block.object is not None and block.tx is not None
+            if not block.object.startswith(("chat:", "session:")):
                 version = await home.store.get(block.object)
                 assert version is not None
                 assert (block.valid_time, block.tx) == (version.valid_time, version.tx)
     assert [(block.object, block.reason) for block in made.blocks] == [
         (system_prompt_id("s"), "system prompt"),
-        (None, "metadata pool"),
-        (None, "chat"),
+        (session_object_id("s"), "metadata pool"),
+        (chat_id("s"), "chat"),
         (call, "chat"),
         (file, "read"),
         (call, "recent tool call"),
     ]
+    assert made.blocks[1].tx == live.seqs[-1]
+    assert made.blocks[2].tx == live.seqs[0]
     assert made.tokens == -(-made.bytes // 4)
     assert made.sha256 == hashlib.sha256(made.text.encode()).hexdigest()
 

@@ -43,11 +43,6 @@ def test_pinned_objects_stay_and_the_rest_is_reported_as_too_much() -> None:
     assert made.over_by == made.tokens_after - 100 == tokens_of(4002) - 100
 
 
-def test_calibration_counts_in_the_plan() -> None:
-    assert plan([], total_bytes=400, budget_tokens=100).over_by == 0
-    assert plan([], total_bytes=400, budget_tokens=100, calibration=1.5).over_by == 50
-
-
 def test_a_plan_says_exactly_what_the_rendering_without_the_dropped_weighs() -> None:
     rng = random.Random(3)
     for _ in range(300):
@@ -68,5 +63,4 @@ def test_a_plan_says_exactly_what_the_rendering_without_the_dropped_weighs() -> 
 
 def test_tokens_are_a_quarter_of_the_utf8_bytes_rounded_up() -> None:
     assert [tokens_of(n) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
-    assert tokens_of(5, 1.2) == 3
     assert size_bytes("a😀é") == 7

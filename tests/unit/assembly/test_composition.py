@@ -1,6 +1,7 @@
 """What is kept between two assemblies never shows: the text is always that of a rendering from scratch."""
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.identity import file_id
 from ctxd.sessions.segments import SessionDelta
-from ctxd.sessions.state import SessionState, apply
+from ctxd.sessions.state import Place, SessionState, apply
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Message
 
@@ -30,6 +31,7 @@ class World:
         self.texts: dict[str, str] = {}
         self.budget: int | None = None
         self.looks = 0
+        self.said: dict[Place, tuple[Message, int]] = {}
         self._tx = 0
 
     def store(self, document: Document) -> Stored:
@@ -69,13 +71,21 @@ class World:
 
     def view(self, budget: int | None = None) -> View:
         return View(
+            session="s",
+            seq=self._tx,
             state=self.state,
+            said=self.said.__getitem__,
             prompt="system_prompt:s",
             head=self._head,
             content=self.texts.__getitem__,
             display=lambda source: source.path.replace("/src", "/workspace", 1),
             budget_tokens=budget,
         )
+
+    def say(self, message: Message, **rest: Any) -> None:
+        apply(self.state, SessionDelta(messages=(message,), **rest))
+        turn = self.state.turn
+        self.said[turn, len(self.state.turns[turn]) - 1] = (message, self._tx)
 
     def _head(self, id: str) -> Stored | None:
         self.looks += 1
@@ -95,9 +105,9 @@ class World:
                 apply(state, SessionDelta(read=(self.file(rng.randint(0, 400), text),)))
             case 4:
                 id = self.call(len(self.heads), text)
-                apply(state, SessionDelta(called=(id,), messages=(Message(role="toolcall", toolcall=id),)))
+                self.say(Message(role="toolcall", toolcall=id), called=(id,))
             case 5:
-                apply(state, SessionDelta(messages=(Message(role=rng.choice(("user", "assistant")), content=text),)))
+                self.say(Message(role=rng.choice(("user", "assistant")), content=text))
             case 6 if state.active:
                 apply(state, SessionDelta(deactivated=(rng.choice(list(state.active)),)))
             case 7 if state.pool:
@@ -157,23 +167,25 @@ def test_blocks_lie_where_they_say_and_name_their_version_and_reason() -> None:
     read, stub, call = world.file(1, "text é"), world.file(2, stub=True), world.call(1, "out\n")
     chosen, pinned = world.file(3, "chosen"), world.file(4, "pinned")
     said = (Message(role="user", content="grüß dich"), Message(role="toolcall", toolcall=call))
-    apply(world.state, SessionDelta(messages=said[:1]))
+    world.say(said[0])
     apply(world.state, SessionDelta(called=(call,), read=(read, pinned), discovered=(stub, chosen)))
-    apply(world.state, SessionDelta(activated=(chosen,), pinned=(pinned,), messages=said[1:]))
+    world.say(said[1], activated=(chosen,), pinned=(pinned,))
     made = Rendering().compose(world.view())
     data, blocks = made.text().encode(), made.blocks()
     assert [data[b.offset : b.offset + len(b.text.encode())].decode() for b in blocks] == [b.text for b in blocks]
     assert [(b.section, b.reason, b.object) for b in blocks] == [
         ("system_prompt", "system prompt", "system_prompt:s"),
-        ("metadata_pool", "metadata pool", None),
-        ("chat", "chat", None),
+        ("metadata_pool", "metadata pool", "session:s"),
+        ("chat", "chat", "chat:s"),
         ("chat", "chat", call),
         ("active_content", "recent tool call", call),
         ("active_content", "read", read),
         ("active_content", "pinned", pinned),
         ("active_content", "activated explicitly", chosen),
     ]
-    assert all(b.tx == world.heads[b.object].tx for b in blocks if b.object is not None)
+    assert all(b.tx == world.heads[str(b.object)].tx for b in blocks if b.object in world.heads)
+    assert blocks[1].tx == world.view().seq
+    assert blocks[2].tx == world.said[1, 0][1]
     sections = {size.section: size for size in made.sections()}
     assert sections["metadata_pool"].entries == 5
     assert sections["active_content"].entries == 4

@@ -25,7 +25,7 @@ async def test_a_chat_that_went_on_elsewhere_is_purged_there(tmp_path: Path) -> 
         before = w.store.head()
         assert await code_of(purge_chat(w.store, w.sessions.guard, CALL, live, None)) == "session_owned_elsewhere"
         await w.store.settled()
-        assert w.store.head() == before and live.state.turns[1][0].content == "the secret"
+        assert w.store.head() == before and live.recent[0][0].content == "the secret"
         del w.sessions.moved_sessions["s1"]
         assert (await purge_chat(w.store, w.sessions.guard, CALL, live, None)).texts == 1
 

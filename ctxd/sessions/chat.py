@@ -1,0 +1,92 @@
+"""Pages of a session's chat, read from its segments: texts are not held in memory with the session.
+
+A page is what one segment added. The newest pages are cached in the live session within ``RECENT_CHARS_MAX``; all
+others are read a few at a time. Reads see every accepted write: the store waits for those in flight.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.identity import segment_id
+from ctxd.sessions.segments import from_payload
+from ctxd.sessions.session import LiveSession
+from ctxd.sessions.state import Place
+from ctxd_protocol.sessions import Message, Turn
+
+BATCH_CHARS = 512 * 1024
+"""Characters of one batch to aim at: the next batch has fewer segments after a larger one, more after a smaller."""
+
+_BATCH_MAX = 256
+
+
+class ChatPage(msgspec.Struct, frozen=True):
+    """Messages in a row, the first of them at ``first``; ``seq``: the journal sequence of their write."""
+
+    first: Place
+    seq: int
+    messages: tuple[Message, ...]
+
+    def placed(self) -> Iterator[tuple[Place, Message]]:
+        """The messages, each with its place."""
+        turn, place = self.first
+        for nth, message in enumerate(self.messages):
+            if nth and message.role == "user":
+                turn, place = turn + 1, 0
+            yield (turn, place), message
+            place += 1
+
+
+async def read_pages(live: LiveSession, first: Place = (0, 0), end: Place | None = None) -> AsyncIterator[ChatPage]:
+    """Read the pages of ``live`` that hold messages from ``first`` up to, without, ``end`` (None: the end now).
+
+    The first and the last page may hold neighbours of those. Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    """
+    pages = live.state.pages
+    numbers = pages.within(first, end or (len(live.state.turns), 0))
+    at, batch = numbers.start, 16
+    while at < numbers.stop:
+        some = range(at, min(at + batch, numbers.stop))
+        read = await _read(live, [pages.segment(number) for number in some])
+        for number in some:
+            segment = pages.segment(number)
+            yield ChatPage(pages.first(number), live.seqs[segment], read[segment])
+        size = sum(len(message.content) for messages in read.values() for message in messages)
+        batch = max(1, batch // 2) if size > BATCH_CHARS else min(_BATCH_MAX, batch * 2)
+        at = some.stop
+
+
+async def read_turns(live: LiveSession, first: int, end: int) -> AsyncIterator[Turn]:
+    """Read turns ``first`` up to, without, ``end``, one at a time. Raises and cancel: as ``read_pages``."""
+    turns = live.state.turns
+    end = min(end, len(turns))
+    messages: list[Message] = []
+    number = first
+    async for page in read_pages(live, (first, 0), (end, 0)):
+        for (turn, _), message in page.placed():
+            while number < turn and number < end:
+                yield Turn(number=number, messages=tuple(messages))
+                number, messages = number + 1, []
+            if turn == number and number < end:
+                messages.append(message)
+    while number < end:
+        yield Turn(number=number, messages=tuple(messages))
+        number, messages = number + 1, []
+
+
+async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Message, ...]]:
+    found = {number: live.recent[number] for number in segments if number in live.recent}
+    wanted = {segment_id(live.session, number): number for number in segments if number not in found}
+    if not wanted:
+        return found
+    await live.store.settled()
+    stored = await live.store.bulk(list(wanted), tx=live.tx, valid_time=live.valid_time)
+    if len(stored) < len(wanted):
+        raise CtxdError("corrupt", f"segments of session {live.session} are missing", hint="Run `ctxd verify`.")
+    for id, each in stored.items():
+        try:
+            found[wanted[id]] = from_payload(each.document.payload).said
+        except msgspec.ValidationError as error:
+            raise CtxdError("corrupt", f"segment {id} cannot be read") from error
+    return found

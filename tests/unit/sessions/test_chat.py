@@ -1,0 +1,91 @@
+"""Pages of the chat: read from segments, cached within a bound, and never held whole with the session."""
+
+from pathlib import Path
+
+import pytest
+
+from ctxd.sessions.chat import read_pages, read_turns
+from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession
+from tests.unit.sessions.world import World, record, world
+
+pytestmark = pytest.mark.anyio
+
+
+async def chatted(w: World, turns: int, chars: int) -> list[list[tuple[str, str]]]:
+    """A session ``s`` of so many turns; the expected turns. Some writes hold several messages, some start no turn."""
+    await w.call("session.create", agent="a", session="s")
+    expected: list[list[tuple[str, str]]] = [[("assistant", "before the first turn")]]
+    await w.call("session.append", session="s", messages=[{"role": "assistant", "content": "before the first turn"}])
+    for turn in range(turns):
+        said = [("user", f"{turn}?" * chars), ("assistant", f"{turn}!" * chars)]
+        messages = [{"role": role, "content": text} for role, text in said]
+        if turn % 3 == 0:
+            await w.call("session.append", session="s", messages=messages)
+        else:
+            for message in messages:
+                await w.call("session.append", session="s", messages=[message])
+        id = (await record(w, "s", f"call-{turn}")).object
+        await w.call("session.append", session="s", messages=[{"role": "toolcall", "toolcall": id}])
+        expected.append([*said, ("toolcall", id)])
+    return expected
+
+
+def held(live: LiveSession) -> int:
+    """The characters of messages that the session keeps in memory."""
+    marks = [mark for turn in live.state.turns for mark in turn]
+    assert not any(mark.content or mark.meta for mark in marks)
+    return sum(len(message.content) for messages in live.recent.values() for message in messages)
+
+
+async def read(live: LiveSession, first: int = 0, end: int = 10**6) -> list[list[tuple[str, str]]]:
+    turns = [turn async for turn in read_turns(live, first, end)]
+    assert [turn.number for turn in turns] == list(range(first, first + len(turns)))
+    return [[(m.role, m.content or str(m.toolcall)) for m in turn.messages] for turn in turns]
+
+
+@pytest.mark.requirement("SES-20")
+async def test_a_long_chat_is_read_by_page_and_only_its_newest_part_is_held(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        expected = await chatted(w, turns=40, chars=4000)
+        live = await w.sessions.live("s")
+        assert sum(len(text) for turn in expected for _, text in turn) > 8 * RECENT_CHARS_MAX
+        assert held(live) <= RECENT_CHARS_MAX
+        assert await read(live) == expected
+        chars = sum(len(text) for turn in expected for role, text in turn if role != "toolcall")
+        assert live.state.chat_chars == chars
+        for first in range(0, 41, 7):
+            assert await read(live, first, first + 3) == expected[first : first + 3]
+        assert held(live) <= RECENT_CHARS_MAX
+        receipt = w.store.head()
+        assert receipt is not None
+    async with world(tmp_path / "state") as w:
+        live = await w.sessions.live("s")
+        assert held(live) == 0
+        assert live.state.chat_chars == chars
+        assert await read(live) == expected
+        await w.call("session.append", session="s", messages=[{"role": "user", "content": "more"}])
+        past = await w.sessions.as_of("s", tx=receipt.seq)
+        assert await read(past) == expected
+        assert await read(live, 41) == [[("user", "more")]]
+
+
+async def test_pages_name_their_write_and_the_place_of_each_message(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        expected = await chatted(w, turns=9, chars=3)
+        live = await w.sessions.live("s")
+        found = [(place, page.seq, message) async for page in read_pages(live) for place, message in page.placed()]
+        places = [(turn, place) for turn, messages in enumerate(expected) for place in range(len(messages))]
+        assert [place for place, _, _ in found] == places
+        assert {seq for _, seq, _ in found} <= set(live.seqs)
+        assert [seq for _, seq, _ in found] == sorted(seq for _, seq, _ in found)
+
+
+@pytest.mark.requirement("SES-20")
+async def test_a_message_longer_than_the_cache_is_read_back(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s")
+        long = "x" * (RECENT_CHARS_MAX + 1)
+        await w.call("session.append", session="s", messages=[{"role": "user", "content": long}])
+        live = await w.sessions.live("s")
+        assert held(live) == 0
+        assert await read(live) == [[], [("user", long)]]
