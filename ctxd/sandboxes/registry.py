@@ -336,8 +336,9 @@ class Sandboxes:
 
     async def _open(self, known: Registration) -> None:
         """Open the socket. Raises: OSError, StateDirError, CtxdError."""
-        await anyio.to_thread.run_sync(self._directories.make, known.id)
+        # The limits first: they hold for all who read below the mounts, even if the socket cannot be opened.
         await anyio.to_thread.run_sync(self._limit, known)
+        await anyio.to_thread.run_sync(self._directories.make, known.id)
         self._write_context(known)
         await self._listeners.open(known, self._directories.socket(known.id))
         self._directories.grant_socket(known.id, known.uid)

@@ -40,7 +40,8 @@ def _viewed(handler: Handler, mounts_of: Callable[[str], Sequence[Mount]]) -> Ha
         try:
             answer = await handler(inside, params, *request)
         except CtxdError as error:
-            session = getattr(params, "session", None) or caller.session
+            named = getattr(params, "session", None)
+            session = caller.session if named is None else named
             mounts = () if session is None else mounts_of(session)
             raise CtxdError(
                 error.code,

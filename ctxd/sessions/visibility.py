@@ -151,6 +151,8 @@ class Visibility:
         if cleared is None or cleared.mounts is not live.mounts or cleared.since != since:
             cleared = self._cleared[live] = _Cleared(live.mounts, since)
         unchecked = [id for id in set(ids) - cleared.ids if is_file_id(id)]
+        if not unchecked:
+            return []
         found: list[str] = []
         for id, head in (await self._store.heads(unchecked)).items():
             if head is None:

@@ -94,7 +94,9 @@ class _ObjectCalls:
     async def _list_all(self, params: wire.ObjectListParams) -> wire.ObjectListResult:
         if params.level is not None:
             raise CtxdError("invalid_params", "level is of a session", hint="Give session too.")
-        found, more = await self._objects.of_all(type=params.type, after=params.cursor or "", limit=params.limit)
+        found, more = await self._objects.of_all(
+            type=params.type, after="" if params.cursor is None else params.cursor, limit=params.limit
+        )
         items = tuple(_item(listed, None) for listed in found)
         return wire.ObjectListResult(objects=items, next_cursor=items[-1].object if more else None)
 

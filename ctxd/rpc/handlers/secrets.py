@@ -74,7 +74,7 @@ class _SecretCalls:
         return await purge_chat(self._store, guard, call, live, params.turns)
 
     async def scan(self, _: Caller, params: wire.ObjectScanParams) -> wire.ObjectScanResult:
-        ids = await self._wanted(params.session, params.cursor or "", params.limit + 1)
+        ids = await self._wanted(params.session, "" if params.cursor is None else params.cursor, params.limit + 1)
         more, ids = len(ids) > params.limit, ids[: params.limit]
         rows: list[wire.Scanned] = []
         for first in range(0, len(ids), _SCANNED_AT_ONCE):
