@@ -107,7 +107,7 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
     rows = client.object_history(file).versions
     repo = tree / "repo"
     subprocess.run(["git", "init", "-q", repo], check=True)
-    sandbox = client.sandbox_register([lived.id], grants=()).sandbox.sandbox
+    sandbox = client.sandbox_register([other.id], grants=()).sandbox.sandbox
     transcript = tree / "session.jsonl"
     transcript.write_text('{"type": "user", "sessionId": "S", "message": {"content": "hi"}}\n')
     names = {
