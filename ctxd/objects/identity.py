@@ -10,24 +10,28 @@ from typing import Final
 
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import identity_hash
+from ctxd.objects.kinds import KINDS
 from ctxd_protocol.ids import ObjectId
 from ctxd_protocol.objects import FilesystemSource
 
-INFRASTRUCTURE_PREFIXES: Final = ("chat:", "session:", "system_prompt:")
-"""How ids of infrastructure objects begin (spec 1 §2.1)."""
+INFRASTRUCTURE_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.visible and kind.of_session)
+"""Prefixes of ids of infrastructure objects (spec 1 §2.1)."""
 
-INNER_PREFIXES: Final = ("segment:", "assembly:", "sandbox:", "fence:")
-"""How ids of entities begin that are no objects: no client is shown one."""
+INNER_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if not kind.visible)
+"""Prefixes of ids of entities that are no objects: no client is shown one."""
 
-LOGGED_PREFIX: Final = "segment:"
-"""How ids begin of entities that are written once and read back with their neighbours: no newest version of one is kept
-in memory, and one that was accepted is found once it is durable."""
+UNCACHED_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.prefix and not kind.cached)
+"""Prefixes of ids of entities whose newest version is not kept in memory: one that was accepted is found once it is
+durable."""
+
+UNPURGEABLE_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.purge != "erase")
+"""Prefixes of ids that a purge of one object refuses."""
 
 STORE_PREFIX: Final = "ctxd/"
-"""How ids begin of what ctxd keeps for itself in a store that others can use as well."""
+"""Prefix of the ids of ctxd's own documents in a store that others can use as well."""
 
-RESERVED_PREFIXES: Final = (*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES, "toolcall:", STORE_PREFIX)
-"""How ids begin that ctxd makes. A harness's id that begins so is aliased."""
+RESERVED_PREFIXES: Final = (*(kind.prefix for kind in KINDS if kind.prefix), STORE_PREFIX)
+"""Prefixes of ids that ctxd makes. A harness's id with one of them is aliased."""
 
 NUMBER_DIGITS: Final = 10
 """Digits of the number in a segment's and an assembly's id: with leading zeros, so that ids sort as numbers do."""
@@ -67,7 +71,7 @@ def is_reserved(id: str) -> bool:
     return id.startswith(RESERVED_PREFIXES) or is_file_id(id)
 
 
-_OWNED: Final = ("session:", "system_prompt:", "segment:", "assembly:")
+_OWNED: Final = tuple(kind.prefix for kind in KINDS if kind.of_session and kind.stored)
 
 
 def session_of(id: str) -> str | None:

@@ -1,27 +1,58 @@
-"""The closed set of object types, and what state a version is in.
+"""The table of entity kinds, and the state of a version.
 
-Segments and assemblies are stored as entities too, but are no objects: no client asks for them by type.
+A new kind of entity is one row of ``KINDS``: the prefixes, caches and rules that depend on a kind are derived from it.
 """
 
-from typing import Final, get_args
+from typing import Final, Literal, NamedTuple, cast
 
 from ctxd.objects.document import Document
 from ctxd_protocol.objects import ObjectState, ObjectType
 
-OBJECT_TYPES: Final[frozenset[str]] = frozenset(get_args(ObjectType))
-"""Every type an object can have (spec 1 §2.5)."""
+
+class EntityKind(NamedTuple):
+    """One kind of entity, and how each part of the daemon treats it."""
+
+    name: str
+    """The type of its documents."""
+    prefix: str
+    """The beginning of its ids; empty for kinds whose ids are a hash or a harness's own."""
+    visible: bool
+    """True if clients see it as an object (spec 1 §2.5)."""
+    of_session: bool
+    """True if the id names the one session that it belongs to."""
+    stored: bool
+    """False for objects that are folded from other entities."""
+    cached: bool
+    """True if its newest version is kept in memory."""
+    purge: Literal["erase", "restate", "refuse"]
+    """Effect of a purge: on its text, on the parts that quote what is purged, or none."""
+
+
+KINDS: Final = (
+    EntityKind("file", "", visible=True, of_session=False, stored=True, cached=True, purge="erase"),
+    EntityKind("toolcall", "toolcall:", visible=True, of_session=False, stored=True, cached=True, purge="erase"),
+    EntityKind("chat", "chat:", visible=True, of_session=True, stored=False, cached=False, purge="restate"),
+    EntityKind("session", "session:", visible=True, of_session=True, stored=True, cached=True, purge="refuse"),
+    EntityKind(
+        "system_prompt", "system_prompt:", visible=True, of_session=True, stored=True, cached=True, purge="erase"
+    ),
+    EntityKind("segment", "segment:", visible=False, of_session=True, stored=True, cached=False, purge="restate"),
+    EntityKind("assembly", "assembly:", visible=False, of_session=True, stored=True, cached=True, purge="refuse"),
+    EntityKind("sandbox", "sandbox:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
+    EntityKind("fence", "fence:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
+)
+"""Every kind there is. The prefix ``toolcall:`` is given to a tool call whose own id could be taken for another's."""
+
+OBJECT_TYPES: Final[frozenset[str]] = frozenset(kind.name for kind in KINDS if kind.visible)
+"""Every type that an object can have (spec 1 §2.5)."""
+
+_INFRASTRUCTURE: Final = {kind.prefix: kind.name for kind in KINDS if kind.visible and kind.of_session}
 
 
 def type_of(id: str) -> ObjectType | None:
-    """The type an infrastructure id speaks of by its prefix; null for every other id."""
+    """Return the type that the prefix of an infrastructure id names; None for every other id."""
     prefix, colon, _ = id.partition(":")
-    if not colon:
-        return None
-    match prefix:
-        case "chat" | "system_prompt" | "session":
-            return prefix
-        case _:
-            return None
+    return cast("ObjectType | None", _INFRASTRUCTURE.get(prefix + colon)) if colon else None
 
 
 def is_unread(document: Document) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.identity import INNER_PREFIXES, session_of
+from ctxd.objects.identity import UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.purging_chat import Gone, restating, said_in, within, without_bundle
@@ -41,7 +41,7 @@ async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) 
     Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
     own (a session; a chat is ``purge_chat``'s), and those of the store. Cancel: the purge goes on.
     """
-    if id.startswith(("chat:", "session:", *INNER_PREFIXES)):
+    if id.startswith(UNPURGEABLE_PREFIXES):
         hint = "Purge the chat, the tool calls and the files that the session knows; object.list names them."
         raise CtxdError("unsupported", f"{id} cannot be purged", hint=hint, outcome="not_applied")
     if not await _says_something(store, id):

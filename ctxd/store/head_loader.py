@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import LOGGED_PREFIX
+from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.store import journal
 from ctxd.store.bloom import BloomFilter
 from ctxd.store.cache import Heads
@@ -105,7 +105,7 @@ class HeadLoader:
             missing = [id for id in ids if id not in heads]
             if all(map(lacks, missing)):
                 return {id: heads.get(id) for id in ids}
-            if logged := [id for id in missing if id.startswith(LOGGED_PREFIX)]:
+            if logged := [id for id in missing if id.startswith(UNCACHED_PREFIXES)]:
                 await settle()
                 # A head that came in meanwhile may not be durable: what is read now would be taken for the newest.
                 known = self._heads.known(missing)

@@ -22,7 +22,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import LOGGED_PREFIX
+from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.observe.tally import Durations
 from ctxd.store import statedir
 from ctxd.store.bloom import BloomFilter
@@ -252,7 +252,7 @@ class VersionStore:
             self._heads.put(head.document.id, head)
         if entry.write.deletes:
             # Of one that is not kept nor may its end be: it would hide what is written under that id again.
-            deleted = [id for id in entry.write.deletes if not id.startswith(LOGGED_PREFIX)]
+            deleted = [id for id in entry.write.deletes if not id.startswith(UNCACHED_PREFIXES)]
             self._heads.delete(deleted, entry.pending.seq)
         self._loader.note_written(entry.ids)
 

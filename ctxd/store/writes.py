@@ -10,7 +10,7 @@ from blake3 import blake3
 from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import LOGGED_PREFIX
+from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.store import journal
 from ctxd_protocol.objects import Receipt
 
@@ -251,7 +251,7 @@ class QueuedWrite:
         heads: list[tuple[Stored, str | None]] = []
         # What is deleted comes last, and has no head.
         for document, put in zip(self.write.puts, self.prepared.puts, strict=False):
-            if document.id.startswith(LOGGED_PREFIX):
+            if document.id.startswith(UNCACHED_PREFIXES):
                 continue
             text, ref = document.content, None
             if text is not None and put.content is not None:

@@ -46,7 +46,7 @@ _ROWS = """
 OBJ-1 | Two sessions that read the same canonical path on the same filesystem share one object; the same path on another filesystem is another object. | spec 2.4
 OBJ-2 | A file's id is the SHA-256 of the canonical encoding of its type and source binding. | spec 2.4
 OBJ-3 | The identity hash of an object without a source covers its type and its id, so that no two chats share one. | ctxd
-OBJ-4 | The content hash covers every mutable field but the source hash and itself; absent optional fields are left out, not null. | spec 2.2
+OBJ-4 | The content hash covers every mutable field but the source hash and itself; fields without a value, `content` among them, are left out, as for an unread or a deleted file. | spec 2.2
 OBJ-5 | The source hash is the SHA-256 of the raw bytes, also for files whose text is not kept; it is null for unread, deleted and oversized files. | spec 2.2
 OBJ-6 | All hashes are taken over the JSON canonicalisation of RFC 8785. | ctxd
 OBJ-7 | A file's characters are counted in code points, and its type is its lower-case extension, `text` when there is none. | spec 2.5
