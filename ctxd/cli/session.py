@@ -76,6 +76,31 @@ def ls(
     note_next_page(run, page.next_cursor)
 
 
+@session.command(cls=Command, examples="ctx session hosts\nctx session hosts --json")
+@common
+def hosts(run: Invocation) -> None:
+    """List the hosts on the shared log, with their sessions, lag and lease."""
+    with run.client() as client:
+        found = client.session_hosts().hosts
+    if run.screen.as_json:
+        run.screen.document(found)
+        return
+    run.screen.table(
+        ("HOST", "SESSIONS", "RELEASED", "LAG", "LEASE"),
+        [
+            (
+                each.host,
+                count(each.sessions),
+                count(each.released),
+                count(each.lag_rows),
+                "this host" if each.lease_left_ms is None else f"{each.lease_left_ms / 1000:.1f} s",
+            )
+            for each in found
+        ],
+        right=(1, 2, 3),
+    )
+
+
 @session.command(cls=Command, examples="ctx session show\nctx session show s1 --json")
 @session_argument
 @common

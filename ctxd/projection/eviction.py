@@ -1,13 +1,13 @@
-"""What a purge destroys here, destroyed at the node as well.
+"""Eviction: carries a purge over to the node.
 
-The node evicts the entities, all their versions and with them what they said, and of the texts that they referred to
-those that the journal keeps no more. Then it gets the versions anew, as the journal has them now: saying that they were
-purged, or the rest. Each step moves the cursor's incarnation and only the last its row, so that what is cut off in the
-middle is begun again: a step takes nothing away that a later one would have to bring back from what is then forgotten.
+The node evicts the entities with all their versions, and the texts of these that the journal no longer keeps. Then it
+gets the versions anew as the journal has them now: marked as purged, or the rest. Each step moves the cursor's
+incarnation and only the last its row, so that a purge that breaks off is begun again; no step removes anything that a
+later one would have to restore from what the node has forgotten.
 
-An eviction takes everybody's versions of an entity, also those that other hosts wrote to the same log. So what a
-session said that was another host's by then is not evicted: the versions anew correct those of this host, and that host
-is left to purge it.
+An eviction removes the versions of all hosts. So rows of a session that another host owned by then are not evicted:
+this host's versions are corrected, and the owner purges its own. For other entities a mark remains, by which the other
+hosts know why their versions are gone.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -30,12 +30,12 @@ VERSIONS_MAX: Final = 500
 
 
 def purged_mark(entity: str) -> Doc:
-    """Return the document that says that a host's purge evicted ``entity``, also the versions that others wrote."""
+    """Return the mark of an ``entity`` that a host purged: the versions of all hosts are evicted."""
     return {"xt/id": f"{RESERVED}purged/{entity}", "type": "purged"}
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One transaction: what it does, and the cursor after it. It has to be committed before the next."""
+    """One transaction: its operations, and the cursor after it. It has to be committed before the next."""
 
     ops: list[Op]
     after: Cursor
@@ -59,7 +59,7 @@ async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fence
     if fences is not None:
         versions = list(fences.kept(tuple(versions)))
     versions = [version for version in versions if version.tx not in tip.quarantined]
-    # What was restated says another text, which the node never had.
+    # A rewritten version has another text, which the node never had.
     for ref in dict.fromkeys(version.content for version in versions if version.content is not None):
         tip = _moved(tip)
         text = await run_sync(rows.text, ref)

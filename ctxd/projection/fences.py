@@ -1,7 +1,7 @@
-"""What a host wrote to a session that was another's by then: kept in its journal, told apart, and not projected.
+"""Fences: rows of a session that were written here after another host had claimed it.
 
-A fence is a document of the journal that was written to, so it survives a restart, a backup and a rebuild, and whoever
-compares the node with the journal knows what the node lacks.
+Fenced rows stay in the journal and are not projected. A fence is a document of the same journal, so it survives a
+restart, a backup and a rebuild, and a comparison with the node knows which rows the node lacks.
 """
 
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ _TYPE: Final = "fence"
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """What this journal says of ``session`` from row ``first`` up to the fence's own is not the session's.
+    """A range of rows of ``session``, from row ``first`` up to the fence's own, that are not part of the session.
 
-    ``branch``: the session that it is kept as here, null where there was none to keep. ``host``, ``token``: whose the
-    session was found to be, and since which change of hands.
+    ``branch``: the session that keeps them here, ``None`` if there was nothing to keep. ``host``, ``token``: the owner
+    that was found, and its change of hands.
     """
 
     session: str
@@ -34,7 +34,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def document_of(fence: Fence) -> Document:
-    """The document that keeps ``fence``."""
+    """Return the document that keeps ``fence``."""
     id = f"{PREFIX}{fence.session}#{fence.token:0{NUMBER_DIGITS}d}"
     payload = msgspec.to_builtins(fence)
     return Document(
@@ -47,7 +47,7 @@ def document_of(fence: Fence) -> Document:
 
 
 def read_fence(stored: Stored) -> Fence:
-    """The fence that a version holds. Raises: CtxdError corrupt if it is none."""
+    """Return the fence that a version holds. Raises: CtxdError corrupt if it holds another document."""
     try:
         return msgspec.convert(stored.document.payload, Fence)
     except msgspec.ValidationError as error:
@@ -64,16 +64,16 @@ class Fences:
         return bool(self._by_session)
 
     def add(self, fence: Fence, seq: int) -> None:
-        """Take note of ``fence``, written as row ``seq``."""
+        """Add ``fence``, written as row ``seq``."""
         self._by_session.setdefault(fence.session, []).append((fence, seq))
 
     def take(self, found: Iterable[Stored]) -> None:
-        """Take note of the fences in ``found``. Raises: CtxdError corrupt."""
+        """Add the fences in ``found``. Raises: CtxdError corrupt."""
         for stored in found:
             self.add(read_fence(stored), stored.tx)
 
     def newest(self, session: str) -> tuple[Fence, int] | None:
-        """The last fence of ``session`` and its row; null if it has none."""
+        """Return the last fence of ``session`` and its row; ``None`` without one."""
         return max(self._by_session.get(session, ()), key=lambda each: each[1], default=None)
 
     def count(self, session: str) -> int:
@@ -82,15 +82,15 @@ class Fences:
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The sessions that have one."""
+        """The sessions with a fence."""
         return tuple(self._by_session)
 
     def skips(self, id: str, seq: int) -> bool:
-        """Whether the version of ``id`` that row ``seq`` wrote is behind a fence."""
+        """True if the version of ``id`` that row ``seq`` wrote is fenced."""
         if not self._by_session or (session := session_of(id)) is None:
             return False
         return any(fence.first <= seq < until for fence, until in self._by_session.get(session, ()))
 
     def kept(self, versions: Iterable[Version]) -> tuple[Version, ...]:
-        """Those of ``versions`` that are behind none."""
+        """Return those of ``versions`` that are not fenced."""
         return tuple(version for version in versions if not self.skips(version.id, version.tx))

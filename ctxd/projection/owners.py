@@ -1,7 +1,7 @@
-"""Whose a session is: values that lie in XTDB, and the only steps from one to the next.
+"""Owners of sessions: values in XTDB, and the possible steps from one to the next.
 
-Pure. Each step is made by matching the value before it, so of two hosts that take one from the same value, one fails.
-``token`` grows with every change of hands: rows of a session reach XTDB under the token of the moment or not at all.
+Pure. Each step matches the value before it, so of two hosts that step from the same value, one fails. ``token`` grows
+with every change of hands: rows of a session reach XTDB under the current token or not at all.
 """
 
 from typing import Any, Final, Literal
@@ -14,14 +14,13 @@ from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
 PREFIX: Final = "ctxd/owner/"
 
 Standing = Literal["free", "mine", "resting", "elsewhere"]
-"""Nobody's yet; this writer's to go on with; this writer's, but given up for anybody to take; another writer's."""
+"""A session's owner as one writer sees it: none yet; itself; itself, released for any host; another writer."""
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """``writer`` wrote the session last. ``released``: whoever matches this may claim it.
+    """The owner of a session: ``writer`` wrote it last. ``released``: any host may claim it.
 
-    ``source``: the writer whose rows still are the session, because ``writer`` has not taken all of it in yet; null
-    once it has.
+    ``source``: the writer whose rows are the session until ``writer`` has imported it; then ``None``.
     """
 
     writer: str
@@ -31,17 +30,17 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> str:
-        """The writer whose rows are the session."""
+        """The writer whose rows are the whole session."""
         return self.source or self.writer
 
 
 def first(writer: str) -> Owner:
-    """The owner of a session that nobody had."""
+    """Return the owner of a new session."""
     return Owner(writer=writer, token=1)
 
 
 def standing(owner: Owner | None, writer: str) -> Standing:
-    """What ``owner`` is to ``writer``."""
+    """Return ``owner`` as ``writer`` sees it."""
     if owner is None:
         return "free"
     if owner.writer != writer:
@@ -50,27 +49,27 @@ def standing(owner: Owner | None, writer: str) -> Standing:
 
 
 def may_claim(owner: Owner, writer: str, *, expired: bool) -> bool:
-    """Whether ``writer`` may take the session; ``expired``: the owner's lease ran out."""
+    """True if ``writer`` may claim the session; ``expired``: the owner's lease has expired."""
     return owner.released or expired or owner.writer == writer
 
 
 def claimed(owner: Owner, writer: str) -> Owner:
-    """``owner`` after ``writer`` took the session. What it is stays where it was until ``adopted``."""
+    """Return ``owner`` after a claim by ``writer``. The session stays where it was until ``adopted``."""
     return Owner(writer=writer, token=owner.token + 1, source=owner.whole)
 
 
 def adopted(owner: Owner) -> Owner:
-    """``owner`` once its writer has the whole session."""
+    """Return ``owner`` once its writer has imported the session."""
     return msgspec.structs.replace(owner, source=None)
 
 
 def resumed(owner: Owner) -> Owner:
-    """``owner`` after its own writer took up again what it had released."""
+    """Return ``owner`` after its own writer resumed the session that it had released."""
     return msgspec.structs.replace(owner, token=owner.token + 1, released=False)
 
 
 def released(owner: Owner) -> Owner:
-    """``owner`` after its writer has nothing more to write."""
+    """Return ``owner`` after its writer released the session."""
     return msgspec.structs.replace(owner, released=True)
 
 
@@ -78,17 +77,17 @@ def released(owner: Owner) -> Owner:
 
 
 def owner_id(session: str) -> str:
-    """The entity that says whose ``session`` is."""
+    """Return the entity that holds the owner of ``session``."""
     return PREFIX + session
 
 
 def to_doc(session: str, owner: Owner) -> Doc:
-    """The document of ``owner``: equal owners have equal documents, so that a match finds one."""
+    """Return the document of ``owner``. Equal owners have equal documents, so that a match finds one."""
     return {"xt/id": owner_id(session), "type": "owner", "payload": msgspec.to_builtins(owner)}
 
 
 def from_doc(doc: Doc | None) -> Owner | None:
-    """The owner that ``to_doc`` was given, null for no document. Raises: ValueError if it makes no such document."""
+    """Return the owner that ``doc`` holds, ``None`` for ``None``. Raises: ValueError if it holds no owner."""
     if doc is None:
         return None
     payload: Any = doc.get("payload")
@@ -96,6 +95,6 @@ def from_doc(doc: Doc | None) -> Owner | None:
 
 
 def change(session: str, before: Owner | None, after: Owner) -> list[Op]:
-    """The operations of the step from ``before`` to ``after``; of none, those that hold to ``before``."""
+    """Return the operations of the step from ``before`` to ``after``; for equal ones, the match alone."""
     match = Match(owner_id(session), None if before is None else to_doc(session, before), FIXED_VALID_TIME)
     return [match] if before == after else [match, Put(to_doc(session, after), FIXED_VALID_TIME)]

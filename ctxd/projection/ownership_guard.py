@@ -1,8 +1,9 @@
-"""What a batch of rows needs so that it takes place only while its sessions are this writer's.
+"""Ownership guard: adds to each batch of rows the matches that hold while
+this host owns its sessions.
 
-Owns what is believed of the owners while batches are under way: each is decided on what the one before it makes of
-them. What turns out otherwise aborts the batch, and is looked up anew. The promise: a row of a session that is
-another's is never projected; what is to become of it is for somebody else to settle.
+Keeps the owners as the newest batch, perhaps under way, will leave them. A batch that met other owners is aborted, and
+its owners are read anew. Promise: a row of a session that another host owns is never projected; ``ownership_loss``
+fences such rows.
 """
 
 from collections import Counter
@@ -24,11 +25,11 @@ from ctxd.projection.fences import Fences
 from ctxd.projection.owners import Owner
 
 Heads = Callable[[Iterable[str]], Awaitable[Mapping[str, Stored | None]]]
-"""The newest accepted versions of entities."""
+"""Returns the newest accepted versions of entities."""
 
 
 class Entities(Protocol):
-    """A node, as far as owners are concerned."""
+    """The part of a node that holds owners."""
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
         """See ``XtdbClient.entities``."""
@@ -36,7 +37,7 @@ class Entities(Protocol):
 
 
 class Lost(Exception):
-    """``sessions`` are others', each ``Owner``'s by id, and rows of them from ``first`` on are not projected yet."""
+    """Other hosts own ``sessions``, by id, and rows of these from ``first`` on are not projected yet."""
 
     def __init__(self, sessions: Mapping[str, Owner], first: int) -> None:
         super().__init__(f"sessions are others': {', '.join(sessions)}")
@@ -45,17 +46,17 @@ class Lost(Exception):
 
 
 class Guarded(msgspec.Struct, frozen=True):
-    """``pieces`` without what is behind a fence, and the operations that hold them to their owners."""
+    """A batch without its fenced rows, and the operations that bind it to the owners of its sessions."""
 
     pieces: list[Piece]
     ops: list[Op]
 
 
 class Ownership:
-    """The owners of the sessions of ``writer``'s journal. ``begin`` before each run of batches."""
+    """Owners of the sessions of one journal. Call ``begin`` before each run of batches."""
 
     def __init__(self, heads: Heads | None) -> None:
-        """``heads`` null: no session has an owner, as there is one host; what is behind a fence is left out even so."""
+        """``heads`` ``None``: there is one host and no owners; fenced rows are left out all the same."""
         self.writer = ""
         self.fences = Fences()
         self._heads = heads
@@ -66,8 +67,8 @@ class Ownership:
         self._opened: anyio.Event | None = None
 
     def open(self, fences: Iterable[Stored], settler: Callable[[Lost], Awaitable[None]]) -> None:
-        """Let batches through, from now on that the ``fences`` of the journal are known. ``settler`` is awaited when
-        sessions are lost. Raises: CtxdError corrupt."""
+        """Let batches through, now that the ``fences`` of the journal are known. ``settler`` is awaited when sessions
+        are lost. Raises: CtxdError corrupt."""
         self.fences.take(fences)
         self._settler = settler
         self._is_open = True
@@ -76,13 +77,13 @@ class Ownership:
 
     @classmethod
     def of_one(cls, fences: Fences) -> "Ownership":
-        """That of a host alone, whose journal has ``fences`` from another time."""
+        """Return the guard of a single host, whose journal has ``fences`` from another time."""
         made = cls(None)
         made.fences, made._is_open = fences, True
         return made
 
     def begin(self, writer: str) -> None:
-        """Believe nothing: what was under way may have failed."""
+        """Forget all owners: batches under way may have failed."""
         self.writer = writer
         self._known.clear()
         self._opened = self._opened or anyio.Event()
@@ -91,7 +92,7 @@ class Ownership:
 
     @contextmanager
     def holding(self, session: str) -> Iterator[None]:
-        """See that ``session`` is not given up inside: somebody is about to take it up again."""
+        """Context manager: do not release ``session`` inside, because it is about to be resumed."""
         self._held[session] += 1
         try:
             yield
@@ -100,26 +101,26 @@ class Ownership:
             self._held += Counter()
 
     def believed(self, session: str) -> Owner | None:
-        """What the newest batch, which may be under way, makes of ``session``; null if none says anything."""
+        """Return the owner of ``session`` after the newest batch, perhaps under way; ``None`` if no batch had it."""
         return self._known.get(session)
 
     async def settle(self, lost: Lost) -> None:
-        """Return once rows of the sessions in ``lost`` can be told from those of their owners."""
-        assert self._settler is not None, "nothing is lost before it is open"
+        """Return once the rows of the sessions in ``lost`` are fenced."""
+        assert self._settler is not None, "no session is lost before the guard is open"
         await self._settler(lost)
 
     def is_held(self, session: str) -> bool:
-        """Whether somebody is about to take ``session`` up again."""
+        """True if ``session`` is about to be resumed."""
         return session in self._held
 
     def learn(self, session: str, owner: Owner) -> None:
-        """``owner`` was put, by other means than a batch."""
+        """Note that ``owner`` was put by other means than a batch."""
         self._known[session] = owner
 
     async def guard(self, node: Entities, batch: Sequence[Piece]) -> Guarded:
-        """What ``batch`` is projected as. It is believed from now on.
+        """Return ``batch`` as it is to be projected; later batches are decided on its outcome.
 
-        Raises: Lost if there are rows of sessions that are others'; XtdbFailure; ValueError for an owner's document
+        Raises: Lost if it has rows of sessions that other hosts own; XtdbFailure; ValueError for an owner's document
         that this version does not write. Cancel: safe.
         """
         if self._opened is not None:
@@ -147,7 +148,8 @@ class Ownership:
         return Guarded(pieces, ops)
 
     def _next(self, owner: Owner | None, rests: bool | None) -> Owner:
-        """``owner`` after a batch with rows of its session. ``rests``: what the head in it says, null for none."""
+        """Return ``owner`` after a batch with rows of its session. ``rests``: true if the head in it is not active,
+        ``None`` without a head."""
         if owner is None:
             after = owners.first(self.writer)
         else:
@@ -165,7 +167,7 @@ class Ownership:
             self._known.setdefault(session, owners.from_doc(found.get(owners.owner_id(session))))
 
     async def _resting(self, pieces: Sequence[Piece], sessions: Sequence[str]) -> dict[str, bool]:
-        """Of the sessions that ``pieces`` have a whole head of, whether there is nothing more to write to them."""
+        """Return the sessions of which ``pieces`` have a whole head; true for those that may be released."""
         states: dict[str, tuple[bool, int]] = {}
         for piece in pieces:
             for version in piece.versions:
@@ -180,13 +182,12 @@ class Ownership:
         rest = {}
         for session, (at_rest, tx) in states.items():
             head_now = newest.get(f"session:{session}")
-            # What was resumed since is not given up: the row that says so comes after this batch.
+            # A session that was resumed since is not released: the row of its resume follows this batch.
             is_newest = head_now is not None and head_now.tx == tx
             rest[session] = at_rest and is_newest and session not in self._held
         return rest
 
     def _touches(self, piece: Piece) -> bool:
-        """Whether ``piece`` says anything of its session itself, or takes it away; its files and tool calls are
-        anybody's."""
+        """True if ``piece`` writes or purges the session itself; files and tool calls have no owner."""
         ids = [id for id in piece.purged if not self.fences.skips(id, piece.seq)]
         return any(session_of(id) == piece.session for id in (*ids, *(version.id for version in piece.versions)))

@@ -1,4 +1,7 @@
-"""Sessions of which this journal has only an old part: they went on on another host."""
+"""Sessions that moved to another host: this journal has only their beginning.
+
+Stands alone because sessions refuse writes to them, and know nothing else of other hosts.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,13 +13,13 @@ from ctxd.errors import CtxdError
 
 
 class MovedSession(msgspec.Struct, frozen=True):
-    """Where a session is now, and the session that keeps what was written here too late; null if nothing was."""
+    """The host of a session, and the branch with what was written here too late; ``None`` without such writes."""
 
     host: str
     branch: str | None
 
     def error(self, session: str) -> CtxdError:
-        """What a write to ``session`` is told."""
+        """Return the error of a write to ``session``."""
         kept = f"What was written here meanwhile is session {self.branch}. " if self.branch else ""
         hint = f"{kept}Go on on {self.host}, or pause it there and call session.resume here."
         return owned_elsewhere(session, self.host, hint=hint)
@@ -26,7 +29,7 @@ NO_MOVED_SESSIONS: Final[Mapping[str, MovedSession]] = MappingProxyType({})
 
 
 def owned_elsewhere(session: str, host: str, *, hint: str = "", retry_after_ms: int | None = None) -> CtxdError:
-    """The error of a call for ``session``, which is that of ``host``."""
+    """Return the error of a call for ``session``, which ``host`` owns."""
     return CtxdError(
         "session_owned_elsewhere",
         f"session {session} is owned by host {host}",

@@ -1,1 +1,1 @@
-"""Several hosts on one XTDB log: who may write a session, who is alive, and what became of writes that lost."""
+"""Several hosts on one XTDB log: ownership of sessions, leases, hand-overs, and branches of late writes."""

@@ -186,8 +186,7 @@ class Heartbeat:
     async def _renew(self) -> None:
         number = self._number + 1
         run = self._mine.run or 1 + (0 if self._standing is None else self._standing.run)
-        lag = max(0, self._head() - self._projected())
-        after = msgspec.structs.replace(self._mine, run=run, beat=number % BEATS, lag=lag)
+        after = msgspec.structs.replace(self._mine, run=run, beat=number % BEATS, lag=self.lag(self._writer))
         ops = renewal(self._writer, self._standing, after, number)
         if await is_committed(self._client, ops) or await self._stands(after):
             self._standing, self._mine, self._number = after, after, number
@@ -206,6 +205,13 @@ class Heartbeat:
             return self._mine.host
         lease = self.leases.get(writer)
         return writer[:8] if lease is None or not lease.host else lease.host
+
+    def lag(self, writer: str) -> int:
+        """Return how many rows the node of ``writer`` lacks, of another host as of its newest lease."""
+        if writer == self._writer:
+            return max(0, self._head() - self._projected())
+        lease = self.leases.get(writer)
+        return 0 if lease is None else lease.lag
 
     def filesystem(self, writer: str) -> str:
         """Return the id of the filesystem of the host of ``writer``; empty if it has no lease."""

@@ -1,10 +1,11 @@
-"""Sessions of several hosts on one log: taken over from another one, taken up again here, and told apart when lost.
+"""Several hosts on one log: acquires, releases and lists sessions for one of them.
 
-Owns who may do so, and the order of the steps. The promise: whoever is told that a session is here may write to it, or
-learns from the first refusal where it is and which branch keeps what came too late; nothing that was acknowledged is
-lost.
+Decides whether a host may acquire a session, and in which order. Promise: a host that has resumed a session may write
+to it, or learns from the first refusal which host owns it and which branch keeps the late writes; no acknowledged
+write is lost, and no state older than this journal is imported over it.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -26,7 +27,7 @@ from ctxd.sharing.heartbeat import Heartbeat, Tell
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
-from ctxd_protocol.methods.sessions import SessionOwnerResult
+from ctxd_protocol.methods.sessions import SessionOwnerResult, SharingHost
 from ctxd_protocol.sessions import SessionSummary
 
 ACQUIRE_S: Final = 60.0
@@ -39,14 +40,14 @@ _LOOK_S: Final = 0.05
 """Seconds between two looks at an owner that changes."""
 
 UNKNOWN_S: Final = 1.0
-"""Seconds that making a session waits for the node to say that no other host has one of this id."""
+"""Seconds that creating a session waits for the node, which knows the ids of other hosts."""
 
 TIDY_S: Final = 1.0
-"""Seconds between two looks for sessions that have no owner, or are to be given up."""
+"""Seconds between two looks for sessions without an owner, and for those to be released."""
 
 
 class Hosts:
-    """The several hosts, as one of them sees them. ``start``, then ``run`` while anything else is called."""
+    """The hosts on one log, as one of them sees them. ``start``, then ``run`` while anything else is called."""
 
     def __init__(
         self, sessions: Sessions, log: SharedLog, ownership: Ownership, loss: OwnershipLoss, clock: Clock, *,
@@ -70,7 +71,7 @@ class Hosts:
         return self._store.writer
 
     async def start(self) -> None:
-        """Know what was fenced, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
+        """Load the fences, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
         self._sessions.shared = True
         self._ownership.open(await self._store.scan(fences.PREFIX), self._loss.settle)
         for session in self._ownership.fences.sessions:
@@ -109,7 +110,7 @@ class Hosts:
     async def _acquire(self, session: str, principal: str) -> None:
         try:
             with anyio.fail_after(ACQUIRE_S):
-                # The owner at the node says that the session is ours, or what it is before the next step.
+                # Each step matches the owner before it, so a change by another host means another look.
                 while (owner := await self._take(session)) is None:
                     await self._clock.sleep(_LOOK_S)
                 if owner.source is not None and self._imported.get(session) != owner.token:
@@ -131,12 +132,12 @@ class Hosts:
         return owners.standing(owner, self._writer) == "mine"
 
     async def _take(self, session: str) -> Owner | None:
-        """Make ``session`` this host's by one step from what the log says now. Returns: the owner then; ``None`` if it
-        changed meanwhile, or may have.
+        """Acquire ``session`` by one step from its owner in the log. Returns: the owner then; ``None`` if it changed
+        meanwhile, or may have.
 
         Raises: CtxdError session_not_found, session_owned_elsewhere, session_closed, store_unavailable.
         """
-        # A node that is away is noticed sooner than one that is behind.
+        # This first question finds a node that is away sooner than the sync does.
         await self._log.owner(session)
         owner = await self._log.newest_owner(session)
         if owner is None:
@@ -148,7 +149,7 @@ class Hosts:
                 return await self._resume_import(session, owner)
             case "mine" if self._is_whole(session):
                 believed = self._ownership.believed(session)
-                # A batch that gives it up may be under way: wait for its outcome by looking again.
+                # A batch that releases it may be under way: its outcome shows at the next look.
                 if believed is not None and believed.token == owner.token and believed.released:
                     return None
                 return owner
@@ -166,8 +167,8 @@ class Hosts:
         """Return ``owner`` if ``session``, which it claimed, has to be imported or was; ``None`` to look again."""
         if self._imported.get(session) == owner.token or not await self._loss.is_behind(session):
             return owner
-        # The import may be complete here and on its way to the node, with writes of later: they are not to be undone.
-        await self._loss.told_apart(session)
+        # The import may be complete here and on its way to the node, with later writes, which an import would undo.
+        await self._loss.settled(session)
         return None
 
     async def _claim(self, session: str, owner: Owner) -> Owner:
@@ -182,7 +183,7 @@ class Hosts:
         if not owners.may_claim(owner, self._writer, expired=left_s <= 0):
             wait = max(1, int(left_s * 1000))
             raise owned_elsewhere(session, self._log.heartbeat.host(owner.writer), retry_after_ms=wait)
-        await self._loss.told_apart(session)
+        await self._loss.settled(session)
         await self._require_open(session)
         after = owners.claimed(owner, self._writer)
         return owners.adopted(after) if after.source == self._writer and self._is_whole(session) else after
@@ -253,8 +254,8 @@ class Hosts:
         return owner.released or owners.standing(owner, self._writer) == "elsewhere"
 
     async def require_unknown(self, session: str) -> None:
-        """Raises: CtxdError session_exists if another host is known to have ``session``. A node that does not answer
-        at once says nothing: should there be one, what is made here is kept as a branch. Cancel: safe."""
+        """Raises: CtxdError session_exists if another host has ``session``, as far as the node answers at once: if it
+        does not, the session created here becomes a branch. Cancel: safe."""
         if session in self._sessions.catalog:
             return
         owner: Owner | None = None
@@ -271,13 +272,13 @@ class Hosts:
     # --- keep in order ---
 
     async def _tidy(self) -> None:
-        """Give sessions that were here before there were several hosts an owner, and give up those set aside."""
+        """Give an owner to sessions older than the sharing of the log, and release those that were set aside."""
         while True:
             await self._clock.sleep(TIDY_S)
             try:
                 await self._tidy_once()
             except CtxdError as error:
-                # The lease says so already, if the node is away.
+                # The heartbeat logs a node that is away.
                 if error.code != "store_unavailable":
                     self._tell("sharing.not_tidied", {"reason": error.message})
                 await self._clock.sleep(TIDY_S)
@@ -308,10 +309,10 @@ class Hosts:
             return True
         return state != "active" and owners.standing(owner, self._writer) == "mine" and not owner.source
 
-    # --- tell ---
+    # --- queries ---
 
     async def owner(self, session: str) -> SessionOwnerResult:
-        """Whose ``session`` is. Raises: CtxdError session_not_found, store_unavailable. Cancel: safe."""
+        """Return the owner of ``session``. Raises: CtxdError session_not_found, store_unavailable. Cancel: safe."""
         moved = self._sessions.moved_sessions.get(session)
         owner = await self._log.owner(session)
         if owner is None and session not in self._sessions.catalog:
@@ -328,6 +329,26 @@ class Hosts:
             branch=None if moved is None else moved.branch,
             lease_left_ms=None if here else max(0, int(self._log.heartbeat.left_s(writer) * 1000)),
         )
+
+    async def hosts(self) -> tuple[SharingHost, ...]:
+        """Return all hosts on the log, by name. Raises: CtxdError store_unavailable. Cancel: safe."""
+        await self._log.look()
+        heartbeat, counts = self._log.heartbeat, Counter[tuple[str, bool]]()
+        for owner in (await self._log.owners()).values():
+            counts[owner.writer, owner.released] += 1
+        writers = {self._writer, *heartbeat.leases, *(writer for writer, _ in counts)}
+        found = [
+            SharingHost(
+                host=heartbeat.host(writer),
+                here=writer == self._writer,
+                sessions=counts[writer, False],
+                released=counts[writer, True],
+                lag_rows=heartbeat.lag(writer),
+                lease_left_ms=None if writer == self._writer else max(0, int(heartbeat.left_s(writer) * 1000)),
+            )
+            for writer in writers
+        ]
+        return tuple(sorted(found, key=lambda each: each.host))
 
     async def elsewhere(self) -> list[SessionSummary]:
         """The sessions that other hosts wrote last, by id. Raises: CtxdError store_unavailable. Cancel: safe."""

@@ -1,7 +1,8 @@
-"""What was written here to a session that went on elsewhere: told apart, fenced, and kept as a session of its own.
+"""Ownership loss: fences the writes made after another host claimed a session, and saves them as a branch.
 
-It is found out by the projection, whose batch with such a row does not take place. The promise: no acknowledged write
-of a lost session is lost with it, also if the session comes back before that was found out.
+The projection finds them: its batch with such a row does not take place. Promise: no acknowledged write of a lost
+session is lost, also if the session returns before its loss was found; a branch that was broken off is completed, not
+begun anew.
 """
 
 from collections.abc import Callable
@@ -29,18 +30,18 @@ from ctxd.store.writes import Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 
 SETTLE_S: Final = 1.0
-"""Seconds until a fence that could not be written is tried again."""
+"""Seconds between two attempts to write a fence."""
 
-TOLD_APART_S: Final = 5.0
-"""Seconds that taking a session back waits for what was written here to get to the node, or to be told apart."""
+CLAIM_WAIT_S: Final = 5.0
+"""Seconds that a claim waits for rows written here to be projected or fenced."""
 
 _LOOK_S: Final = 0.05
 _SESSION_CHARS: Final = 96
-"""Characters of a session's id that its branch's id begins with: what is added must fit an id."""
+"""Characters of a session's id at the start of its branch's id: with the suffix it has to fit an id."""
 
 
 class OwnershipLoss:
-    """The sessions of this host that others have claimed."""
+    """Sessions of this host that other hosts have claimed."""
 
     def __init__(
         self, sessions: Sessions, log: SharedLog, ownership: Ownership, clock: Clock, *,
@@ -63,12 +64,12 @@ class OwnershipLoss:
         if newest is not None and head is not None and head.tx < newest[1]:
             self._sessions.moved_sessions[session] = MovedSession(newest[0].host, newest[0].branch)
 
-    async def told_apart(self, session: str) -> None:
+    async def settled(self, session: str) -> None:
         """Return once every row of ``session`` written here is at the node, or fenced.
 
         Raises: CtxdError store_unavailable if that takes long: the node does not keep up. Cancel: safe.
         """
-        with anyio.move_on_after(TOLD_APART_S):
+        with anyio.move_on_after(CLAIM_WAIT_S):
             while await self.is_behind(session):
                 await self._clock.sleep(_LOOK_S)
             return
@@ -81,7 +82,7 @@ class OwnershipLoss:
         return newest > self._projected() and newest > self._fenced(session)
 
     async def newest_row(self, session: str) -> int:
-        """Return the newest journal row with anything of ``session``; 0 if there is none."""
+        """Return the newest journal row of ``session``; 0 without one."""
         found = (await self._store.heads((str(session_object_id(session)), str(system_prompt_id(session))))).values()
         newest = [stored.tx for stored in found if stored is not None]
         for prefix in (segments_prefix(session), assemblies_prefix(session)):
@@ -96,16 +97,16 @@ class OwnershipLoss:
             self._sessions.unload(session)
 
     def note_import(self, session: str, seq: int) -> None:
-        """Take note that ``session`` was imported up to row ``seq``: rows up to there are copies."""
+        """Note that ``session`` was imported up to row ``seq``: rows up to there are copies."""
         self._imported[session] = seq
 
     def _fenced(self, session: str) -> int:
-        """The journal row of the last fence of ``session``; 0 if there is none."""
+        """Return the journal row of the last fence of ``session``; 0 without one."""
         newest = self._ownership.fences.newest(session)
         return 0 if newest is None else newest[1]
 
     async def settle(self, lost: Lost) -> None:
-        """Fence every session in ``lost``, and keep what is written of it here as a branch."""
+        """Fence every session in ``lost``, and save the rows written here as a branch."""
         for session, owner in lost.sessions.items():
             try:
                 await self._fence(session, owner, lost.first)
@@ -150,7 +151,7 @@ class OwnershipLoss:
         return True
 
     async def _has_writes(self, session: str, first: int) -> bool:
-        """True if rows from ``first`` on say anything of ``session`` that is not a copy, or only its state."""
+        """True if rows from ``first`` on change more of ``session`` than its state, and are not copies."""
         first = max(first, self._imported.get(session, 0) + 1)
         prompt, head = str(system_prompt_id(session)), str(session_object_id(session))
         newest = list((await self._store.heads((prompt,))).values())

@@ -220,7 +220,7 @@ class _Import:
         return self._submit(row, texts, entering=False)
 
     async def _flush(self, row: PlannedWrite) -> None:
-        """Submit ``row`` unless it says nothing."""
+        """Submit ``row`` unless it is empty."""
         if not (row.documents or row.objects or row.deletes or row.head):
             return
         self._submit(row, await self._prepare(row), entering=True)

@@ -67,8 +67,8 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the journal that a session is imported into, and the id and settings the session gets there.
 
     ``objects``: the newest versions of the objects of the source. ``aliases``: those of the ids that its tool calls may
-    get instead. ``segments``, ``assemblies``, ``prompt``: those of an earlier life of the session; whatever is not the
-    beginning of the source is deleted. ``filesystem``: the id of the filesystem of the host that the session comes
+    get instead. ``segments``, ``assemblies``, ``prompt``: those of an earlier life of the session; those that are not
+    the beginning of the source are deleted. ``filesystem``: the id of the filesystem of the host that the session comes
     from. ``taken_up``: the session is to be active.
     """
 
@@ -469,12 +469,12 @@ def _names(segment: Stored) -> tuple[str, ...]:
 
 
 def aliases_of(session: str, id: str) -> list[str]:
-    """What the tool call ``id`` of ``session`` may be called where that id is taken, in the order of preference."""
+    """Return the ids that the tool call ``id`` of ``session`` may get where its own is taken, best first."""
     return [str(toolcall_alias(session, id + "~" * extra)) for extra in range(ALIASES_TRIED)]
 
 
 def free_alias(session: str, stored: Stored, taken: Mapping[str, Stored | None]) -> str:
-    """The alias for the tool call ``stored``. Raises: CtxdError toolcall_conflict if all are taken by others."""
+    """Return the alias for the tool call ``stored``. Raises: CtxdError toolcall_conflict if all are taken."""
     hashed = stored.document.content_hash
     for alias in aliases_of(session, stored.document.id):
         other = taken.get(alias)
@@ -490,7 +490,7 @@ def _under(document: Document, id: str) -> Document:
 
 
 def _pinned(mounts: tuple[Mount, ...], filesystem: str) -> tuple[Mount, ...]:
-    """``mounts``, those of "the host" on the one that was meant."""
+    """Return ``mounts`` with those of "the host" on ``filesystem``."""
     if not filesystem:
         return mounts
     replace = msgspec.structs.replace

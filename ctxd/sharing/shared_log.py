@@ -54,11 +54,15 @@ class SharedLog:
                 await self.heartbeat.look()
         return self.heartbeat.left_s(writer)
 
+    async def look(self) -> None:
+        """Read the leases of all hosts."""
+        with _asking("which hosts there are"):
+            await self.heartbeat.look()
+
     async def meet(self, writer: str) -> None:
         """Read the lease of ``writer`` unless it is known."""
         if writer not in self.heartbeat.leases:
-            with _asking("which hosts there are"):
-                await self.heartbeat.look()
+            await self.look()
 
     # --- owners ---
 

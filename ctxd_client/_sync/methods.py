@@ -66,6 +66,7 @@ from ctxd_protocol.methods.sessions import (
     SessionCreateParams,
     SessionExportParams,
     SessionExportResult,
+    SessionHostsResult,
     SessionListParams,
     SessionListResult,
     SessionOwnerResult,
@@ -272,6 +273,15 @@ class SyncClientMethods(ABC):
         Example: ``client.session_owner("s1").host``
         """
         return self.call(Call("session.owner", SessionParams(session=session), SessionOwnerResult))
+
+    def session_hosts(self) -> SessionHostsResult:
+        """List the hosts on the shared log, with the sessions that each owns, its lag and its lease.
+
+        Raises: ``InvalidCall`` (unsupported); ``Unavailable`` (store_unavailable).
+
+        Example: ``client.session_hosts().hosts``
+        """
+        return self.call(Call("session.hosts", Nothing(), SessionHostsResult))
 
     def session_pause(self, session: str, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
         """Set a session aside; nothing is lost.

@@ -243,7 +243,7 @@ PRJ-9 | The store is `sqlite` or `xtdb`, named alone or in a table with its addr
 PRJ-10 | What is purged is evicted from the node, all its versions and texts, and nothing that still holds it there is shown meanwhile; a text that something else says stays, and what is left of a restated one comes, wherever that is cut off; so it is at a node that comes to it later, or makes its index anew. | ctxd
 PRJ-11 | Rows that change one entity again and again are projected many to a transaction. | ctxd
 HST-1 | A session that was paused on one of several hosts is resumed on another with the same sets, chat and settings, and each of its recorded assemblies has the same bytes there; so it is when it comes back, and after a break at any point of it. | ctxd
-HST-2 | A session has one owner among the hosts; one whose owner is alive is refused elsewhere as `session_owned_elsewhere`, which names the host, and is listed on request. | ctxd
+HST-2 | A session has one owner among the hosts; one whose owner is alive is refused elsewhere as `session_owned_elsewhere`, which names the host, and is listed on request, as are the hosts with their sessions, lag and lease. | ctxd
 HST-3 | A session of a host that was silent for its lease can be taken over; whether it was is judged by the observer's own monotonic clock alone, and by what is in the log when it is claimed. | ctxd
 HST-4 | What a host writes to a session that it lost does not reach it, and is kept whole as a session of its own, which the refusal names, also if the session is back before that is known; nothing acknowledged is lost. | ctxd
 HST-5 | Clocks of hosts that are minutes apart change nothing that is read, shown or owned. | ctxd

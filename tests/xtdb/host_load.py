@@ -5,7 +5,7 @@
         load.run(seconds=100)
         report = load.settle()
 
-The oracle is outside the daemons: it keeps what a client was told, and compares it with what the hosts show once the
+The oracle is outside the daemons: it keeps every acknowledgement, and compares them with the hosts once the
 load is over, every process runs again, and the log is reachable.
 """
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], *, within_s: float = 30.0) -> T:
-    """What ``look`` gives once that is true, asked at intervals."""
+    """Return the result of ``look`` once it is true, polled."""
     end = time.monotonic() + within_s
     while not (found := look()):
         assert time.monotonic() < end, f"{look} is still {found!r} after {within_s} s"
@@ -109,11 +109,11 @@ class Host:
         return [*map(str, report.problems)] or ([] if report.equal else [f"{self.name} and its node differ"])
 
     def agrees(self) -> None:
-        """Require that the node has what the journal says is to be there, and nothing else of it."""
+        """Require that the node has all of the journal, and nothing else under its name."""
         assert self.differences() == []
 
     def verified(self) -> None:
-        """Check the state, which nobody may be writing."""
+        """Verify the state directory of a stopped daemon."""
         *_, report = verify(self.state)
         assert report.problems == []
 

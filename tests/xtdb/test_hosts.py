@@ -19,7 +19,7 @@ from tests.xtdb.running import Node, Postgres
 
 
 def copies(node: Node, text: str) -> int:
-    """How many versions of its entity the node has of ``text``: documents of equal content are one."""
+    """Count the versions of the entity of ``text`` at the node: documents of equal content are one."""
 
     async def count() -> int:
         async with XtdbClient(node.url) as client:
@@ -31,7 +31,7 @@ def copies(node: Node, text: str) -> int:
 
 
 def ctx(host: Host, *words: str) -> str:
-    """What ``ctx`` says, on either stream."""
+    """Return the output of ``ctx``, both streams."""
     command = [sys.executable, "-c", "from ctxd.cli.main import main; main()", "--socket", host.socket, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.stdout + done.stderr
@@ -115,6 +115,14 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
         assert "alive" in listed and "alpha" in listed
         assert "owned by this host, alpha" in shown_here
         assert "session alive is owned by host alpha" in shown_there
+        # Hosts of other tests used this log, under the same names.
+        known = b.client.session_hosts().hosts
+        (mine,) = [each for each in known if each.here]
+        assert (mine.host, mine.lease_left_ms) == ("beta", None)
+        alive = [each for each in known if each.host == "alpha" and each.lease_left_ms]
+        assert [(each.sessions, each.lag_rows) for each in alive] == [(1, 0)]
+        assert '"lag_rows":0' in ctx(a, "session", "hosts", "--json")
+        assert "this host" in ctx(a, "session", "hosts")
         set_aside(a, "alive")
         ctx(b, "session", "resume", "alive")
         assert "owned by this host, beta" in ctx(b, "session", "show", "alive")
@@ -332,7 +340,7 @@ def test_a_session_made_on_two_hosts_at_once_is_one_s_and_a_branch(
         lived(a.client, "twice", tmp_path / "tree")
         nodes[1].pause()
         try:
-            # Its node says nothing, so it cannot know.
+            # Its node does not answer, so it cannot know.
             b.client.session_create("agent", session="twice")
             b.client.session("twice").tool("bash", output="the other", id="only-here")
             a.level()
@@ -457,7 +465,7 @@ def test_sessions_of_before_there_were_several_hosts_can_be_taken_over(pair: Pai
     a.shared = False
     with hosts(a, b):
         lived(a.client, "old", tmp_path / "tree")
-        a.client.session_pause("old")  # Alone it has nobody to wait for.
+        a.client.session_pause("old")  # A single host does not wait.
         a.level()
         assert code_of(lambda: a.client.session_owner("old")) == "unsupported"
         assert code_of(lambda: b.client.session_resume("old")) == "session_not_found"

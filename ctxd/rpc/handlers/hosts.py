@@ -1,6 +1,7 @@
-"""What sharing a log with other hosts adds to ``session.*``: whose a session is, and taking it over when resumed.
+"""Handlers of ``session.*`` with several hosts on one log: ``resume`` acquires the session, ``pause`` waits until it is
+released, ``create`` refuses ids of other hosts, ``list`` shows their sessions, and ``owner`` names the owner.
 
-Adds to calls that are made elsewhere, and changes none of them: with one host, all is as if this were not there.
+The handlers of a single host stay as they are.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import sessions as wire
+from ctxd_protocol.methods.row import Nothing
 from ctxd_protocol.sessions import SessionSummary
 
 if TYPE_CHECKING:
@@ -24,9 +26,15 @@ _LIST: Final = "session.list"
 
 
 def handlers(family: Mapping[str, Handler], hosts: "Hosts | None") -> dict[str, Handler]:
-    """``family``, the methods of sessions on this host, with the other hosts in sight; ``hosts`` null: none are."""
+    """Return ``family``, the methods of sessions on this host, extended by those of several; ``hosts`` ``None``: there
+    is one host."""
     shared = _SharedCalls(family, hosts)
-    table: dict[str, Handler] = {**family, "session.owner": shared.owner, _LIST: shared.list}
+    table: dict[str, Handler] = {
+        **family,
+        "session.owner": shared.owner,
+        "session.hosts": shared.hosts,
+        _LIST: shared.list,
+    }
     if hosts is None:
         return table
     return table | {_RESUME: shared.resume, _PAUSE: shared.pause, _CREATE: shared.create}
@@ -46,6 +54,9 @@ class _SharedCalls:
 
     async def owner(self, _: Caller, params: wire.SessionParams) -> wire.SessionOwnerResult:
         return await self._others.owner(params.session)
+
+    async def hosts(self, _: Caller, __: Nothing) -> wire.SessionHostsResult:
+        return wire.SessionHostsResult(hosts=await self._others.hosts())
 
     async def resume(self, caller: Caller, params: wire.SessionWriteParams, call: WriteRequest) -> Answer:
         async with self._others.acquire(params.session, caller.principal):

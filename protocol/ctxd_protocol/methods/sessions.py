@@ -9,6 +9,7 @@ from ctxd_protocol.methods.row import (
     ACTIVE_ERRORS,
     SESSION_ERRORS,
     Method,
+    Nothing,
     PageSize,
     Params,
     PathText,
@@ -136,6 +137,26 @@ class SessionOwnerResult(Result, frozen=True, kw_only=True):
     released: bool
     branch: str | None
     lease_left_ms: int | None
+
+
+class SharingHost(msgspec.Struct, frozen=True, kw_only=True):
+    """One host on the shared log. ``sessions``: how many it owns and has not released; ``released``: how many any host
+    may take. ``lag_rows``: its journal rows that its node lacks, of another host as of its newest lease.
+    ``lease_left_ms``: how long it still counts as alive if it stays silent; absent for this host.
+    """
+
+    host: str
+    here: bool
+    sessions: int
+    released: int
+    lag_rows: int
+    lease_left_ms: int | None
+
+
+class SessionHostsResult(Result, frozen=True, kw_only=True):
+    """The hosts on the shared log, by name."""
+
+    hosts: tuple[SharingHost, ...]
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,6 +335,16 @@ ROWS: Final = (
         errors=("session_not_found", "unsupported", "store_unavailable"),
         example={"session": "s1"},
         shows=".host",
+    ),
+    Method(
+        name="session.hosts",
+        params=Nothing,
+        result=SessionHostsResult,
+        access="host",
+        summary="List the hosts on the shared log, with the sessions that each owns, its lag and its lease.",
+        errors=("unsupported", "store_unavailable"),
+        example={},
+        shows=".hosts",
     ),
     Method(
         name="session.pause",

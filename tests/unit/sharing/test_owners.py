@@ -1,4 +1,4 @@
-"""A session never is two hosts': every step is matched, so whatever is late, doubled or decided on old news fails."""
+"""A session never has two owners: every step is matched, so late, doubled and outdated steps fail."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ HOSTS = ("a", "b", "c")
 
 
 class Log:
-    """What a node does with matched transactions on one entity."""
+    """A node's handling of matched transactions on one entity."""
 
     def __init__(self) -> None:
         self.doc = None

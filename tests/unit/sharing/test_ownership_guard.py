@@ -77,7 +77,7 @@ async def owner(node: MemoryNode) -> Owner | None:
 
 
 async def claim(node: MemoryNode, writer: str) -> None:
-    """Have ``writer`` take the session over, whoever has it."""
+    """Make ``writer`` the owner of the session."""
     before = await owner(node)
     assert before is not None
     tx_id = await node.submit(owners.change("s1", before, owners.adopted(owners.claimed(before, writer))))
@@ -156,7 +156,7 @@ async def test_a_fence_outlasts_the_daemon_and_another_node(tmp_path, node):
 
 
 def quiet(stored: Document) -> Document | None:
-    """``stored`` without what it said."""
+    """Return ``stored`` without its content."""
     return document(stored.id, type="segment", said="[purged]") if "said" in stored.payload else None
 
 
@@ -166,7 +166,7 @@ def purge_of_chat() -> Write:
 
 
 async def said_at(node: MemoryNode) -> list[str]:
-    """What the first segment says at the node, in all that it keeps."""
+    """Return all versions of the first segment at the node."""
     return [str(row.doc) for row in await node.history(segment(0).id, corrections=True)]
 
 
@@ -180,7 +180,7 @@ async def test_a_purge_of_what_was_said_takes_it_from_the_node_while_the_session
         await level(a)
         (kept,) = await said_at(node)
         assert "[purged]" in kept
-        # It was taken up for that: nobody else may have begun to take it over.
+        # The purge resumed it, so that no other host claims it meanwhile.
         assert await owner(node) == Owner(writer=a.writer, token=2) and a.lost == []
     found = await compared(tmp_path / "a", node.connect)
     assert found.equal and found.problems == []

@@ -1,4 +1,4 @@
-"""What another host wrote is read strictly: what is none of ctxd's is told as corrupt, and fails nothing else."""
+"""Documents of other hosts are read strictly: one that ctxd does not write is corrupt, and fails nothing else."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ REF = blake3(TEXT.encode()).digest()
 
 
 async def origin_of(*ops: Put) -> RemoteSession:
-    """What is to be read of the writer ``w`` at a node that holds ``ops``."""
+    """Return the remote session of the writer ``w`` at a node that holds ``ops``."""
     node: Any = MemoryNode()
     return RemoteSession(node, "w", await node.submit(list(ops)))
 
