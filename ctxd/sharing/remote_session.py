@@ -19,6 +19,7 @@ from ctxd.backends.xtdb.operations import Doc
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_purged
+from ctxd.projection.eviction import purged_mark
 from ctxd.store.reads import to_stored
 
 T = TypeVar("T")
@@ -48,7 +49,14 @@ class RemoteSession:
         for id in set(ids) - found.keys():
             if history := await self.history(id):
                 found[id] = history[-1]
+            elif await self._is_being_purged(id):
+                message = f"another host is purging {id}: its versions are gone, and its mark is not there yet"
+                raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied")
         return {id: found[id] for id in ids if id in found}
+
+    async def _is_being_purged(self, id: str) -> bool:
+        mark = purged_mark(id)["xt/id"]
+        return bool(await _answered(self._client.entities([mark], valid_time=xtdb_documents.FIXED_VALID_TIME)))
 
     async def scan(self, prefix: str) -> list[Stored]:
         """See ``SessionSource.scan``."""

@@ -9,6 +9,7 @@ from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_id, to_doc
 from ctxd.backends.xtdb.operations import Doc, Put
 from ctxd.errors import CtxdError
+from ctxd.projection.eviction import purged_mark
 from ctxd.sharing.remote_session import RemoteSession
 from tests.fakes.node import MemoryNode
 
@@ -58,3 +59,11 @@ async def test_a_text_that_is_damaged_is_corrupt(payload):
     with pytest.raises(CtxdError) as error:
         await origin.contents([REF.hex()])
     assert error.value.code == "corrupt"
+
+
+async def test_an_object_that_another_host_is_purging_is_read_later():
+    origin = await origin_of(Put(purged_mark("a"), FIXED_VALID_TIME))
+    with pytest.raises(CtxdError) as error:
+        await origin.newest(["a"])
+    assert error.value.code == "store_unavailable"
+    assert await origin.newest(["b"]) == {}
