@@ -119,7 +119,7 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
         (mine,) = [each for each in b.client.session_hosts().hosts if each.here]
         assert (mine.host, mine.lease_left_ms) == ("beta", None)
         until(lambda: (1, 0) in [(each.sessions, each.lag_rows) for each in b.client.session_hosts().hosts])
-        assert '"lag_rows":0' in ctx(a, "session", "hosts", "--json")
+        assert '"lag_rows": 0' in ctx(a, "session", "hosts", "--json")
         assert "this host" in ctx(a, "session", "hosts")
         set_aside(a, "alive")
         ctx(b, "session", "resume", "alive")
