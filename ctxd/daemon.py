@@ -237,7 +237,7 @@ class Daemon:
         assembler = Assembler(store, live, indexer, archive, clock)
         boxes = self._make_sandboxes(live, on_host)
         return complete(
-            daemon_methods.handlers(
+            daemon_methods.DaemonCalls(
                 incarnation=store.incarnation,
                 journal=store.journal_id,
                 limits=self._options.limits,
@@ -251,13 +251,13 @@ class Daemon:
                 ),
                 boxes,
             ),
-            files.handlers(live, indexer),
-            objects.handlers(live),
-            secrets.handlers(live),
+            files.FileCalls(live, indexer),
+            objects.ObjectCalls(live),
+            secrets.SecretCalls(live),
             context.handlers(live, assembler, archive),
-            events.handlers(notices),
-            sandbox_methods.handlers(boxes, live, clock),
-            trackers.handlers(self._tracking),
+            events.EventCalls(notices),
+            sandbox_methods.SandboxCalls(boxes, live, clock),
+            trackers.TrackerCalls(self._tracking),
         )
 
     def _make_tracking(self, live: Sessions, indexer: Indexer, on_host: HostFiles) -> Tracking | None:

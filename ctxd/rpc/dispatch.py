@@ -138,13 +138,20 @@ def _scoped(method: Method, handler: Handler, bound: bool) -> Handler:
     return within
 
 
-def complete(*families: Mapping[str, Handler]) -> dict[str, Handler]:
-    """The handlers of all ``families``.
+def bound(family: object) -> dict[str, Handler]:
+    """The handlers that are methods of ``family``, bound by name: ``object_get`` handles ``object.get``."""
+    names = {method.replace(".", "_"): method for method in METHODS}
+    return {names[name]: getattr(family, name) for name in dir(family) if name in names}
+
+
+def complete(*families: object) -> dict[str, Handler]:
+    """The handlers of all ``families``: objects whose methods are bound by name, or mappings.
 
     Raises: AssertionError if a method has none, two, or is not in the protocol: the daemon then does not start.
     """
     merged: dict[str, Handler] = {}
-    for family in families:
+    for each in families:
+        family = each if isinstance(each, Mapping) else bound(each)
         assert not (twice := merged.keys() & family.keys()), f"two handlers for {sorted(twice)}"
         merged.update(family)
     assert not (missing := METHODS.keys() - merged.keys()), f"no handler for {sorted(missing)}"

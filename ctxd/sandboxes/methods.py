@@ -46,25 +46,18 @@ def keeping_mounts(handlers: dict[str, Handler], sandboxes: Sandboxes) -> dict[s
     return {**handlers, "session.configure": kept}
 
 
-def handlers(sandboxes: Sandboxes, sessions: Sessions, clock: Clock) -> dict[str, Handler]:
-    """Handlers by method name."""
-    family = _SandboxCalls(sandboxes, sessions, clock)
-    return {
-        "sandbox.register": family.register,
-        "sandbox.renew": family.renew,
-        "sandbox.release": family.release,
-        "sandbox.list": family.list,
-    }
+class SandboxCalls:
+    """Handlers of ``sandbox.*``."""
 
-
-class _SandboxCalls:
     def __init__(self, sandboxes: Sandboxes, sessions: Sessions, clock: Clock) -> None:
         self._sandboxes = sandboxes
         self._store = sessions.store
         self._clock = clock
         self._registering = anyio.Lock()
 
-    async def register(self, caller: Caller, params: wire.SandboxRegisterParams, call: WriteRequest) -> Accepted:
+    async def sandbox_register(
+        self, caller: Caller, params: wire.SandboxRegisterParams, call: WriteRequest
+    ) -> Accepted:
         # One after the other: of two that ask for one principal, or resend one call, the second must see the first.
         async with self._registering:
             return await self._register(caller, params, call)
@@ -97,14 +90,14 @@ class _SandboxCalls:
         self._hold(caller, id)
         return self._shown(id, pending)
 
-    async def renew(self, caller: Caller, params: wire.SandboxParams, call: WriteRequest) -> Accepted:
+    async def sandbox_renew(self, caller: Caller, params: wire.SandboxParams, call: WriteRequest) -> Accepted:
         if (replay := await find_replay(self._store, call)) is not None:
             return self._shown(params.sandbox, replay.pending, replay)
         pending = self._sandboxes.renew(params.sandbox, _write(call, kept_result(call, _Kept(params.sandbox))))
         self._hold(caller, params.sandbox)
         return self._shown(params.sandbox, pending)
 
-    async def release(self, caller: Caller, params: wire.SandboxParams, call: WriteRequest) -> Accepted:
+    async def sandbox_release(self, caller: Caller, params: wire.SandboxParams, call: WriteRequest) -> Accepted:
         replay = await find_replay(self._store, call)
         if replay is not None:
             pending = replay.pending
@@ -115,7 +108,7 @@ class _SandboxCalls:
         first = None if replay is None else replay.receipt
         return Accepted(pending, lambda receipt: WriteResult(receipt=receipt or first))
 
-    async def list(self, _: Caller, params: Nothing) -> wire.SandboxListResult:
+    async def sandbox_list(self, _: Caller, params: Nothing) -> wire.SandboxListResult:
         return wire.SandboxListResult(sandboxes=tuple(self._sandboxes.all()))
 
     def _hold(self, caller: Caller, sandbox: str) -> None:

@@ -1,4 +1,4 @@
-"""Methods about the daemon itself: who it is, what it speaks, how it is."""
+"""Handlers of ``hello``, ``rpc.discover`` and ``daemon.status``."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,6 @@ import msgspec
 
 from ctxd import __version__
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller, reachable
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS, SERVER_NAME, HelloParams, HelloResult
@@ -16,39 +15,45 @@ from ctxd_protocol.openrpc import document
 from ctxd_protocol.status import DaemonStatus
 
 
-def handlers(
-    *,
-    incarnation: int,
-    journal: str,
-    limits: Limits,
-    status: Callable[[], DaemonStatus],
-    check_witness: Callable[[Receipt], None],
-) -> dict[str, Handler]:
-    """The daemon's methods. ``check_witness`` stops writes if the journal does not hold a receipt's row."""
-    discovered = msgspec.Raw(msgspec.json.encode(document()))
+class DaemonCalls:
+    """Handlers of the daemon's own methods. ``check_witness`` stops writes if the journal lacks a receipt's row."""
 
-    async def hello(caller: Caller, params: HelloParams) -> HelloResult:
+    def __init__(
+        self,
+        *,
+        incarnation: int,
+        journal: str,
+        limits: Limits,
+        status: Callable[[], DaemonStatus],
+        check_witness: Callable[[Receipt], None],
+    ) -> None:
+        self._incarnation = incarnation
+        self._journal = journal
+        self._limits = limits
+        self._status = status
+        self._check_witness = check_witness
+        self._document = msgspec.Raw(msgspec.json.encode(document()))
+
+    async def hello(self, caller: Caller, params: HelloParams) -> HelloResult:
         common = set(params.protocol) & set(PROTOCOL_VERSIONS)
         if not common:
             message = f"the client speaks protocol {list(params.protocol)}, the daemon {list(PROTOCOL_VERSIONS)}"
             raise CtxdError("unsupported", message, hint="Update the older of the two.")
-        # Whoever can stop the daemon may also make it stop taking writes; a sandbox may not.
-        if params.last_receipt is not None and params.journal == journal and caller.capability == "host":
-            check_witness(params.last_receipt)
+        # Only a caller with full authority may make the daemon stop taking writes.
+        if params.last_receipt is not None and params.journal == self._journal and caller.capability == "host":
+            self._check_witness(params.last_receipt)
         return HelloResult(
             server=SERVER_NAME,
             version=__version__,
             protocol=max(common),
             methods=tuple(sorted(reachable(caller.capability) if caller.methods is None else caller.methods)),
-            limits=caller.limits or limits,
-            incarnation=incarnation,
-            journal=journal,
+            limits=caller.limits or self._limits,
+            incarnation=self._incarnation,
+            journal=self._journal,
         )
 
-    async def discover(caller: Caller, params: Nothing) -> msgspec.Raw:
-        return discovered
+    async def rpc_discover(self, _: Caller, params: Nothing) -> msgspec.Raw:
+        return self._document
 
-    async def daemon_status(caller: Caller, params: Nothing) -> DaemonStatus:
-        return status()
-
-    return {"hello": hello, "rpc.discover": discover, "daemon.status": daemon_status}
+    async def daemon_status(self, _: Caller, params: Nothing) -> DaemonStatus:
+        return self._status()

@@ -9,7 +9,6 @@ from itertools import count
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.notices import Notices
 from ctxd.sessions.notices import Subscription as Following
@@ -70,44 +69,45 @@ class _Subscription:
             self.following.close()
 
 
-def handlers(notices: Notices) -> dict[str, Handler]:
-    """The events methods over ``notices``."""
-    numbers = count(1)
-    open_by_connection: dict[int, dict[int, _Subscription]] = {}
+class EventCalls:
+    """Handlers of ``events.*``: the subscriptions of all connections."""
 
-    def forget(connection: int) -> None:
-        for subscription in open_by_connection.pop(connection, {}).values():
+    def __init__(self, notices: Notices) -> None:
+        self._notices = notices
+        self._numbers = count(1)
+        self._open: dict[int, dict[int, _Subscription]] = {}
+
+    def _end_all(self, connection: int) -> None:
+        for subscription in self._open.pop(connection, {}).values():
             subscription.end()
 
-    def catch_up(connection: int) -> None:
-        for subscription in list(open_by_connection.get(connection, {}).values()):
+    def _catch_up(self, connection: int) -> None:
+        for subscription in list(self._open.get(connection, {}).values()):
             subscription.catch_up()
 
-    async def subscribe(caller: Caller, params: SubscribeParams) -> SubscribeResult:
-        own = open_by_connection.get(caller.connection)
+    async def events_subscribe(self, caller: Caller, params: SubscribeParams) -> SubscribeResult:
+        own = self._open.get(caller.connection)
         if own is not None and len(own) >= SUBSCRIPTIONS_MAX:
             message = f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions"
             raise CtxdError("too_large", message, hint="Unsubscribe, or open another connection.")
-        number = next(numbers)
+        number = next(self._numbers)
         subscription = _Subscription(caller, number)
-        following = subscription.following = await notices.subscribe(
+        following = subscription.following = await self._notices.subscribe(
             params.session, params.after, subscription.tell, confined=caller.capability != "host"
         )
-        is_first = caller.connection not in open_by_connection
-        open_by_connection.setdefault(caller.connection, {})[number] = subscription
+        is_first = caller.connection not in self._open
+        self._open.setdefault(caller.connection, {})[number] = subscription
         if is_first:
-            caller.on_writable(lambda: catch_up(caller.connection))
+            caller.on_writable(lambda: self._catch_up(caller.connection))
             # Last: of a connection that went meanwhile, this forgets at once what was noted here.
-            caller.on_close(lambda: forget(caller.connection))
+            caller.on_close(lambda: self._end_all(caller.connection))
         # The answer is written when this returns, so what waits for the next turn of the loop comes after it.
         asyncio.get_running_loop().call_soon(subscription.answered)
         return SubscribeResult(subscription=number, after=following.after if params.after is None else params.after)
 
-    async def unsubscribe(caller: Caller, params: UnsubscribeParams) -> WriteResult:
-        subscription = open_by_connection.get(caller.connection, {}).pop(params.subscription, None)
+    async def events_unsubscribe(self, caller: Caller, params: UnsubscribeParams) -> WriteResult:
+        subscription = self._open.get(caller.connection, {}).pop(params.subscription, None)
         if subscription is None:
             raise CtxdError("subscription_not_found", f"there is no subscription {params.subscription} here")
         subscription.end()
         return WriteResult(receipt=None)
-
-    return {"events.subscribe": subscribe, "events.unsubscribe": unsubscribe}

@@ -3,42 +3,41 @@
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
-from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult, MountDetectParams, MountDetectResult
 
 
-def handlers(sessions: Sessions, indexer: Indexer) -> dict[str, Handler]:
-    """Handlers by method name."""
+class FileCalls:
+    """Handlers of ``file.resolve`` and ``mount.detect``."""
 
-    async def resolve(caller: Caller, params: FileResolveParams) -> FileResolveResult:
-        live = await sessions.live(params.session)
-        id, source = await indexer.resolve(live.mounts, live.settings.workdir, params.path)
-        shown = live.mounts.display(source)
-        head = (await sessions.store.heads((id,)))[id]
-        durable = sessions.store.head()
+    def __init__(self, sessions: Sessions, indexer: Indexer) -> None:
+        self._sessions = sessions
+        self._indexer = indexer
+
+    async def file_resolve(self, caller: Caller, params: FileResolveParams) -> FileResolveResult:
+        live = await self._sessions.live(params.session)
+        id, source = await self._indexer.resolve(live.mounts, live.settings.workdir, params.path)
+        store = self._sessions.store
+        head = (await store.heads((id,)))[id]
+        durable = store.head()
         if head is not None and (durable is None or durable.seq < head.tx):
-            head = await sessions.store.get(id, tx=head.tx)
+            head = await store.get(id, tx=head.tx)
         return FileResolveResult(
             object=id,
             canonical_path=source.path,
             filesystem_id=source.filesystem_id,
-            display_path=shown,
+            display_path=live.mounts.display(source),
             # A sandbox is not to learn which files other sessions know.
             known=head is not None if caller.capability == "host" else id in live.state.index,
         )
 
-    return {"file.resolve": resolve, "mount.detect": detect}
-
-
-async def detect(_: Caller, params: MountDetectParams) -> MountDetectResult:
-    """Read mount mappings from either text. Raises: CtxdError invalid_params."""
-    if (params.docker_inspect is None) == (params.mountinfo is None):
-        raise CtxdError("invalid_params", "give docker_inspect or mountinfo, and not both")
-    if params.docker_inspect is not None:
-        found = from_docker_inspect(params.docker_inspect)
-    else:
-        assert params.mountinfo is not None, "one of both is there"
-        found = from_mountinfo(params.mountinfo)
-    return MountDetectResult(mounts=found.mounts, filesystem_id=found.filesystem_id, ignored=found.ignored)
+    async def mount_detect(self, _: Caller, params: MountDetectParams) -> MountDetectResult:
+        if (params.docker_inspect is None) == (params.mountinfo is None):
+            raise CtxdError("invalid_params", "give docker_inspect or mountinfo, and not both")
+        if params.docker_inspect is not None:
+            found = from_docker_inspect(params.docker_inspect)
+        else:
+            assert params.mountinfo is not None, "one of both is there"
+            found = from_mountinfo(params.mountinfo)
+        return MountDetectResult(mounts=found.mounts, filesystem_id=found.filesystem_id, ignored=found.ignored)

@@ -10,13 +10,11 @@ from typing import Any, cast
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
-from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller
 from ctxd.secrets.policy import rules_found
 from ctxd.sessions.object_reads import ListedObject, Objects, ReadTime
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, LiveSession
-from ctxd.store.store import VersionStore
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.objects import ObjectType, ObjectVersion
@@ -24,25 +22,14 @@ from ctxd_protocol.objects import ObjectType, ObjectVersion
 _CURSOR = "Give next_cursor as it was."
 
 
-def handlers(sessions: Sessions) -> dict[str, Handler]:
-    """The methods of this family by name."""
-    family = _ObjectCalls(Objects(sessions), sessions.store)
-    return {
-        "object.get": family.get,
-        "object.bulk": family.bulk,
-        "object.history": family.history,
-        "object.list": family.list,
-        "object.query": family.query,
-        "object.sessions": family.sessions,
-    }
+class ObjectCalls:
+    """Handlers of ``object.*``, but for ``object.purge`` and ``object.scan``."""
 
+    def __init__(self, sessions: Sessions) -> None:
+        self._objects = Objects(sessions)
+        self._store = sessions.store
 
-class _ObjectCalls:
-    def __init__(self, objects: Objects, store: VersionStore) -> None:
-        self._objects = objects
-        self._store = store
-
-    async def get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
+    async def object_get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         at = ReadTime(params.valid_time, params.tx)
         if params.content and viewer.live is not None and params.object.startswith("chat:"):
@@ -51,7 +38,7 @@ class _ObjectCalls:
         result = wire.ObjectGetResult(object=_shown(stored, viewer.live, content=params.content))
         return Accepted(viewer.live.barrier if viewer.live else None, lambda _: result)
 
-    async def bulk(self, caller: Caller, params: wire.ObjectBulkParams) -> wire.ObjectBulkResult:
+    async def object_bulk(self, caller: Caller, params: wire.ObjectBulkParams) -> wire.ObjectBulkResult:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         at = ReadTime(params.valid_time, params.tx)
         found: dict[str, Stored] = {}
@@ -66,7 +53,7 @@ class _ObjectCalls:
             missing=tuple(id for id in dict.fromkeys(params.objects) if id not in found),
         )
 
-    async def history(self, caller: Caller, params: wire.ObjectHistoryParams) -> wire.ObjectHistoryResult:
+    async def object_history(self, caller: Caller, params: wire.ObjectHistoryParams) -> wire.ObjectHistoryResult:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         rows, more = await self._objects.history(
             viewer,
@@ -80,7 +67,7 @@ class _ObjectCalls:
         cursor = f"{rows[-1].valid_time}.{rows[-1].tx}" if more else None
         return wire.ObjectHistoryResult(versions=tuple(rows), next_cursor=cursor)
 
-    async def list(self, caller: Caller, params: wire.ObjectListParams) -> Accepted:
+    async def object_list(self, caller: Caller, params: wire.ObjectListParams) -> Accepted:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         if viewer.live is None:
             return Accepted(None, _always(await self._list_all(params)))
@@ -100,7 +87,7 @@ class _ObjectCalls:
         items = tuple(_item(listed, None) for listed in found)
         return wire.ObjectListResult(objects=items, next_cursor=items[-1].object if more else None)
 
-    async def query(self, _: Caller, params: wire.ObjectQueryParams) -> wire.ObjectQueryResult:
+    async def object_query(self, _: Caller, params: wire.ObjectQueryParams) -> wire.ObjectQueryResult:
         found = await self._store.query(
             params.query,
             params.args,
@@ -111,7 +98,7 @@ class _ObjectCalls:
         )
         return wire.ObjectQueryResult(rows=tuple(map(tuple, found.rows)), complete=found.complete, tx=found.tx)
 
-    async def sessions(self, _: Caller, params: wire.ObjectSessionsParams) -> wire.ObjectSessionsResult:
+    async def object_sessions(self, _: Caller, params: wire.ObjectSessionsParams) -> wire.ObjectSessionsResult:
         return wire.ObjectSessionsResult(sessions=tuple(await self._objects.sessions_of(params.object)))
 
 

@@ -12,7 +12,6 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document
-from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.chat import read_turns
@@ -33,13 +32,9 @@ _CHATS: Final = "chat:"
 T = TypeVar("T")
 
 
-def handlers(sessions: Sessions) -> dict[str, Handler]:
-    """The methods of this family by name."""
-    family = _SecretCalls(sessions)
-    return {"object.purge": family.purge, "object.scan": family.scan, "session.export": family.export}
+class SecretCalls:
+    """Handlers of ``object.purge``, ``object.scan`` and ``session.export``."""
 
-
-class _SecretCalls:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._store = sessions.store
@@ -47,7 +42,9 @@ class _SecretCalls:
         self._exports = Exports(sessions.store, sessions.guard)
         self._scanning = anyio.CapacityLimiter(1)
 
-    async def purge(self, _: Caller, params: wire.ObjectPurgeParams, call: WriteRequest) -> wire.ObjectPurgeResult:
+    async def object_purge(
+        self, _: Caller, params: wire.ObjectPurgeParams, call: WriteRequest
+    ) -> wire.ObjectPurgeResult:
         replay = await find_replay(self._store, call)
         if replay is not None:
             proof = await again(self._store, call, replay)
@@ -73,7 +70,7 @@ class _SecretCalls:
         live = await self._sessions.live(params.object.removeprefix(_CHATS))
         return await purge_chat(self._store, guard, call, live, params.turns)
 
-    async def scan(self, _: Caller, params: wire.ObjectScanParams) -> wire.ObjectScanResult:
+    async def object_scan(self, _: Caller, params: wire.ObjectScanParams) -> wire.ObjectScanResult:
         ids = await self._wanted(params.session, "" if params.cursor is None else params.cursor, params.limit + 1)
         more, ids = len(ids) > params.limit, ids[: params.limit]
         rows: list[wire.Scanned] = []
@@ -87,7 +84,7 @@ class _SecretCalls:
                     rows += await self._object(stored.document, history=params.history)
         return wire.ObjectScanResult(objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None)
 
-    async def export(self, _: Caller, params: SessionExportParams) -> SessionExportResult:
+    async def session_export(self, _: Caller, params: SessionExportParams) -> SessionExportResult:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()

@@ -1,17 +1,20 @@
 """``tracker.list``: which files are followed on disk, and how that goes."""
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.tracking import Row, Tracking, place_of
 from ctxd_protocol.methods.files import TrackerListParams, TrackerListResult
 from ctxd_protocol.trackers import Tracker, WatcherKind, Watching
 
 
-def handlers(tracking: Tracking | None) -> dict[str, Handler]:
-    """The methods of this family by name. ``tracking`` null: nothing is followed."""
+class TrackerCalls:
+    """Handler of ``tracker.list``. Without ``tracking``, no file is followed."""
 
-    async def list_(_: Caller, params: TrackerListParams) -> TrackerListResult:
+    def __init__(self, tracking: Tracking | None) -> None:
+        self._tracking = tracking
+
+    async def tracker_list(self, _: Caller, params: TrackerListParams) -> TrackerListResult:
+        tracking = self._tracking
         if tracking is None:
             return TrackerListResult(trackers=(), watching=watching_of(None), next_cursor=None)
         after = _decoded(params.cursor)
@@ -25,8 +28,6 @@ def handlers(tracking: Tracking | None) -> dict[str, Handler]:
             watching=watching_of(tracking),
             next_cursor=_encoded(shown[-1]) if len(rows) > len(shown) else None,
         )
-
-    return {"tracker.list": list_}
 
 
 def _row(tracking: Tracking, row: Row) -> Tracker:

@@ -10,6 +10,7 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
+from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import context, files, objects, sessions
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.notices import Notices
@@ -34,8 +35,8 @@ async def home(tmp_path: Path) -> AsyncIterator[Household]:
 
 async def call(home: Household, method: str, **params: Any) -> Any:
     handlers = (
-        objects.handlers(home.sessions)
-        | files.handlers(home.sessions, home.indexer)
+        bound(objects.ObjectCalls(home.sessions))
+        | bound(files.FileCalls(home.sessions, home.indexer))
         | sessions.handlers(Operations(home.sessions, home.indexer, Collapse()), Notices(home.sessions))
         | context.handlers(home.sessions, home.assembler, home.archive)
     )

@@ -3,6 +3,7 @@
 import anyio
 import pytest
 
+from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import events
 from ctxd.rpc.listener import Timing
 from ctxd_protocol.context import CurrentContext
@@ -56,7 +57,7 @@ SUBSCRIBE = frame("events.subscribe", {"session": "s", "after": 4})
 
 async def test_notices_come_after_the_answer_and_in_order(tmp_path):
     notices = FakeNotices(past=[3, 5, 6])
-    async with serving(tmp_path, events.handlers(notices)) as server, server.connected() as wire:
+    async with serving(tmp_path, bound(events.EventCalls(notices))) as server, server.connected() as wire:
         await wire.send(SUBSCRIBE)
         subscribed = await wire.answer()
         assert subscribed["result"]["after"] == 4
@@ -70,7 +71,7 @@ async def test_notices_come_after_the_answer_and_in_order(tmp_path):
 
 async def test_unsubscribing_and_leaving_both_end_the_following(tmp_path):
     notices = FakeNotices()
-    async with serving(tmp_path, events.handlers(notices)) as server:
+    async with serving(tmp_path, bound(events.EventCalls(notices))) as server:
         async with server.connected() as wire:
             first = (await wire.call("events.subscribe", {"session": "s"}))["result"]["subscription"]
             await wire.call("events.subscribe", {"session": "s"})
@@ -94,7 +95,7 @@ async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_a
             return await super().subscribe(session, after, callback, confined=confined)
 
     notices = Slow()
-    async with serving(tmp_path, events.handlers(notices)) as server:
+    async with serving(tmp_path, bound(events.EventCalls(notices))) as server:
         async with server.connected() as wire:
             await wire.send(SUBSCRIBE)
             await notices.asked.wait()
@@ -105,7 +106,7 @@ async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_a
 
 async def test_another_connections_subscription_is_not_there(tmp_path):
     notices = FakeNotices()
-    async with serving(tmp_path, events.handlers(notices)) as server:
+    async with serving(tmp_path, bound(events.EventCalls(notices))) as server:
         async with server.connected() as one, server.connected() as two:
             number = (await one.call("events.subscribe", {"session": "s"}))["result"]["subscription"]
             answer = await two.call("events.unsubscribe", {"subscription": number})
@@ -114,7 +115,7 @@ async def test_another_connections_subscription_is_not_there(tmp_path):
 
 
 async def test_a_connection_has_a_bounded_number_of_subscriptions(tmp_path):
-    async with serving(tmp_path, events.handlers(FakeNotices())) as server, server.connected() as wire:
+    async with serving(tmp_path, bound(events.EventCalls(FakeNotices()))) as server, server.connected() as wire:
         for _ in range(events.SUBSCRIPTIONS_MAX):
             assert "result" in await wire.call("events.subscribe", {"session": "s"})
         refused = await wire.call("events.subscribe", {"session": "s"})
@@ -127,7 +128,7 @@ async def test_a_slow_reader_is_told_that_it_missed_notices(tmp_path):
 
     notices = FakeNotices()
     timing = Timing(notices=10, write_buffer_bytes=1000)
-    table = events.handlers(notices) | {"context.current": large}
+    table = bound(events.EventCalls(notices)) | {"context.current": large}
     async with serving(tmp_path, table, timing=timing) as server, server.connected() as wire:
         wire.reader._limit = 1 << 21
         await wire.send(SUBSCRIBE)
@@ -150,7 +151,10 @@ async def test_a_slow_reader_is_told_that_it_missed_notices(tmp_path):
 async def test_notices_beyond_what_is_held_before_the_answer_count_as_missed(tmp_path):
     notices = FakeNotices(past=range(5, 5 + events.HELD_MAX + 10))
     timing = Timing(notices=events.HELD_MAX + 100)
-    async with serving(tmp_path, events.handlers(notices), timing=timing) as server, server.connected() as wire:
+    async with (
+        serving(tmp_path, bound(events.EventCalls(notices)), timing=timing) as server,
+        server.connected() as wire,
+    ):
         await wire.send(SUBSCRIBE)
         assert "result" in await wire.answer()
         came = [(await wire.answer())["params"] for _ in range(events.HELD_MAX + 1)]

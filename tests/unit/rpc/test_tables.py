@@ -7,7 +7,7 @@ import structlog
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Entry, build_table, complete
+from ctxd.rpc.dispatch import Entry, bound, build_table, complete
 from ctxd.rpc.handlers import daemon
 from ctxd.rpc.identity import Caller, reachable
 from ctxd.rpc.wire_errors import MalformedParams, error_of
@@ -105,8 +105,10 @@ def test_what_is_unexpected_is_logged_whole_and_told_without_detail():
 
 
 def daemon_handlers(check=lambda receipt: None):
-    return daemon.handlers(
-        incarnation=3, journal="j3", limits=Limits(), status=lambda: "the status", check_witness=check
+    return bound(
+        daemon.DaemonCalls(
+            incarnation=3, journal="j3", limits=Limits(), status=lambda: "the status", check_witness=check
+        )
     )
 
 
@@ -178,3 +180,23 @@ async def test_a_fault_at_accept_costs_that_connection_only(tmp_path):
                 assert await wire.closed()
             async with server.connected() as wire:
                 assert "result" in await wire.call("context.current")
+
+
+class _Family:
+    """A family with one handler, and with members that are no methods of the protocol."""
+
+    helper = 1
+
+    async def object_get(self, caller, params):
+        return "got"
+
+    async def object_got(self, caller, params):
+        return "not a method"
+
+
+def test_handlers_are_bound_by_name():
+    table = bound(_Family())
+    assert table.keys() == {"object.get"}
+    assert answered(table, "object.get", caller(), None) == "got"
+    others = {name: lambda caller, params: params for name in METHODS if name != "object.get"}
+    assert complete(others, _Family()).keys() == METHODS.keys()

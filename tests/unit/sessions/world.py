@@ -13,6 +13,7 @@ from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.devices import host_devices
+from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import files, objects, sessions
 from ctxd.rpc.identity import Caller
 from ctxd.sessions import transitions
@@ -41,8 +42,8 @@ class World:
         self.operations = Operations(self.sessions, self.indexer, Collapse())
         self.handlers = (
             sessions.handlers(self.operations, self.notices)
-            | objects.handlers(self.sessions)
-            | files.handlers(self.sessions, self.indexer)
+            | bound(objects.ObjectCalls(self.sessions))
+            | bound(files.FileCalls(self.sessions, self.indexer))
         )
 
     async def begin(self, method: str, *, caller: Caller = CALLER, **params: Any) -> Any:
