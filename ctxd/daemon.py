@@ -254,7 +254,7 @@ class Daemon:
             files.FileCalls(live, indexer),
             objects.ObjectCalls(live),
             secrets.SecretCalls(live),
-            context.handlers(live, assembler, archive),
+            context.ContextCalls(live, assembler, archive),
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(boxes, live, clock),
             trackers.TrackerCalls(self._tracking),

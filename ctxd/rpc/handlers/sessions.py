@@ -6,7 +6,7 @@ Reads of a session are handled here. A result that shows a state is sent once th
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Handler
+from ctxd.rpc.dispatch import Handler, bound
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.chat import read_turns
 from ctxd.sessions.notices import Notices
@@ -18,13 +18,8 @@ from ctxd_protocol.sessions import Turn
 
 def handlers(operations: Operations, notices: Notices) -> dict[str, Handler]:
     """Handlers by method name: all operations, and the reads of sessions."""
-    reads = _Reads(operations, notices)
-    return {name: _handler(operation) for name, operation in operations.by_method().items()} | {
-        "session.list": reads.list,
-        "session.get": reads.get,
-        "session.chat": reads.chat,
-        "session.notices": reads.notices,
-    }
+    writes = {name: _handler(operation) for name, operation in operations.by_method().items()}
+    return writes | bound(_Reads(operations, notices))
 
 
 def _handler(operation: Operation) -> Handler:
@@ -42,14 +37,14 @@ class _Reads:
         self._sessions = operations.sessions
         self._notices = notices
 
-    async def get(self, _: Caller, params: wire.SessionParams) -> Accepted:
+    async def session_get(self, _: Caller, params: wire.SessionParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
             view = live.view()
             return Accepted(live.barrier, lambda _: wire.SessionResult(session=view, receipt=None))
 
-    async def list(self, _: Caller, params: wire.SessionListParams) -> Accepted:
+    async def session_list(self, _: Caller, params: wire.SessionListParams) -> Accepted:
         ids, cursor = self._sessions.catalog.page(
             state=params.state,
             agent=params.agent,
@@ -63,7 +58,7 @@ class _Reads:
         result = wire.SessionListResult(sessions=tuple(row for row, _ in rows), next_cursor=cursor)
         return Accepted(max(barriers, key=lambda barrier: barrier.seq, default=None), lambda _: result)
 
-    async def chat(self, caller: Caller, params: wire.ChatParams) -> Accepted:
+    async def session_chat(self, caller: Caller, params: wire.ChatParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
@@ -81,7 +76,7 @@ class _Reads:
             )
             return Accepted(live.barrier, lambda _: result)
 
-    async def notices(self, caller: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
+    async def session_notices(self, caller: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
         found, after = await self._notices.since(
             params.session, params.after, params.limit, confined=caller.capability != "host"
         )

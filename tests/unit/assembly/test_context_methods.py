@@ -5,7 +5,8 @@ import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.handlers.context import handlers
+from ctxd.rpc.dispatch import bound
+from ctxd.rpc.handlers.context import ContextCalls
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted, write_request
 from ctxd_protocol.methods import METHODS
@@ -27,7 +28,7 @@ class Methods:
     """The handlers, called as a connection calls them, results decoded as a client decodes them."""
 
     def __init__(self, home: Household) -> None:
-        self.table = handlers(home.sessions, home.assembler, home.archive)
+        self.table = bound(ContextCalls(home.sessions, home.assembler, home.archive))
 
     async def __call__(self, name: str, params: Any, caller: Caller = HOST) -> Any:
         request = [write_request(name, caller.principal, params)] if METHODS[name].writes else []

@@ -38,7 +38,7 @@ async def call(home: Household, method: str, **params: Any) -> Any:
         bound(objects.ObjectCalls(home.sessions))
         | bound(files.FileCalls(home.sessions, home.indexer))
         | sessions.handlers(Operations(home.sessions, home.indexer, Collapse()), Notices(home.sessions))
-        | context.handlers(home.sessions, home.assembler, home.archive)
+        | bound(context.ContextCalls(home.sessions, home.assembler, home.archive))
     )
     given = msgspec.convert(params, METHODS[method].params)
     request = [write_request(method, "p", given)] if METHODS[method].writes else []
