@@ -140,7 +140,7 @@ def refusal(kind: Level, full: float, reason: str, wait_s: float) -> CtxdError:
     return CtxdError("rate_limited", share, retry_after_ms=wait_ms, outcome="not_applied")
 
 
-class Record(msgspec.Struct, frozen=True):
+class Watermark(msgspec.Struct, frozen=True):
     """The newest cursor that was known to be committed, the newest row that ``reached`` the node, and by sequence why
     a row was left out. What the journal held before it was first projected counts as having reached it."""
 
@@ -149,15 +149,15 @@ class Record(msgspec.Struct, frozen=True):
     reasons: dict[int, str] = {}
 
 
-def load(path: Path) -> Record:
-    """Record at ``path``; an empty one if it is missing or unreadable."""
+def load(path: Path) -> Watermark:
+    """Watermark at ``path``; an empty one if it is missing or unreadable."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
+        return msgspec.json.decode(path.read_bytes(), type=Watermark)
     except (OSError, msgspec.DecodeError):
-        return Record()
+        return Watermark()
 
 
-def save(path: Path, record: Record) -> None:
+def save(path: Path, record: Watermark) -> None:
     """Write ``record`` to ``path`` atomically.
 
     Raises: OSError.

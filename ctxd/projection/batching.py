@@ -14,7 +14,7 @@ from ctxd.backends.xtdb.operations import Delete, Doc, Op, Put
 from ctxd.projection.cursor import Cursor, moved
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class ProjectedRow(msgspec.Struct, frozen=True, gc=False):
     """One journal row, ready to be projected. ``chain`` is in hex; ``size`` is its share of a batch, in bytes.
 
     ``fault``: the reason why it cannot be projected, empty if it can. ``purged``: the entities that the row purged.
@@ -42,7 +42,7 @@ class Bounds(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def take(pieces: Sequence[Piece], bounds: Bounds) -> int:
+def take(pieces: Sequence[ProjectedRow], bounds: Bounds) -> int:
     """Number of ``pieces`` in the next batch: as many as ``bounds`` allow, and at least one.
 
     A row that cannot be projected, and one that records a purge, is a batch of its own. A transaction keeps several
@@ -62,14 +62,14 @@ def take(pieces: Sequence[Piece], bounds: Bounds) -> int:
     return min(len(pieces), bounds.rows)
 
 
-def wanted(pieces: Sequence[Piece], projected: Container[bytes]) -> list[bytes]:
+def wanted(pieces: Sequence[ProjectedRow], projected: Container[bytes]) -> list[bytes]:
     """Distinct texts that ``pieces`` refer to and the node may lack."""
     refs = dict.fromkeys(v.content for piece in pieces for v in piece.versions if v.content is not None)
     return [ref for ref in refs if ref not in projected]
 
 
 def documents(
-    pieces: Sequence[Piece], texts: Mapping[bytes, str], writer: str, *, put: str = "", again: bool = False
+    pieces: Sequence[ProjectedRow], texts: Mapping[bytes, str], writer: str, *, put: str = "", again: bool = False
 ) -> list[Op]:
     """Operations that put ``pieces``, with ``texts`` before the documents that refer to them.
 

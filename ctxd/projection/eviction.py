@@ -19,7 +19,7 @@ from anyio.to_thread import run_sync
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
 from ctxd.backends.xtdb.operations import Doc, Evict, Op, Put
-from ctxd.projection.batching import Piece, documents
+from ctxd.projection.batching import ProjectedRow, documents
 from ctxd.projection.cursor import Cursor, advance
 from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
@@ -41,7 +41,9 @@ class Step(msgspec.Struct, frozen=True):
     after: Cursor
 
 
-async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fences | None) -> AsyncGenerator[Step, None]:
+async def steps(
+    node: Node, rows: Rows, tip: Cursor, piece: ProjectedRow, fences: Fences | None
+) -> AsyncGenerator[Step, None]:
     """The transactions that carry over the purge that ``piece`` records, from the cursor ``tip`` on.
 
     Raises: XtdbFailure; CtxdError ``corrupt``, ``store_failed``; ValueError. Cancel: safe.
@@ -66,7 +68,7 @@ async def steps(node: Node, rows: Rows, tip: Cursor, piece: Piece, fences: Fence
         yield Step(documents([], {ref: text}, rows.writer, put=put), tip)
     for some in _rounds(versions):
         tip = _moved(tip)
-        anew = [Piece(piece.seq, piece.chain, None, tuple(some), 0)]
+        anew = [ProjectedRow(piece.seq, piece.chain, None, tuple(some), 0)]
         yield Step(documents(anew, {}, rows.writer, put=put, again=True), tip)
     yield Step([], advance(tip, piece.seq, piece.chain))
 

@@ -1,81 +1,24 @@
-"""The node as the projection knows it, and the one place that chooses who speaks to it.
+"""Connections to a node.
 
-``tests/suites/node.py`` holds every implementation to what is promised here.
+It stands alone so that daemons without a projection load no HTTP client.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
-from ctxd.backends.xtdb.operations import Doc, Op
-from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus
+if TYPE_CHECKING:
+    from ctxd.backends.xtdb.client import XtdbClient
 
+Node: TypeAlias = "XtdbClient"
+"""A connected node. ``tests/suites/node.py`` holds the client and the fake to what the projection relies on."""
 
-class Node(Protocol):
-    """Interface of ``XtdbClient``, as far as the projection uses it: see there."""
-
-    async def status(self) -> NodeStatus:
-        """See ``XtdbClient.status``."""
-        ...
-
-    async def submit(self, ops: Sequence[Op]) -> int:
-        """See ``XtdbClient.submit``."""
-        ...
-
-    async def committed(self, tx_id: int, *, timeout_s: float) -> bool:
-        """See ``XtdbClient.committed``."""
-        ...
-
-    async def entity(self, id: str, *, valid_time: int, tx_id: int | None = None) -> Doc | None:
-        """See ``XtdbClient.entity``."""
-        ...
-
-    async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
-        """See ``XtdbClient.entities``."""
-        ...
-
-    async def query(
-        self, text: str, arguments: Sequence[Any], *, valid_time: int, tx_id: int, timeout_s: float
-    ) -> list[list[Any]]:
-        """See ``XtdbClient.query``."""
-        ...
-
-    async def history(
-        self,
-        id: str,
-        *,
-        ascending: bool = True,
-        corrections: bool = False,
-        docs: bool = True,
-        valid_time: int = ...,
-        tx_id: int | None = None,
-        first: int | None = None,
-        last: int | None = None,
-    ) -> list[HistoryRow]:
-        """See ``XtdbClient.history``."""
-        ...
-
-    async def ids(
-        self,
-        prefix: str,
-        *,
-        after: str | None = None,
-        limit: int | None = None,
-        writer: str | None = None,
-        valid_time: int,
-        tx_id: int | None = None,
-    ) -> list[str]:
-        """See ``XtdbClient.ids``."""
-        ...
-
-
-Connect = Callable[[str], AbstractAsyncContextManager[Node]]
-"""From an address to a node there, connected for the length of a block."""
+Connect: TypeAlias = "Callable[[str], AbstractAsyncContextManager[Node]]"
+"""Returns a node by its address, connected for the length of a block."""
 
 
 def connect(url: str) -> AbstractAsyncContextManager[Node]:
-    """The node at ``url``: ``unix:/path`` or ``http://host:port``. Raises: ValueError for another kind of address."""
-    # What it takes to speak HTTP is loaded only by those who project.
+    """Connect to the node at ``url``: ``unix:/path`` or ``http://host:port``. Raises: ValueError."""
     from ctxd.backends.xtdb.client import XtdbClient
 
     return XtdbClient(url)

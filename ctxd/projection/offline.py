@@ -27,7 +27,7 @@ from ctxd.projection.cursor import Cursor, Halt, fence, from_doc, judge, moved, 
 from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.node import connect as connect_to
 from ctxd.projection.projection import Projection, Target
-from ctxd.projection.rows import Rows, Texts
+from ctxd.projection.rows import KnownTexts, Rows
 from ctxd.store import journal, statedir
 from ctxd_protocol.status import ProjectionStatus
 
@@ -247,7 +247,9 @@ async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
             msgspec.structs.replace(piece, versions=fences.kept(piece.versions))
             for piece in await run_sync(rows.pieces, seq - 1, 1)
         ]
-        ops, _ = await run_sync(rows.operations, pieces, Texts(), f"{rows.writer}.{cursor.run}.{cursor.incarnation}")
+        ops, _ = await run_sync(
+            rows.operations, pieces, KnownTexts(), f"{rows.writer}.{cursor.run}.{cursor.incarnation}"
+        )
         tx_id = await node.submit(transaction(cursor, requeued(cursor, seq), ops, rows.writer))
     except (Refused, CtxdError, ValueError) as error:
         return str(error)

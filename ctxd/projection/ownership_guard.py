@@ -20,7 +20,7 @@ from ctxd.backends.xtdb.operations import Doc, Op
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import session_of
 from ctxd.projection import owners
-from ctxd.projection.batching import Piece
+from ctxd.projection.batching import ProjectedRow
 from ctxd.projection.fences import Fences
 from ctxd.projection.owners import Owner
 
@@ -48,7 +48,7 @@ class Lost(Exception):
 class Guarded(msgspec.Struct, frozen=True):
     """A batch without its fenced rows, and the operations that bind it to the owners of its sessions."""
 
-    pieces: list[Piece]
+    pieces: list[ProjectedRow]
     ops: list[Op]
 
 
@@ -117,7 +117,7 @@ class Ownership:
         """Note that ``owner`` was put by other means than a batch."""
         self._known[session] = owner
 
-    async def guard(self, node: Entities, batch: Sequence[Piece]) -> Guarded:
+    async def guard(self, node: Entities, batch: Sequence[ProjectedRow]) -> Guarded:
         """Return ``batch`` as it is to be projected; later batches are decided on its outcome.
 
         Raises: Lost if it has rows of sessions that other hosts own; XtdbFailure; ValueError for an owner's document
@@ -166,7 +166,7 @@ class Ownership:
             # A step that was learned of meanwhile is newer than this answer.
             self._known.setdefault(session, owners.from_doc(found.get(owners.owner_id(session))))
 
-    async def _resting(self, pieces: Sequence[Piece], sessions: Sequence[str]) -> dict[str, bool]:
+    async def _resting(self, pieces: Sequence[ProjectedRow], sessions: Sequence[str]) -> dict[str, bool]:
         """Return the sessions of which ``pieces`` have a whole head; true for those that may be released."""
         states: dict[str, tuple[bool, int]] = {}
         for piece in pieces:
@@ -187,7 +187,7 @@ class Ownership:
             rest[session] = at_rest and is_newest and session not in self._held
         return rest
 
-    def _touches(self, piece: Piece) -> bool:
+    def _touches(self, piece: ProjectedRow) -> bool:
         """True if ``piece`` writes or purges the session itself; files and tool calls have no owner."""
         ids = [id for id in piece.purged if not self.fences.skips(id, piece.seq)]
         return any(session_of(id) == piece.session for id in (*ids, *(version.id for version in piece.versions)))

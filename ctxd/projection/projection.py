@@ -21,7 +21,18 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cu
 from ctxd.backends.xtdb.errors import Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.projection.backlog import THROTTLE_AT, Progress, Record, Room, Throttle, fullness, level, load, refusal, save
+from ctxd.projection.backlog import (
+    THROTTLE_AT,
+    Progress,
+    Room,
+    Throttle,
+    Watermark,
+    fullness,
+    level,
+    load,
+    refusal,
+    save,
+)
 from ctxd.projection.batching import ROWS_MAX, Pace
 from ctxd.projection.cursor import Cursor, Halt, explains, fence, from_doc, judge, moved
 from ctxd.projection.node import Connect, Node, connect
@@ -333,7 +344,7 @@ class Projection:
     def _keep(self) -> None:
         progress = self._progress
         reasons = {seq: reason for seq, reason in progress.reasons.items() if seq in progress.quarantined}
-        record = Record(progress.cursor, progress.waiting.reached, reasons)
+        record = Watermark(progress.cursor, progress.waiting.reached, reasons)
         try:
             save(self._record, record)
         except OSError as error:

@@ -13,7 +13,7 @@ from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import content_docs, content_ref
 from ctxd.backends.xtdb.operations import Op
 from ctxd.errors import CtxdError
-from ctxd.projection.batching import Piece, documents, wanted
+from ctxd.projection.batching import ProjectedRow, documents, wanted
 from ctxd.projection.fences import PREFIX, Fences
 from ctxd.store import journal
 from ctxd.store.journal import fold
@@ -26,14 +26,14 @@ PORTION_BYTES: Final = 4 * 1024 * 1024
 """Rows, and bytes of them, read ahead at most: some transactions' worth."""
 
 REFS_KEPT: Final = 100_000
-"""Texts remembered as being at the node. A forgotten text is put again, which changes nothing visible."""
+"""KnownTexts remembered as being at the node. A forgotten text is put again, which changes nothing visible."""
 
 _SAMPLED: Final = 500
 _ROW_BYTES: Final = 128
 
 
-class Texts:
-    """Texts known to be at the node, by their BLAKE3; the least recently used are forgotten first."""
+class KnownTexts:
+    """KnownTexts known to be at the node, by their BLAKE3; the least recently used are forgotten first."""
 
     def __init__(self) -> None:
         self._refs: OrderedDict[bytes, None] = OrderedDict()
@@ -95,7 +95,7 @@ class Rows:
             found = self._reader.connection.execute(query, {"after": after, "n": _SAMPLED}).fetchone()
             return 0.0 if found is None or found[0] is None else 2.0 * float(found[0])
 
-    def pieces(self, after: int, limit: int = PORTION_ROWS) -> list[Piece]:
+    def pieces(self, after: int, limit: int = PORTION_ROWS) -> list[ProjectedRow]:
         """The rows beyond ``after``, as many as a portion holds; one at least, if there is one.
 
         Raises: CtxdError ``corrupt`` if one does not follow from the one before, ``store_failed``.
@@ -103,7 +103,7 @@ class Rows:
         with answering():
             chain = journal.chain_at(self._reader.connection, after)
             rewritten = journal.rewriting(self._reader.connection)
-            found: list[Piece] = []
+            found: list[ProjectedRow] = []
             size, last = 0, after
             for row in journal.read_rows(self._reader.connection, after=after, limit=limit):
                 fault = journal.first_fault((row,), rewritten, after=last, chain=chain or b"")
@@ -116,19 +116,19 @@ class Rows:
                     break
             return found
 
-    def _piece(self, row: journal.Row) -> Piece:
+    def _piece(self, row: journal.Row) -> ProjectedRow:
         versions = tuple(fold(row))
         refs = {version.content for version in versions if version.content is not None}
         size = len(row.body) + _ROW_BYTES + sum(map(self._size, refs))
         record = journal.decode_body(row.body).purged if row.kind == PURGE else None
         purged = () if record is None else record.ids
-        return Piece(row.seq, row.chain.hex(), row.session, versions, size, purged=purged)
+        return ProjectedRow(row.seq, row.chain.hex(), row.session, versions, size, purged=purged)
 
     def _size(self, ref: bytes) -> int:
         found = self._reader.connection.execute("SELECT size FROM content WHERE hash=?", (ref,)).fetchone()
         return 0 if found is None else int(found[0])
 
-    def operations(self, pieces: list[Piece], known: Texts, put: str) -> tuple[list[Op], list[bytes]]:
+    def operations(self, pieces: list[ProjectedRow], known: KnownTexts, put: str) -> tuple[list[Op], list[bytes]]:
         """Operations that put ``pieces``, and the refs of the texts that they put, which are not ``known``. ``put``:
         see ``documents``.
 

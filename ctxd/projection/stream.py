@@ -24,7 +24,7 @@ from ctxd.projection.batching import (
     ROWS_MAX,
     Bounds,
     Pace,
-    Piece,
+    ProjectedRow,
     adapted,
     bounds,
     is_full,
@@ -36,7 +36,7 @@ from ctxd.projection.cursor import QUARANTINED_MAX, Cursor, advance
 from ctxd.projection.eviction import steps
 from ctxd.projection.node import Node
 from ctxd.projection.ownership_guard import Guarded, Lost, Ownership
-from ctxd.projection.rows import PORTION_ROWS, Rows, Texts
+from ctxd.projection.rows import PORTION_ROWS, KnownTexts, Rows
 
 OUTSTANDING_MAX: Final = 4
 """Submitted transactions that are not confirmed: the node's index may be so far behind its log."""
@@ -132,9 +132,9 @@ class Stream:
         self._clock = clock
         self._tip = start
         self._confirmed = confirmed
-        self._texts = Texts()
+        self._texts = KnownTexts()
         self._evictions: Match | None = None
-        self._buffer: list[Piece] = []
+        self._buffer: list[ProjectedRow] = []
         self._rows_max = rows_max
         self._suspect = 0 if rows_max == ROWS_MAX else start.seq + 2 * rows_max
         self._slots = anyio.Semaphore(1 if self._suspect else OUTSTANDING_MAX, max_value=OUTSTANDING_MAX)
@@ -234,7 +234,7 @@ class Stream:
         await sent.send(done)
         self._pass_suspect()
 
-    async def _submit(self, batch: list[Piece], allowed: Bounds) -> Sent | None:
+    async def _submit(self, batch: list[ProjectedRow], allowed: Bounds) -> Sent | None:
         """Submit ``batch``, within ``allowed``, or the rest of it if a row has to be left out. ``None``: retry with
         less."""
         first, last = batch[0], batch[-1]
@@ -267,7 +267,7 @@ class Stream:
         full = is_full(allowed, versions, sum(piece.size for piece in batch))
         return Sent(self._tip, after, tx_id, at, len(batch), versions, full=full, matched=_matched(guarded))
 
-    async def _guarded(self, batch: list[Piece]) -> Guarded:
+    async def _guarded(self, batch: list[ProjectedRow]) -> Guarded:
         if self._ownership is None:
             return Guarded(batch, [])
         try:
@@ -293,14 +293,14 @@ class Stream:
         hit("project.sent")
         return tx_id, at
 
-    async def _disliked(self, batch: list[Piece], reason: str) -> Sent | None:
+    async def _disliked(self, batch: list[ProjectedRow], reason: str) -> Sent | None:
         """Search by halves for the row in ``batch`` that cannot be put; leave it out once it is alone."""
         if len(batch) > 1:
             self._rows_max, self._suspect = len(batch) // 2, max(self._suspect, batch[-1].seq)
             return None
         return await self._leave_out(batch[0], reason)
 
-    async def _leave_out(self, piece: Piece, reason: str) -> Sent:
+    async def _leave_out(self, piece: ProjectedRow, reason: str) -> Sent:
         """Move the cursor past ``piece`` and list the row as quarantined.
 
         Raises: Stopped if the node refuses that as well, or too many rows are listed; XtdbFailure.

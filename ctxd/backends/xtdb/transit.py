@@ -190,14 +190,14 @@ def decode(data: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
     Raises: NotTransit.
     """
     try:
-        return _Reading().value(_parse(data))
+        return _Decoding().value(_parse(data))
     except NotTransit:
         raise
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise NotTransit(f"not transit: {error}") from error
 
 
-class _Reading:
+class _Decoding:
     """One text's worth of reading: its cache of repeated keys.
 
     Values are looked at where they stand rather than by a call each: ten thousand documents are as many keys and texts

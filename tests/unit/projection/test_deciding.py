@@ -9,16 +9,16 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, co
 from ctxd.backends.xtdb.operations import Match, Put
 from ctxd.errors import CtxdError
 from ctxd.projection import backlog, batching, cursor
-from ctxd.projection.batching import Bounds, Piece
+from ctxd.projection.batching import Bounds, ProjectedRow
 from ctxd.projection.cursor import Cursor, Halt, Resume
 
 WIDE = Bounds(rows=100, versions=100, bytes=10_000)
 AT = Cursor(3, "run-a", 7, "c7")
 
 
-def piece(seq: int, *ids: str, size: int = 10, fault: str = "", content: bytes | None = None) -> Piece:
+def piece(seq: int, *ids: str, size: int = 10, fault: str = "", content: bytes | None = None) -> ProjectedRow:
     versions = tuple(Version(id, seq, seq, seq, b"\x90", content) for id in ids)
-    return Piece(seq, f"c{seq}", "s1", versions, size, fault)
+    return ProjectedRow(seq, f"c{seq}", "s1", versions, size, fault)
 
 
 class TestBatches:
