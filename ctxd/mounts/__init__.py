@@ -1,1 +1,1 @@
-"""Whose path is it: mount mappings, filesystem identity, and where mount tables come from."""
+"""Mount mappings, filesystem identity, and the sources of mount tables."""

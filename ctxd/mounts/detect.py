@@ -1,4 +1,4 @@
-"""Mount mappings out of what a container runtime or a kernel says about mounts.
+"""Detection of mount mappings in the output of container runtimes and kernels.
 
 ``docker inspect`` knows host paths and is to be preferred. ``/proc/self/mountinfo``, read inside the sandbox, knows
 each mount's root *within its filesystem* (field 4) and its mount point (field 5): that root is the host's path only if
@@ -30,7 +30,7 @@ _CONTAINER_IN_PATH: Final = re.compile(r"/([0-9a-f]{64})/")
 
 
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
-    """``filesystem_id`` is the sandbox's own, for paths that no mount covers; null if the text does not tell it."""
+    """``filesystem_id`` is the sandbox's own, for paths that no mount covers; `None` if the text does not show it."""
 
     mounts: tuple[Mount, ...]
     filesystem_id: FilesystemId | None
@@ -100,7 +100,7 @@ def from_mountinfo(text: str) -> Detected:
     """The mappings that ``/proc/self/mountinfo`` of a sandbox shows: the binds of directories of one filesystem.
 
     Ignored: kernel filesystems, the sandbox's root, whole filesystems and Btrfs subvolumes (their path on the host is
-    not told), what lies outside the root that the text was read in, the runtime's own files, directories deleted since,
+    unknown), what lies outside the root that the text was read in, the runtime's own files, directories deleted since,
     paths that are no UTF-8, and mounts that a later one hides. Raises: CtxdError invalid_params for a line of another
     form, and for text that no bytes are read as.
     """
@@ -173,7 +173,7 @@ def _shown(path: str) -> str:
 
 
 def _own_filesystem(lines: list[Mounted]) -> FilesystemId | None:
-    """The container id, from where the runtime keeps the files it mounts over the image's; null if it shows nowhere."""
+    """The container id, from where the runtime keeps the files it mounts over the image's; `None` if unknown."""
     for line in lines:
         match = _CONTAINER_IN_PATH.search(line.root) if line.mount_point in _OWN_FILES else None
         if match:

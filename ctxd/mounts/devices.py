@@ -1,6 +1,7 @@
-"""Which filesystem a device is: the fallback for paths whose mounts nobody told (spec 1 §5.3).
+"""Filesystem ids by device: the fallback for paths without a mount mapping (spec 1 §5.3).
 
-An id made of a device number holds as long as the number does: until the device is unmounted or the host restarts.
+Stands alone: only sessions that tell filesystems apart by device need it. An id made of a device number
+holds as long as the number does: until the device is unmounted or the host restarts.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from ctxd_protocol.ids import FilesystemId
 HOST_PLACES: Final = ("/", "/home", "/opt", "/srv", "/usr", "/var", "~")
 """Directories whose devices are the host's own: the root, what is often put on disks of its own, and the home of the
 daemon's user. What lies elsewhere on a device of its own may be another disk tomorrow, or none: ``/mnt``, ``/media``,
-``/tmp``. No place of a session is among them: where an agent works says nothing about whose the disk is.
+``/tmp``. No place of a session is among them: an agent may work on a disk of any owner.
 """
 
 

@@ -1,4 +1,4 @@
-"""Which filesystem namespace a path belongs to (spec 1 §5.4).
+"""Ids of filesystem namespaces (spec 1 §5.4).
 
 Two hosts with one machine id (cloned images) would share objects; that is for their operator to mend, by
 ``systemd-machine-id-setup``, as it is for every other program that relies on it.

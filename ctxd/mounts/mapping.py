@@ -1,4 +1,4 @@
-"""Whose path is it: from the path an agent uses to the place a file has, and back (spec 1 §5.3).
+"""Mount mapping: from the path an agent uses to the canonical path, and back (spec 1 §5.3).
 
 Everything is lexical: no file is looked at, so the answer is the same whether or not the sandbox still runs. Prefixes
 match whole components and the longest one wins, both ways. The promise: a display path, given back, names the same
@@ -50,7 +50,7 @@ class MountTable:
 
         ``filesystem_id`` is where paths lie that no mount covers; a mount that names none lies on the host.
 
-        ``by_device``: a path that no mount covers is one of the host, and lies where the device says that it is on.
+        ``by_device``: a path that no mount covers is one of the host, and lies on the filesystem of its device.
         ``ctxd.indexing.host_visibility`` looks that up: here such a path is on ``filesystem_id`` all the same.
         ``observations`` is the filesystem id under which the session's own observations are kept.
         Raises: CtxdError invalid_path for a prefix that is no absolute path, or an agent prefix given twice.
@@ -84,7 +84,7 @@ class MountTable:
 
     @property
     def view(self) -> tuple[tuple[str, str | None], ...]:
-        """Each agent prefix with the directory of the host that it is, null where it is none of the host's. The root
+        """Each agent prefix with the directory of the host that it is, `None` where it is not the host's. The root
         is an empty prefix."""
         host = self.host_filesystem_id
         return tuple((rule.agent, rule.canonical if rule.filesystem_id == host else None) for rule in self._by_agent)
@@ -188,7 +188,7 @@ def mount_prefix(path: str) -> str:
 
 
 def _below(prefix: str, path: str) -> str | None:
-    """What follows ``prefix`` in ``path``: empty for the prefix itself, else from a slash on; null if not below it."""
+    """The rest of ``path`` after ``prefix``: empty for the prefix itself, else from a slash on; `None` if outside."""
     if path == prefix or (not prefix and path == "/"):
         return ""
     return path[len(prefix) :] if path.startswith(prefix + "/") else None

@@ -1,4 +1,4 @@
-"""What is mounted where, as the kernel tells it in ``/proc/PID/mountinfo``.
+"""Parser of ``/proc/PID/mountinfo``: the mounts of a process.
 
 Owns that form. Names are text as ``os.fsdecode`` gives it, so that bytes that are no UTF-8 survive.
 """
@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 OWN_MOUNTS: Final = "/proc/self/mountinfo"
-"""Where the kernel tells the mounts of this process; reading it hangs for none of them."""
+"""The kernel's list of the mounts of this process; reading it hangs for none of them."""
 
 _DEVICE: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 _ESCAPE: Final = re.compile(rb"\\([0-3][0-7]{2})")
@@ -30,7 +30,7 @@ class Mounted(msgspec.Struct, frozen=True):
 
 
 def mounts_in(text: str) -> list[Mounted]:
-    """What each line of ``text`` says, in their order: a later one hides an earlier one at the same place.
+    """Parse each line of ``text``, in their order: a later one hides an earlier one at the same place.
 
     Raises: ValueError naming the first line of another form.
     """

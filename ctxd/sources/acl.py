@@ -1,4 +1,7 @@
-"""The access control list of a file, in the form in which Linux keeps it as an extended attribute."""
+"""Access control lists of files, in the form in which Linux keeps them as an extended attribute.
+
+Stands alone: the sandboxes write lists, and the rights of users read them.
+"""
 
 import struct
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""Which directories of the host sandboxes write to, and what is opened below them, for whom.
+"""Confinement of the host's directories that sandboxes write to: what is opened below them, and for which users.
 
-Owns what is confined and limited, by directory: what a path may lead to is told by the directories above it, and costs
+Owns what is confined and limited, by directory: a lookup reads only the directories above a path, and costs
 the same for one sandbox as for a thousand. It is changed on any thread; readers, in threads of their own, see each
 directory as it was before a change or as it is after it.
 """
@@ -55,7 +55,7 @@ class Confinement:
         self._limit(key, {})
 
     def _limit(self, key: str, wanted: Mapping[str, User]) -> None:
-        """Have ``key`` limit, of each directory, the user who is ``wanted`` there, and nobody elsewhere."""
+        """Limit for ``key`` the users ``wanted``, by directory, and no others."""
         with self._changing:
             for root in {*self._limited.pop(key, ()), *wanted}:
                 limits = self._limits.setdefault(root, {})
@@ -70,11 +70,11 @@ class Confinement:
                 self._limited[key] = tuple(wanted)
 
     def holds(self, path: str) -> bool:
-        """Whether ``path`` is below a confined directory."""
+        """True if ``path`` is below a confined directory."""
         return any(directory in self._views for directory in ancestors(path))
 
     def leads_out(self, path: str, led_to: str) -> bool:
-        """Whether ``path`` is below a confined directory and ``led_to``, the place that it leads to, is not."""
+        """True if ``path`` is below a confined directory and ``led_to``, the place that it leads to, is not."""
         if led_to == path:
             return False
         roots = [directory for directory in ancestors(path) if directory in self._views]
@@ -153,7 +153,7 @@ class Confinement:
         return {user for directory in ancestors(f"{path}/") for user in self._users.get(directory, ())}
 
     def _views_of(self, path: str) -> list[View]:
-        """What sandboxes see whose directory ``path`` is below: of the innermost first, the newest first."""
+        """The views of the sandboxes whose directories ``path`` is below: innermost first, then newest first."""
         above = [(root, views) for root in ancestors(path) if (views := self._views.get(root)) is not None]
         newest = list(dict.fromkeys(chain.from_iterable(reversed(views) for _, views in reversed(above))))
         if above and (len(newest) > VIEWS_MAX or any(root in self._crowded for root, _ in above)):

@@ -150,7 +150,7 @@ class HostFiles:
         return Unreadable(errno.EAGAIN)
 
     def _read_once(self, path: str) -> Reading | None:
-        """The file, or null if it changed under the reading."""
+        """The file, or `None` if it changed under the reading."""
         place = self.confinement.opened(path)
         try:
             found = os.fstat(place)
@@ -195,8 +195,10 @@ class HostFiles:
             os.close(place)
 
     def _failed(self, path: str, error: OSError | ValueError) -> Missing | Unreadable:
-        """What an error on the way to ``path`` says. Only a name that is missing from a directory that is there is
-        gone."""
+        """The reading for an error on the way to ``path``.
+
+        Only a name that is missing from an existing directory is gone.
+        """
         if not isinstance(error, OSError):
             return Unreadable(errno.EINVAL)
         if error.errno == errno.ENOTDIR:
@@ -211,7 +213,7 @@ class HostFiles:
             return Unreadable(blocked.errno or errno.EIO)
 
     def _missing(self, path: str) -> Missing:
-        """What is missing at ``path``. Raises: OSError if the directory above it cannot be looked at."""
+        """The reading of a missing ``path``. Raises: OSError if the directory above it cannot be looked at."""
         above, name = os.path.split(path)
         directory = self.confinement.opened(above)
         try:
@@ -226,7 +228,7 @@ class HostFiles:
             os.close(directory)
 
     def _stamp(self, found: os.stat_result, read_from: str | None = None) -> Stamp:
-        # ctime cannot be set by hand, so it also tells of a change whose mtime was put back.
+        # ctime cannot be set by hand, so it also shows a change whose mtime was put back.
         changed = max(found.st_mtime_ns, found.st_ctime_ns)
         settled = changed + RACY_NS <= self._clock.wall_ms() * 1_000_000
         device = self._stat(os.path.dirname(read_from)).st_dev if read_from is not None else None

@@ -2,8 +2,8 @@
 
 Owns the way from a canonical path below a confined directory to an open inode. Nothing is checked and then opened: the
 kernel opens beneath the directory without following any symlink, and links are followed here, one by one, in the
-sandbox's own view: what an absolute link means is told by its mounts, and a place that they do not cover is not opened.
-Promise: whatever is renamed meanwhile, what was opened was beneath a directory that the sandbox has mounted.
+sandbox's own view: an absolute link is resolved through its mounts, and a place that they do not cover is not opened.
+Promise: even if names change meanwhile, what was opened was beneath a directory that the sandbox has mounted.
 """
 
 import ctypes
@@ -31,8 +31,8 @@ _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
 _PLACE: Final = os.O_PATH | os.O_CLOEXEC
 
 View = tuple[tuple[str, str | None], ...]
-"""A sandbox's mounts: each agent prefix with the host's directory that it is, null for one that is not the host's. The
-root is an empty prefix."""
+"""A sandbox's mounts: each agent prefix with its directory of the host, `None` for one that is not the host's. The root
+is an empty prefix."""
 
 
 class _How(ctypes.Structure):
@@ -40,7 +40,7 @@ class _How(ctypes.Structure):
 
 
 class _Kernel:
-    """Whether the kernel opens beneath a directory; looked at once, and again never."""
+    """The kernel's ``openat2``. ``can`` becomes false once the kernel turns out not to have it."""
 
     def __init__(self) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
@@ -125,7 +125,7 @@ def _walked(
 
 
 def _opened(root: str, below: str, *, by_kernel: bool, enter: Callable[[int], None]) -> int | tuple[int, str]:
-    """The place, or the first symlink on the way: how many components lead to it, and what it says."""
+    """The place, or the first symlink on the way: how many components lead to it, and its target."""
     directory = os.open(root, _PLACE | os.O_DIRECTORY)
     try:
         if by_kernel and _KERNEL.can:

@@ -1,6 +1,6 @@
-"""What sourced objects are bound to, as the daemon can look at it: files of the host, by canonical path.
+"""Port for sources: the files that sourced objects are bound to, by canonical path.
 
-A reading is a value whatever is found: only a broken daemon raises. ``bytes`` paths are for names that are not UTF-8.
+A reading is a value in every case: only a broken daemon raises. ``bytes`` paths are for names that are not UTF-8.
 """
 
 import struct
@@ -28,11 +28,11 @@ def size_of(signature: bytes) -> int:
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What ``stat`` tells of a file at one moment: equal stamps mean an unchanged file, if the first was ``settled``.
+    """Result of ``stat`` for a file at one moment: equal stamps mean an unchanged file, if the first was ``settled``.
 
     ``signature`` is of the function of that name. ``settled`` false: the file changed so shortly before that a second
     change could leave the same times behind. ``directory_device`` is the ``st_dev`` of the directory it was read from;
-    null if the file was not read.
+    `None` if the file was not read.
     """
 
     signature: bytes
@@ -43,7 +43,7 @@ class Stamp(msgspec.Struct, frozen=True):
 class Present(msgspec.Struct, frozen=True, tag=True):
     """A regular file, read whole between two equal stamps.
 
-    ``source_hash`` is the hash of ``raw``. ``text`` is ``raw`` decoded, null if that holds a NUL or is not UTF-8.
+    ``source_hash`` is the hash of ``raw``. ``text`` is ``raw`` decoded, `None` if that holds a NUL or is not UTF-8.
     """
 
     raw: bytes
@@ -53,7 +53,7 @@ class Present(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def kind(self) -> Literal["text", "binary"]:
-        """Whether the bytes are text."""
+        """The kind of the bytes."""
         return "binary" if self.text is None else "text"
 
 
@@ -66,7 +66,7 @@ class TooLarge(msgspec.Struct, frozen=True, tag=True):
 
 
 LEADS_OUT: Final = "it leads out of the mount, by a symlink or onto another file system"
-"""What is said of a path that is ``Unreadable`` with EXDEV."""
+"""Reason given for a path that is ``Unreadable`` with EXDEV."""
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag=True):
@@ -86,7 +86,7 @@ class Special(msgspec.Struct, frozen=True, tag=True):
 
 
 class Missing(msgspec.Struct, frozen=True, tag=True):
-    """Nothing of that name. ``parent_exists`` makes it a deletion; a symlink that leads nowhere is none.
+    """Nothing of that name. ``parent_exists`` makes it a deletion; a symlink that leads nowhere is not one.
 
     ``parent_device`` is the ``st_dev`` of the parent: another one than when the file was read (``directory_device``)
     means that a disk is not mounted. The file's own device is no measure: on an overlay it is not its directory's.
@@ -118,7 +118,7 @@ class Source(Protocol):
         """From now on read and look at paths below ``root`` only if they lead to files below it, symlinks followed.
 
         For a directory that a sandbox writes to: its symlinks mean the sandbox's files, and must not fetch the host's.
-        ``view`` tells what they mean: each of the sandbox's directories with the host's that it is, null where it is
+        ``view`` maps each of the sandbox's directories to the host's directory, `None` where it is
         none of the host's. Without, they mean what they would on the host. Where several sandboxes share ``root`` and a
         link means different files to them, it leads nowhere.
         """
@@ -133,7 +133,7 @@ class Source(Protocol):
         """The same of each path, in one hop to a thread. The caller bounds how many bytes it asks for."""
 
     async def look_many(self, paths: list[str]) -> list[Look]:
-        """What each path is, in one hop to a thread and one stat each."""
+        """Look at each path, in one hop to a thread and one stat each."""
 
     async def resolve_many(self, paths: list[str]) -> list[str]:
         """Each path without symlinks, in one hop to a thread; it need not exist.
@@ -143,10 +143,10 @@ class Source(Protocol):
         """
 
     async def stat_many(self, paths: list[str]) -> list[bytes | None]:
-        """The signature of each regular file, null for anything else: the cheapest way to see that nothing changed."""
+        """The signature of each regular file, `None` for anything else: the cheapest proof of no change."""
 
     async def devices_of(self, paths: list[str]) -> list[int | None]:
-        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread; null
+        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread; `None`
         if its file system does not answer.
 
         It is the directory's, as in ``Stamp``, so that a path keeps its device whether or not its file is there.
@@ -157,8 +157,8 @@ class Limited(Protocol):
     """A source that reads for users who may read less than the daemon."""
 
     def limit(self, key: str, roots: Collection[str], user: User) -> None:
-        """From now on, until ``lift``, what ``user`` may not read below ``roots`` is not read, whoever asks: what is
+        """From now on, until ``lift``, what ``user`` may not read below ``roots`` is not read for any caller: what is
         read of a file is one version for all. Directories on the way count, down from the roots."""
 
     def lift(self, key: str) -> None:
-        """End that limit; nothing if there is none."""
+        """End that limit, if there is one."""

@@ -1,4 +1,4 @@
-"""What a user may do with a file, as the kernel would judge it: by owner, groups and access control list.
+"""Access rights of users to files, as the kernel judges them: by owner, groups and access control list.
 
 Owns that judgement, for users whom the daemon reads for and is not. Promise: never more than the kernel would allow.
 """
@@ -54,7 +54,7 @@ def require(user: User, place: int) -> None:
 
 
 def allows(user: User, found: os.stat_result, entries: list[acl.Entry], wanted: int) -> bool:
-    """Whether ``found``, with the ``entries`` of its list if it has one, lets ``user`` do what is ``wanted``."""
+    """True if ``found``, with the ``entries`` of its list if it has one, lets ``user`` do what is ``wanted``."""
     mode = stat.S_IMODE(found.st_mode)
     if user.uid == 0:
         return True

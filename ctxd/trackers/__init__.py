@@ -1,1 +1,1 @@
-"""Trackers: which files are followed for whom, and the watchers of directories that tell of changes."""
+"""Trackers of files for sessions, and the watchers of directories that report changes."""

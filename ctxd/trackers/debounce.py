@@ -1,6 +1,6 @@
-"""When a file that changes is looked at: soon, but not for each of many changes. Pure.
+"""Debounce of changes: a file is looked at soon, but not for each of many changes. Pure.
 
-A file that is whole is due almost at once: whoever wrote it may be about to say so. One that is being written is due a
+A file that is whole is due almost at once: its writer may be about to report it. One that is being written is due a
 moment later; one whose name went away, later still, for editors and version control put another in its place. After
 each look the file is left alone for a while that doubles as long as it goes on changing. The promise: what was noted
 last is looked at, at most ``GAP_MAX_S`` later than its kind of change asks for.
@@ -75,7 +75,7 @@ class Debouncer:
         self._looked.pop(key, None)
 
     def next_at(self) -> float | None:
-        """When the next key is due; null if none will be."""
+        """The time at which the next key is due; `None` if no key is."""
         heap = self._heap
         while heap and self._due.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)

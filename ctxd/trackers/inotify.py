@@ -1,4 +1,4 @@
-"""Watching by inotify: one watch a directory, and everything that can be lost is told.
+"""Watching by inotify: one watch a directory, and everything that can be lost is reported.
 
 A directory is opened first and watched through that, so nothing can be swapped in between. Two paths that lead to one
 directory share its watch.
@@ -61,7 +61,7 @@ class InotifyWatcher:
         self._kept: dict[int, _Kept] = {}
         self._numbers: dict[str, int] = {}
         self._lookups = lookups
-        # Lookups change what is kept, also such as nobody waits for any more; the loop only looks things up there.
+        # Lookups change what is kept, also after their caller has gone; the loop only looks things up there.
         self._keeping = threading.Lock()
         self._unwatching = Lane("inotify")
 
@@ -170,7 +170,7 @@ class InotifyWatcher:
             return
 
     def _drained(self, inotify: Inotify) -> tuple[list[Event], bool]:
-        """What there is to tell of at most ``EVENTS_MAX`` events, and whether there may be more."""
+        """At most ``EVENTS_MAX`` events, and whether there may be more."""
         events: list[Event] = []
         for _ in range(EVENTS_MAX):
             found = inotify.sync_get()

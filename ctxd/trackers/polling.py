@@ -1,6 +1,6 @@
 """Watching by looking: for directories that the system cannot watch, at intervals.
 
-Looks at the names of interest only, one stat each; where that tells nothing, at the beginning of what they hold. The
+Looks at the names of interest only, one stat each; where that shows nothing, at the beginning of what they hold. The
 interval grows with what a round costs, so that looking never takes more than a twentieth of a core.
 """
 
@@ -26,10 +26,10 @@ COST_SHARE: Final = 0.05
 """Share of one core that rounds may take; beyond that they are further apart."""
 
 HELD_BYTES: Final = 65_536
-"""Bytes that are compared of a file whose times tell nothing: no file of /proc that is followed is much longer."""
+"""Bytes that are compared of a file whose times show nothing: no file of /proc that is followed is much longer."""
 
 Signature = tuple[int | bytes, ...]
-"""What a stat tells of a file, and the hash of what it holds where that tells nothing; empty for none."""
+"""Result of a stat, and the hash of the content where that shows nothing; empty for no file."""
 
 
 class _Seen:
@@ -43,7 +43,7 @@ class _Seen:
 
 
 class PollingWatcher:
-    """See ``Watcher``. ``names_of``: which entries are looked at; a name that is new there is told as touched once."""
+    """See ``Watcher``. ``names_of``: the entries to look at; a new name there is reported as touched once."""
 
     kind: WatcherKind = "polling"
 
@@ -98,7 +98,7 @@ class PollingWatcher:
             self._seen.pop(directory, None)
 
     async def verify(self) -> dict[str, str]:
-        """See ``Watcher.verify``. Nothing to do: each round tells of a directory that is another."""
+        """See ``Watcher.verify``. Nothing to do: each round reports a directory that is another."""
         return {}
 
     @property
@@ -143,7 +143,7 @@ class PollingWatcher:
         return seen
 
     def _signature(self, path: str) -> Signature:
-        """What tells whether the entry at ``path`` is another; of what a symlink leads to, its own directory tells."""
+        """The signature of the entry at ``path``; what a symlink leads to is looked at in its own directory."""
         try:
             found = os.lstat(path)
             held = self._held(path) if self._is_silent(found) else b""

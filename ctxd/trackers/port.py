@@ -16,8 +16,8 @@ from ctxd.trackers.debounce import Hint
 
 Cause = Literal["missing", "limit", "denied", "remote", "escapes", "unanswered", "fleeting", "unsupported"]
 """Why a directory is not watched: it is not there; no watch is left; no permission; changes that others make, or its
-file system itself, are not told here; its path leads out of the directory it is confined to; its file system does not
-answer; looking changes what is there; anything else."""
+file system itself, are not reported here; its path leads out of its mount; its file system does not answer; looking
+changes what is there; anything else."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class Watcher(Protocol):
         """Hand over events until cancelled; started once ``watch`` may be called. Nothing stays watched afterwards."""
 
     async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
-        """Watch each of ``directories``; for each, null once every later change will be told, or why not.
+        """Watch each of ``directories``; for each, `None` once every later change will be reported, or why not.
 
         One that is watched already, or named twice, is looked at anew. A file system that hangs is given up, see
         ``ctxd.sources.lookups``. Cancel: some may be watched then.
@@ -106,9 +106,9 @@ class Watcher(Protocol):
         """Those watched whose path leads to another directory than the one watched, or to none, or where nothing
         answers; of each, which. One stat each.
 
-        A directory above that is renamed takes the watched one along, and no event tells of it.
+        A directory above that is renamed takes the watched one along, and no event reports it.
         """
 
     @property
     def watches(self) -> int:
-        """How many watches of the operating system this holds."""
+        """The number of watches of the operating system that are held."""

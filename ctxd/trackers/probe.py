@@ -22,18 +22,18 @@ Identity = tuple[int, int]
 """Device and inode of a directory."""
 
 UNSURE_MS: Final = 1_000
-"""Milliseconds that a file may have been read before it was said to be, by the coarsest clock."""
+"""Timestamp granularity to allow for, in ms."""
 
 _REMOTE: Final = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph afs ncpfs glusterfs vboxsf prl_fs fuse.sshfs fuse.rclone fuse.s3fs "
     "lustre beegfs orangefs gfs2 ocfs2".split()
 )
-"""Filesystems on which others make changes that this kernel never hears of; so are those of user space."""
+"""Filesystems on which others make changes that this kernel does not see; so are those of user space."""
 
 _OWN: Final = frozenset(
     "fuse.fuse-overlayfs fuse.encfs fuse.gocryptfs fuse.cryfs fuse.securefs fuse.ntfs-3g fuse.exfat".split()
 )
-"""Filesystems of user space on which nobody makes changes but through this kernel."""
+"""Filesystems of user space on which changes are made only through this kernel."""
 
 _SILENT: Final = frozenset("proc sysfs cgroup cgroup2 securityfs efivarfs pstore".split())
 """Filesystems of the kernel, whose files change without a word, and without another time or size."""
@@ -46,8 +46,8 @@ class Entry(msgspec.Struct, frozen=True):
     """A file's name: the places, as directory and name, at which changes of it show.
 
     ``linked``: the file has other names too, or is mounted there from elsewhere, and what is written through those
-    shows at none of its places. ``changed_ms``: when it last changed, in ms since 1970; null if nothing is there.
-    ``answers``: false if looking was given up; what is told is not known then.
+    shows at none of its places. ``changed_ms``: when it last changed, in ms since 1970; `None` if nothing is there.
+    ``answers``: false if looking was given up; the rest is unknown then.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -56,14 +56,14 @@ class Entry(msgspec.Struct, frozen=True):
     answers: bool = True
 
     def may_differ(self, file: File) -> bool:
-        """Whether ``file``, watched before this was looked up, may have changed since it was read."""
+        """True if ``file``, watched before this was looked up, may have changed since it was read."""
         if file.read_at == 0 or self.changed_ms is None or (self.places, self.linked) != (file.places, file.linked):
             return True
         return self.changed_ms >= file.read_at - UNSURE_MS
 
 
 def mount_points(mountinfo: str = OWN_MOUNTS) -> frozenset[str]:
-    """The paths that something is mounted on, single files among them; none where the system does not tell."""
+    """The paths that something is mounted on, single files among them; none where the system does not list them."""
     return frozenset(mounted.mount_point for mounted in mounts_now(mountinfo))
 
 
@@ -96,7 +96,7 @@ def _changed_ms(found: os.stat_result) -> int:
 
 
 def identity_at(directory: str) -> Identity | None:
-    """The identity of the directory that the path leads to; null if there is none that can be reached."""
+    """The identity of the directory that the path leads to; `None` if no directory can be reached."""
     try:
         found = os.stat(directory)
     except (OSError, ValueError):
@@ -105,7 +105,7 @@ def identity_at(directory: str) -> Identity | None:
 
 
 def refusal(error: OSError | ValueError) -> Refused:
-    """What an error of looking at a directory, or of watching it, says."""
+    """The refusal that an error of looking at a directory, or of watching it, amounts to."""
     number = error.errno if isinstance(error, OSError) else None
     match number:
         case errno.ENOENT | errno.ENOTDIR:
@@ -119,30 +119,30 @@ def refusal(error: OSError | ValueError) -> Refused:
 
 
 def unanswered() -> Refused:
-    """What a look that was given up says."""
+    """The refusal for a look that was given up."""
     return Refused("unanswered", UNANSWERED)
 
 
 class Filesystems:
-    """Tells filesystems by device number. Reads the mounts anew whenever it meets a device it does not know."""
+    """Kinds of filesystems by device number. Reads the mounts anew whenever it meets a device it does not know."""
 
     def __init__(self, mountinfo: str = OWN_MOUNTS) -> None:
         self._mountinfo = mountinfo
         self._kinds: dict[int, str] = {}
 
     def remote(self, device: int) -> str | None:
-        """The kind of filesystem on ``device`` if changes made elsewhere are not told here; null otherwise."""
+        """The kind of filesystem on ``device`` if changes made elsewhere are not reported here; `None` otherwise."""
         kind = self._kind(device)
         in_user_space = (kind == "fuse" or kind.startswith("fuse.")) and kind not in _OWN
         return kind if kind in _REMOTE or in_user_space else None
 
     def silent(self, device: int) -> str | None:
-        """The kind of filesystem on ``device`` if neither a watch nor a stat tells of changes; null otherwise."""
+        """The kind of filesystem on ``device`` if neither a watch nor a stat shows changes; `None` otherwise."""
         kind = self._kind(device)
         return kind if kind in _SILENT else None
 
     def refused(self, device: int) -> Refused | None:
-        """Why the system does not watch what is on ``device``; null if it does."""
+        """The refusal if the system does not watch what is on ``device``; `None` if it does."""
         if remote := self.remote(device):
             return Refused("remote", f"changes that other hosts make on {remote} are not told here")
         if silent := self.silent(device):
@@ -150,7 +150,7 @@ class Filesystems:
         return self.fleeting(device)
 
     def fleeting(self, device: int) -> Refused | None:
-        """Why what is on ``device`` is not even looked at by itself; null if it can be."""
+        """The refusal if what is on ``device`` is not even polled; `None` if it can be."""
         kind = self._kind(device)
         return Refused("fleeting", f"reading files of {kind} may change them") if kind in _FLEETING else None
 
@@ -167,7 +167,7 @@ MOVED: Final = "it was moved or replaced"
 
 
 class Hanging:
-    """Tells once of each place at which looking by ``threads`` hangs, and once when it answers again."""
+    """Log of places at which ``lookups`` hang: one line when it begins and one when it ends."""
 
     def __init__(self, lookups: Lookups, report: Report) -> None:
         self._lookups = lookups
@@ -175,7 +175,7 @@ class Hanging:
         self._told: frozenset[str] = frozenset()
 
     def note(self) -> bool:
-        """Tell of what began and ended since. Returns: whether anything hangs."""
+        """Report what began and ended since. Returns: true if anything hangs."""
         now = frozenset(self._lookups.hanging())
         for place in sorted(now - self._told):
             self._report("tracker.unanswered", place, "its file system does not answer; nothing below is followed")

@@ -1,4 +1,4 @@
-"""What is tracked: files by key, the sessions that lease them, and the directories in which their changes show. Pure.
+"""Tracked files: files by key, the sessions that lease them, and the directories in which their changes show. Pure.
 
 Owns the states of the specification (§5.9). One directory has one watch, however many files and sessions it is for.
 Taking up a file or giving one up costs nothing but that file.
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 State = Literal["attached", "orphaned", "resumed"]
-"""``attached``: changes are told. ``orphaned``: nothing tells of them now; the newest version stands.
+"""``attached``: changes are reported. ``orphaned``: they are not; the newest version stands.
 ``resumed``: attached again after it was orphaned."""
 
 Mode = Literal["new", "watched", "polled", "away"]
@@ -105,15 +105,15 @@ class TrackedFiles:
         self._leases[session] = until
 
     def leases(self, session: str) -> bool:
-        """Whether ``session`` has leases."""
+        """True if ``session`` has leases."""
         return session in self._leases
 
     def holds(self, session: str, key: str) -> bool:
-        """Whether ``session`` leases ``key``."""
+        """True if ``session`` leases ``key``."""
         return key in self._held.get(session, ())
 
     def count(self, session: str) -> int:
-        """How many files ``session`` leases."""
+        """The number of files that ``session`` leases."""
         return len(self._held.get(session, ()))
 
     def expired(self, now: float) -> list[str]:
@@ -121,7 +121,7 @@ class TrackedFiles:
         return [session for session, until in self._leases.items() if until <= now]
 
     def release(self, session: str) -> list[str]:
-        """End the leases of ``session``. Returns: the keys that nobody leases any more; ``forget`` them."""
+        """End the leases of ``session``. Returns: the keys without a lease; ``forget`` them."""
         self._leases.pop(session, None)
         dropped: list[str] = []
         for key in self._held.pop(session, ()):
@@ -191,7 +191,7 @@ class TrackedFiles:
         return [] if kept is None else list(kept.names)
 
     def looked_at(self, directory: str) -> list[str]:
-        """The names of ``directory`` that have to be looked at: what the system does not tell of."""
+        """The names of ``directory`` that have to be looked at: what the system does not report."""
         kept = self.directories.get(directory)
         if kept is None:
             return []
@@ -217,7 +217,7 @@ class TrackedFiles:
         return changed
 
     def found(self, key: str, present: bool | None, now_ms: int) -> None:
-        """The file was looked at: it is there, or it was deleted; null if that cannot be told."""
+        """The file was looked at: it is there, or it was deleted; `None` if that is unknown."""
         file = self.files.get(key)
         missing = "" if present else OUT_OF_REACH if present is None else DELETED
         if file is not None and file.missing != missing:
@@ -238,7 +238,7 @@ class TrackedFiles:
         return answers
 
     def is_unanswered(self, key: str) -> bool:
-        """Whether the file, or its directory, lies where nothing answers; once that does, it is looked at."""
+        """True if the file, or its directory, lies where nothing answers; once that does, it is looked at."""
         file = self.files[key]
         own = self.directories.get(file.places[0][0]) if file.places else None
         return not file.answers or (own is not None and own.mode == "away" and own.reason == UNANSWERED)

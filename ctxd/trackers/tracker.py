@@ -28,7 +28,7 @@ _NOT_LOOKED_AT: Final = ("missing", "escapes", "unanswered", "fleeting")
 
 
 class WatchModes:
-    """Follows directories of ``tracked`` by ``watcher``, and by ``polling`` what that cannot tell of.
+    """Follows directories of ``tracked`` by ``watcher``, and by ``polling`` what that cannot.
 
     ``emptied``: directories that no file needs any more, for ``give_up``. Its methods are called one at a time.
     """
@@ -71,7 +71,7 @@ class WatchModes:
             await self._stop_polling(emptied)
 
     async def watch(self, directories: Sequence[str]) -> list[str]:
-        """Have ``directories`` watched, or else looked at. Returns: those that are followed now and were not before."""
+        """Watch ``directories``, or else poll them. Returns: those that are followed now and were not before."""
         returned: list[str] = []
         degraded: dict[str, Refused] = {}
         answers = await self.watcher.watch(directories)
@@ -99,7 +99,7 @@ class WatchModes:
             self.emptied[directory] = None
             return False
         before, now_ms = kept.mode, self._clock.wall_ms()
-        # A mount that hangs is told of once, not with each of its directories.
+        # A mount that hangs is reported once, not with each of its directories.
         was_hanging = kept.reason == UNANSWERED
         mode: Mode = "watched" if refused is None else "polled" if polled else "away"
         reason = "" if refused is None else refused.why
@@ -114,7 +114,7 @@ class WatchModes:
         return mode != "away"
 
     async def poll(self, directories: Sequence[str]) -> dict[str, Refused]:
-        """Have ``directories`` looked at. Returns: those that cannot be."""
+        """Poll ``directories``. Returns: those that cannot be polled."""
         wanted = [directory for directory in directories if directory not in self._polled]
         if not wanted:
             return {}
@@ -249,7 +249,7 @@ class FileTrackers:
 
     @property
     def watches(self) -> int:
-        """How many watches of the operating system are held."""
+        """The number of watches of the operating system that are held."""
         return self.watcher.watches
 
     async def settled(self) -> None:
@@ -358,7 +358,7 @@ class FileTrackers:
             self._asked.set()
 
     def _is_moved(self, file: File, entry: Entry) -> bool:
-        """Whether changes of ``file`` show elsewhere now. One that does not answer keeps its places, if it has any."""
+        """True if changes of ``file`` show elsewhere now. One that does not answer keeps its places, if it has any."""
         return (entry.places, entry.linked) != (file.places, file.linked) and (entry.answers or not file.places)
 
     def _place(self, key: str, entry: Entry) -> list[str]:
@@ -368,7 +368,7 @@ class FileTrackers:
         return new
 
     async def _look_again(self, files: Mapping[str, File]) -> None:
-        """Have those of ``files`` looked at that may have changed before they were watched: nothing told of it."""
+        """Look again at those of ``files`` that may have changed before they were watched."""
         entries = await self._look([file.path for file in files.values()])
         looked = zip(files.items(), entries, strict=True)
         self._again([key for (key, file), entry in looked if entry.answers and entry.may_differ(file)])
@@ -471,7 +471,7 @@ class FileTrackers:
         }
 
     async def _find_mounted(self) -> None:
-        """Take note of files that were mounted since, or are no more: the system does not tell of changes of those."""
+        """Take note of files that were mounted since, or are no more: the system does not report changes of those."""
         now = await self._reading_mounts.run(mount_points, abandon=True)
         changed, self._mounted = now ^ self._mounted, now
         await self._find_places({key: None for path in changed for key in self._keys_called(path)})

@@ -125,7 +125,7 @@ def _is_note(line: str) -> bool:
 
 
 def complaints(lines: list[str]) -> list[str]:
-    """Names of which a line says that they are missing or are directories."""
+    """Names that a line reports as missing or as directories."""
     names: list[str] = []
     for line in lines:
         if "director" in line and len(line) < 4096 and len(names) < 1000:
@@ -136,7 +136,7 @@ def complaints(lines: list[str]) -> list[str]:
 
 
 def refused(lines: list[str]) -> frozenset[str]:
-    """Directories of which a line says that no ``cd`` could enter them."""
+    """Directories that a line reports no ``cd`` could enter."""
     names: list[str] = []
     for line in lines:
         if "cd:" in line and len(line) < 4096 and len(names) < _REFUSED_MAX:
@@ -165,7 +165,7 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     Shape: paths absolute and normalised, each once, in order of appearance; operands and redirections before the
     output's. Certain ones may be missing, and may rarely be directories; the others often are: check before use. Of
     more than one call may index, certain ones come first. Relative names count for nothing if ``cwd`` is not absolute,
-    and names below ``~`` for nothing at all: whose home that is, nobody told.
+    and names below ``~`` for nothing at all: the home directory is unknown.
     Raises: nothing.
     """
     start = directory(None, cwd)
@@ -204,7 +204,7 @@ def _walked(script: Script, start: str | None, shut: frozenset[str]) -> tuple[Fi
 
 
 def _told_directory(walk: Walk, start: str | None, lines: list[str]) -> str | None:
-    """What a leading ``pwd`` answered, if that is not what the harness recorded."""
+    """The directory that a leading ``pwd`` printed, if the harness recorded another."""
     first = walk.printed[0] if walk.printed else None
     if first is None or not isinstance(first.emission, Lines) or not first.emission.here or first.cwd != start:
         return None
@@ -232,7 +232,7 @@ def _read(printed: Sequence[Printed], lines: list[str], findings: Findings) -> N
 
 
 def _find(lines: list[str], marker: str) -> tuple[int, int] | None:
-    """Where the known text stands: its first line and the line behind it."""
+    """The first line of the known text, and the line behind it."""
     wanted = [line.rstrip() for line in marker.split("\n") if line.strip()]
     if not wanted:
         return None
@@ -294,7 +294,7 @@ def _bares(piece: Sequence[Printed]) -> list[Form]:
 
 
 def _read_listings(piece: list[Printed], lines: list[str], findings: Findings) -> tuple[list[str], list[Printed]]:
-    """Several ``ls``, or one before other commands: nothing tells where one ends, so its disk has to tell each name."""
+    """Several ``ls``, or one before other commands: where one ends is unknown, so the disk decides each name."""
     first = next((at for at, part in enumerate(piece) if not _is_bare(part)), len(piece))
     last = next((at for at in range(len(piece), first, -1) if not _is_bare(piece[at - 1])), first)
     head = next((at for at, line in enumerate(lines) if not line or _BLANK.search(line)), len(lines))
@@ -309,7 +309,7 @@ def _read_listings(piece: list[Printed], lines: list[str], findings: Findings) -
 
 
 def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:
-    """Forms whose runs all start with a line that tells: cut there. False if the lines don't bear it out."""
+    """Formats whose runs all start with a known line: cut there. False if the lines don't bear it out."""
     starts = [index for index, line in enumerate(lines) if forms[0].begins is not None and forms[0].begins(line)]
     if len(starts) != len(forms) or starts[0] != 0 or any(form.begins is None for form in forms):
         return False

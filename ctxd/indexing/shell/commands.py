@@ -111,9 +111,9 @@ _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 
 
 def invoke(args: tuple[Arg, ...]) -> Invocation | None:
-    """What really runs once wrappers are taken off; None if nothing does, or nobody can know what."""
+    """The command that runs once wrappers are taken off; None if it is unknown."""
     fed = False
-    for _ in range(8):  # sudo env timeout … : nobody nests deeper
+    for _ in range(8):  # sudo env timeout … : real commands do not nest deeper
         if not args or not args[0].known or (args[0].glob and args[0].text not in ("[", "[[")):
             return None
         path = args[0].text
@@ -206,7 +206,7 @@ def _bundle(arg: Arg, with_value: Container[str], options: list[str], values: di
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """How a program takes operands: ``skip`` of them come before the files unless one of ``instead`` is given.
+    """Operands of a program: ``skip`` of them come before the files unless one of ``instead`` is given.
 
     ``with_value``: options whose value is the next word. ``value_files``: those of them whose value is a file.
     ``bundles``: whether ``-ab`` means ``-a -b``.
@@ -343,7 +343,7 @@ def operand_files(invocation: Invocation) -> Iterator[str]:
 
 
 def _of_unknown(args: tuple[Arg, ...]) -> Iterator[str]:
-    """What a program that is not in the table is given: words of any meaning."""
+    """Operands of a program that is not in the table: words of any meaning."""
     _, _, operands = split(args)
     for arg in operands:
         if _usable(arg) and ("/" in arg.text or looks_like_file(arg.text)) and "://" not in arg.text:

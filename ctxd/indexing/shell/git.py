@@ -151,7 +151,7 @@ def patch_names(line: str) -> Iterator[str]:
 
 
 def bare_patch_names(line: str) -> Iterator[str]:
-    """Names in a patch without prefixes: whether `a/x` there has one, only its first line tells."""
+    """Names in a patch without prefixes: only its first line shows whether `a/x` has one."""
     if not line.startswith(("--- ", "+++ ")):
         yield from patch_names(line)
 
@@ -228,7 +228,7 @@ def slashed_line_names(line: str) -> Iterator[str]:
 
 
 def conflict_names(line: str) -> Iterator[str]:
-    """What a merge or `git clean` says of a file."""
+    """A line of a merge or of `git clean`."""
     found = _CONFLICT.match(line)
     if found is not None:
         yield found.group(1)
@@ -378,7 +378,7 @@ def emission(invocation: Invocation, cwd: str | None) -> Emission:
 
 
 def _from_the_top(subcommand: str, given: set[str]) -> bool:
-    """Whether names in the output are relative to the top of the work tree, wherever git runs."""
+    """True if names in the output are relative to the top of the work tree, wherever git runs."""
     if subcommand == "status":
         return bool(given & {"--porcelain", "--porcelain=v1", "--porcelain=v2"})
     return subcommand not in _RELATIVE and "--relative" not in given

@@ -1,6 +1,4 @@
-"""What ``grep``, ``rg``, ``ag`` and ``git grep`` print: matches with or without the name of their file, counts, lists
-of names.
-"""
+"""Names in the output of ``grep``, ``rg``, ``ag`` and ``git grep``: matches, counts, lists."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -54,7 +52,7 @@ class Search:
 
     @property
     def names_shown(self) -> bool:
-        """Whether lines carry the name of their file."""
+        """True if lines carry the name of their file."""
         if self.options & {"-h", "--no-filename"} or ("-I" in self.options and self.ripgrep):
             return False
         if self.options & {"-H", "--with-filename"} or self.fed or self.recursive or len(self.targets) > 1:
@@ -141,7 +139,7 @@ def search_emission(found: Search, cwd: str | None, command: str) -> Emission:
 
 
 def _prefixes(found: Search) -> tuple[str, ...] | None:
-    """What the names in the output begin with; None if that cannot be told."""
+    """The prefixes of the names in the output; None if they are unknown."""
     if found.fed or not found.targets:
         return None
     prefixes: list[str] = []
@@ -158,7 +156,7 @@ def _prefixes(found: Search) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What the options promise about the lines."""
+    """Properties of the lines, by the options."""
 
     prefixes: tuple[str, ...] | None
     names: bool
@@ -176,7 +174,7 @@ class _Reading:
         heading = ""
         for line in lines:
             if last and line.startswith(last):
-                continue  # the same file again, told from its name and the separator behind it
+                continue  # the same file again, by its name and the separator behind it
             name = self._listed(line) if self.lists else self._named(line)
             if name is not None:
                 last = line[: len(name) + 1] if not self.lists else ""
@@ -195,7 +193,7 @@ class _Reading:
                 yield guessed(line)
 
     def line(self, line: str) -> str | None:
-        """Strict: a list of names has nothing that tells it from prose but slashes and suffixes."""
+        """Strict: only slashes and suffixes set a list of names apart from prose."""
         if self.lists:
             name = self._listed(line)
             return guessed(name) if name is not None and " " not in name and "/" in name else None

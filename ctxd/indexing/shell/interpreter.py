@@ -20,7 +20,7 @@ _GLOB = "*?["
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What is known of the names a loop's variable goes through: each begins and ends like one of ``ends``."""
+    """Known parts of the names a loop's variable goes through: each begins and ends like one of ``ends``."""
 
     ends: tuple[tuple[str, str], ...]
 
@@ -45,7 +45,7 @@ def _ends(word: Arg) -> tuple[str, str]:
 
 
 def headed(simple: Simple, loops: Mapping[str, Listed], variables: Mapping[str, str], cwd: str | None) -> Form | None:
-    """The form of an ``echo`` or ``printf`` that says which file of a loop it is at; None if this one does not."""
+    """The form of an ``echo`` or ``printf`` that prints the file a loop is at; None if this one does not."""
     names = [name for name in loops if any(f"\0{name}\0" in word.text for word in simple.words)]
     if len(names) != 1:
         return None
@@ -93,7 +93,7 @@ _PRINTS_FIELD = re.compile(r"\{ ?print \$(\d|NF) ?;?\}$")
 
 
 def undo(invocation: Invocation) -> Undo | None:
-    """How a line of this stage was read; None if the stage makes text of its own."""
+    """The function that restores a line this stage read; None if the stage makes text of its own."""
     if invocation.fed:
         return None
     program = invocation.program
@@ -225,7 +225,7 @@ _PATCH_FILE = re.compile(r"\*\*\* (?:Add|Update|Delete) File: (.+)$|\*\*\* Move 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What one pipeline put on the output, and where it ran."""
+    """Output of one pipeline, and the directory it ran in."""
 
     emission: Emission
     cwd: str | None
@@ -233,9 +233,9 @@ class Printed:
 
 @dataclass(slots=True)
 class Walk:
-    """One walk. ``cwd`` is None once nobody can know it; ``printed`` has the emissions in order.
+    """One walk. ``cwd`` is None once it is unknown; ``printed`` has the emissions in order.
 
-    ``refused``: what the output says no ``cd`` could enter. ``before``: where ``cd -`` leads. ``arrived``: whether the
+    ``refused``: directories that ``cd`` could not enter. ``before``: where ``cd -`` leads. ``arrived``: whether the
     ``cd`` that ran last got there; None behind any other command. ``going``: variables of loops over unknown files.
     """
 
@@ -371,7 +371,7 @@ class Walk:
                 self.variables.pop(name, None)
 
     def _substitutions(self, scripts: tuple[Script, ...]) -> None:
-        """What runs inside ``$(…)`` reads files too, but prints nothing that is seen."""
+        """Commands inside ``$(…)`` read files too, but their output is not seen."""
         for script in scripts:
             printed, cwd = self.printed, self.cwd
             self.printed = []
@@ -456,7 +456,7 @@ def _takes_output(redirect: Redirect) -> bool:
 
 
 def _emission(invocation: Invocation, cwd: str | None) -> Emission:
-    """What a command prints."""
+    """The output format of a command."""
     program = invocation.program
     if program in ("echo", "printf"):
         return _said(invocation)
@@ -497,7 +497,7 @@ _DIRECTORY_OPTIONS: Mapping[str, frozenset[str]] = {
 
 
 def _runs_in(invocation: Invocation, cwd: str | None) -> str | None:
-    """Where a program that is told another directory runs what prints. A workspace may be told by its name only."""
+    """The directory that an option makes a program run in. A workspace may be given by its name only."""
     options = _DIRECTORY_OPTIONS.get(invocation.program)
     if options is None:
         return cwd

@@ -104,7 +104,7 @@ class _Listing:
         return self.own_names or name in self.named or self.recursive
 
     def _name(self, line: str, *, sure: bool) -> str | None:
-        """The file a line names. ``sure``: only of long lines, for nothing else tells a name from prose."""
+        """The file a line names. ``sure``: only of long lines, for other names look like prose."""
         long = LONG.match(line) if len(line) > 30 and line[0] in "-lbcpdsD" else None
         if long is not None:
             return self._long(long.group(1), long.group(2))
@@ -243,7 +243,7 @@ def _formatted(given: Sequence[str], search: "_Search") -> "_Formatted | None":
     for number, found in enumerate(_DIRECTIVE.finditer(text)):
         directive, escape, literal = found.groups()
         if number >= _DIRECTIVES_MAX or (open_ended and (directive or _IN_VALUE.match(literal or ""))):
-            return None  # nobody can tell where one value ends, or it would take for ever
+            return None  # the end of a value is ambiguous, or matching would take too long
         open_ended = directive is not None and directive not in ("%", "y", "M")
         if directive in ("p", "P"):
             if path:
@@ -289,7 +289,7 @@ def _executed(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Where the paths may lie, and what the expression promises about them."""
+    """Prefixes of the paths, and their kinds by the expression."""
 
     prefixes: tuple[str, ...]
     only_files: bool

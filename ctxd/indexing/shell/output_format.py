@@ -1,4 +1,4 @@
-"""What one command puts on the output: nothing, known lines, names in a known form, or text nobody can read names from.
+"""Output formats of commands: nothing, known lines, names in a known form, or text without names.
 
 Owns these values only. The parsers of single commands make them; `candidates` lays them beside the real output.
 """
@@ -15,8 +15,8 @@ class Form:
 
     ``whole`` reads an output that is this command's alone. ``line`` reads one line of an output that several commands
     share: it answers None unless the line can hardly be anything else. Both answer names relative to ``cwd``.
-    ``cwd`` is None when nobody knows where the command ran. ``begins`` tells lines that start the output of one run.
-    ``bare``: lines are names and nothing else, so that nothing but their place tells them from other text.
+    ``cwd`` is None when the directory is unknown. ``begins`` recognises lines that start the output of one run.
+    ``bare``: lines are names and nothing else, so that only their position sets them apart from other text.
     ``anchor``: what the names may be relative to instead of ``cwd``.
     """
 
@@ -30,7 +30,7 @@ class Form:
 
 
 def by_line(command: str, cwd: str | None, line: Callable[[str], str | None]) -> Form:
-    """The form of a command whose lines each tell by themselves what they name, whatever stands around them."""
+    """The format of a command whose lines are read one by one, without their context."""
 
     def whole(lines: Sequence[str]) -> Iterator[str]:
         return (name for name in map(line, lines) if name is not None)

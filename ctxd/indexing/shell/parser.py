@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 class Word:
     """One word after quote removal.
 
-    ``text`` holds ``$name`` variables as ``\\0name\\0``, to be filled in by whoever knows their values. ``opaque``: a
+    ``text`` holds ``$name`` variables as ``\\0name\\0``, to be filled in with their values. ``opaque``: a
     part cannot be known (a command substitution, ``~``, ``${x%y}``). ``glob``: unquoted ``*``, ``?`` or ``[``.
     ``bare``: no quoting at all, so it can be a reserved word. ``inner``: the scripts of its substitutions.
     """
@@ -91,7 +91,7 @@ class HereDocument(Word):
 
 
 def heredoc(redirect: Redirect) -> list[str] | None:
-    """The lines of a here-document's body; None if ``redirect`` is none."""
+    """The lines of a here-document's body; None if ``redirect`` is another kind."""
     return redirect.target.lines if isinstance(redirect.target, HereDocument) else None
 
 
@@ -245,7 +245,7 @@ class _Parser:
         if char == "#":
             self._skip_comment()
             return False
-        if char == "(":  # behind a word it belongs to a function or an array, and says nothing about files
+        if char == "(":  # behind a word it belongs to a function or an array, and names no file
             self.at += 1
             if not draft.words:
                 draft.group = Group(self._nested(")", depth), subshell=True)
@@ -266,7 +266,7 @@ class _Parser:
         return False
 
     def _reserved(self, text: str, closer: str, depth: int) -> tuple[bool, Stage | None, bool]:
-        """What a reserved word at the start of a command means: (consumed, group it made, closer met)."""
+        """Handle a reserved word at the start of a command: (consumed, group it made, closer met)."""
         if text == closer:
             return True, None, True
         if text in ("while", "until"):

@@ -1,4 +1,4 @@
-"""What discovery answers with, and when a string may name a file at all.
+"""Candidates for files, and the test whether a string may name one.
 
 Owns the values `Candidate`, `Maybe` and `Discovery`, the resolution of a name against a directory, and the guess
 whether a name looks like a file's. Does not touch the file system: whether a candidate exists is the caller's question.
@@ -23,7 +23,7 @@ NAME_CHARS_MAX = 255
 
 
 Anchor = Literal["repository"]
-"""What a name may be relative to besides a directory that the text tells: the top of a git work tree."""
+"""A base of names besides a directory that the text shows: the top of a git work tree."""
 
 
 class Maybe(str):
@@ -35,9 +35,9 @@ class Maybe(str):
 class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A path some command spoke of. ``path`` is absolute and normalised, ``command`` names the parser that found it.
 
-    ``certain``: the text alone makes a careful reader call it a file. Else it is one only if the disk says so.
+    ``certain``: the text alone makes a careful reader call it a file. Else the disk decides.
     ``anchor``: the name was read as relative to ``base``, the directory the command ran in, though the command prints
-    it relative to something that only the disk can tell. ``base`` is empty where there is no anchor.
+    it relative to something that only the disk shows. ``base`` is empty where there is no anchor.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Discovery(msgspec.Struct, frozen=True):
-    """What one command's text and output named: candidates in order of appearance, and where the shell stood
+    """Result for one command: candidates in order of appearance, and where the shell stood
     afterwards.
     """
 
@@ -91,7 +91,7 @@ _KNOWN = frozenset(
 def resolve(cwd: str | None, name: str) -> str | None:
     """The absolute, normalised path of ``name`` seen from ``cwd``; None if it can name no regular file.
 
-    ``cwd`` is None when nobody knows where the shell stood: then only absolute names resolve.
+    ``cwd`` is None when the shell's directory is unknown: then only absolute names resolve.
     """
     if not name or len(name) > PATH_CHARS_MAX or name[-1] == "/" or _CONTROL.search(name):
         return None
@@ -124,7 +124,7 @@ def directory(cwd: str | None, name: str) -> str | None:
 
 
 def looks_like_file(name: str) -> bool:
-    """Whether a name alone makes a careful reader think of a file: a suffix, a dot file, or one of the well-known
+    """True if a name alone makes a careful reader think of a file: a suffix, a dot file, or one of the well-known
     names.
     """
     if not name or name[-1] == "/" or _URL.match(name):
@@ -198,7 +198,7 @@ class Findings:
             self._paths[new.path] = Candidate(new.path, first.command, first.certain, anchored.anchor, anchored.base)
 
     def deny(self, cwd: str | None, names: Iterable[str]) -> None:
-        """The output said of these names that they are missing or are directories."""
+        """Drop names that the output reports as missing or as directories."""
         for name in names:
             path = directory(cwd, name)
             if path is not None:

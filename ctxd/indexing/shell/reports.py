@@ -18,7 +18,7 @@ _UPDATED = re.compile(r"[AMD] (\S.{0,1023})$")
 
 
 def summary_format(invocation: Invocation, cwd: str | None) -> Emission | None:
-    """The form of ``wc``, ``head`` and their like; None if this is none of them."""
+    """The form of ``wc``, ``head`` and their like; None if this is another program."""
     program = invocation.program
     if program == "tree":
         return _tree(invocation, cwd)
@@ -115,8 +115,8 @@ _PLACE_HINT = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}(?:[:(]\d|\")")
 def diagnostics_format(cwd: str | None, *, bare_names: str | None = "") -> Form:
     """The places a tool's output reports. ``bare_names``: what goes before names without a directory; None drops those.
 
-    ``go test`` shortens names to their last component, so only the package it tests tells where they are. What a script
-    of an npm workspace printed is relative to that; npm tells which one it was if the script failed.
+    ``go test`` shortens names to their last component, so only the package it tests locates them. What a script
+    of an npm workspace printed is relative to that; npm names the script's workspace if it failed.
     """
 
     top = "/" + cwd.split("/")[1] + "/" if cwd is not None and cwd != "/" else "//"
@@ -146,7 +146,7 @@ def _reported(lines: Sequence[str], top: str, bare_names: str | None) -> Iterato
 
 
 def _by_package(lines: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """The lines of each script that npm ran, with the directory of its package where npm tells it."""
+    """The lines of each script that npm ran, with the directory of its package where npm prints it."""
     first = script = 0
     for index, line in enumerate(lines):
         if line.startswith("> "):
