@@ -5,7 +5,7 @@ import msgspec
 from ctxd.assembly.composition import Composition
 from ctxd.assembly.record import Recorded
 from ctxd.store.writes import Pending
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context import AssembledContext, Block
 from ctxd_protocol.objects import Receipt
 
 
@@ -31,6 +31,10 @@ class Assembled:
         return msgspec.structs.replace(
             self.context, text=self.context.text if text else "", blocks=self.context.blocks if blocks else ()
         )
+
+    def with_blocks(self, blocks: tuple[Block, ...]) -> "Assembled":
+        """The same answer with other blocks."""
+        return type(self)(msgspec.structs.replace(self.context, blocks=blocks), self.pending)
 
     def encoded(self, receipt: Receipt | None = None, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
         """The same as JSON; encoded at the first time only. ``receipt`` is of no write of this call, and left out."""

@@ -27,6 +27,7 @@ from ctxd.sessions.loading import decoded
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
 from ctxd.store.store import VersionStore
+from ctxd_protocol.context import Block
 from ctxd_protocol.methods.files import FileIndexResult
 
 CONFIRMED_MAX: Final = 10_000
@@ -140,6 +141,27 @@ class Visibility:
                 return shown if in_time else None
             stored = await self._before(live, stored, valid_time, tx, content=content)
         return None
+
+    async def dated(self, live: LiveSession, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """``blocks`` of a context with no version dated before the sandbox's first sight of its file; unchanged if none
+        was.
+
+        Raises: CtxdError corrupt, store_failed.
+        """
+        times: dict[int, dict[str, int]] = {}
+        made = list(blocks)
+        for place, block in enumerate(blocks):
+            if block.object is None or block.tx is None or not is_file_id(block.object):
+                continue
+            number = await self._first_sight(live, block.object)
+            if number is None or block.tx >= live.seqs[number]:
+                continue
+            if number not in times:
+                segment = await self._store.get(segment_id(live.session, number))
+                assert segment is not None, "a session has its segments"
+                times[number] = {"valid_time": segment.valid_time, "tx": segment.tx}
+            made[place] = msgspec.structs.replace(block, **times[number])
+        return tuple(made) if times else blocks
 
     async def hidden(self, live: LiveSession, ids: Iterable[str]) -> list[str]:
         """Those files among ``ids`` whose newest version the sandbox of ``live`` may not see.

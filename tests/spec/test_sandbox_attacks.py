@@ -286,6 +286,10 @@ def test_no_answer_depends_on_what_other_sessions_know_of_a_file(
                 [row.valid_time > box.created_at for row in rows],
                 refused(lambda read=read: agent.object_get(read.object, session=own, tx=1)),
             ]
+        agent.context_assemble(own)
+        for context in (agent.context_assemble(own), agent.context_show(own)):
+            times = [block.valid_time for block in context.blocks if block.object == read.object or block.valid_time]
+            assert times and min(times) > box.created_at
         after = agent.session_notices(own).next_after
         (tree / "known").write_text("four")
         theirs.read("known")

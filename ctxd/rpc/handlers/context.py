@@ -1,5 +1,6 @@
 """Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
 
+from ctxd.assembly.answer import Assembled
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.record import summary
@@ -30,10 +31,18 @@ class ContextCalls:
     async def context_current(self, caller: Caller, params: ContextCurrentParams) -> CurrentContext:
         return self._sessions.current(caller.session if params.session is None else params.session)
 
+    async def _seen_by(self, caller: Caller, session: str, assembled: Assembled) -> Assembled:
+        """``assembled`` for ``caller``: a sandbox gets no times from before it saw a file."""
+        if caller.capability == "host":
+            return assembled
+        live = await self._sessions.live(session)
+        blocks = await self._sessions.visibility.dated(live, assembled.context.blocks)
+        return assembled if blocks is assembled.context.blocks else assembled.with_blocks(blocks)
+
     async def context_assemble(self, caller: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
-        assembled = await self._assembler.assemble(
-            await self._sessions.live(params.session), call, chars_max=caller.answer_bytes_max
-        )
+        live = await self._sessions.live(params.session)
+        assembled = await self._assembler.assemble(live, call, chars_max=caller.answer_bytes_max)
+        assembled = await self._seen_by(caller, params.session, assembled)
         return Accepted(
             assembled.barrier, lambda receipt: assembled.encoded(receipt, text=params.text, blocks=params.blocks)
         )
@@ -53,6 +62,7 @@ class ContextCalls:
         shown = await self._archive.show(
             params.session, number=params.number, turn=params.turn, bytes_max=caller.answer_bytes_max
         )
+        shown = await self._seen_by(caller, params.session, shown)
         return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
 
     async def context_list(self, caller: Caller, params: AssemblyListParams) -> AssemblyListResult:
