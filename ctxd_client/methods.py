@@ -275,7 +275,7 @@ class ClientMethods(ABC):
         return await self.call(Call("session.owner", SessionParams(session=session), SessionOwnerResult))
 
     async def session_hosts(self) -> SessionHostsResult:
-        """List the hosts on the shared log, with the sessions that each owns, its lag and its lease.
+        """List the hosts on the shared log with their sessions, lag and lease.
 
         Raises: ``InvalidCall`` (unsupported); ``Unavailable`` (store_unavailable).
 
