@@ -140,6 +140,20 @@ def test_what_was_deactivated_stays_so_and_what_was_asked_for_stays_until_its_wi
     assert old[6] not in active(s)
 
 
+@pytest.mark.requirement("COL-3")
+def test_activating_again_renews_the_window(s: SyncSession) -> None:
+    s.user("one")
+    first = record(s, 1, 7)[0]
+    s.activate(first)
+    for turn in (2, 3):
+        s.user("more")
+        record(s, turn, 7)
+    s.activate(first)
+    s.user("the first window has passed")
+    record(s, 4, 7)
+    assert first in active(s)
+
+
 @pytest.mark.requirement("COL-4")
 def test_both_figures_are_each_sessions_own_and_can_be_changed(start: Start) -> None:
     small = start(collapse=Collapse(per_turn=2, turns=1))

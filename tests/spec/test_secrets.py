@@ -1,11 +1,15 @@
 """Secrets: what is captured of them under each policy, and what is told of it."""
 
+import hashlib
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
+from ctxd.secrets.guard import KEY_BYTES, Guard
+from ctxd.secrets.scan import Scanner
 from ctxd_client import connect_sync
 from tests.client.running import Running
 from tests.spec.secrecy import ENVIRON, KEY, OTHER, PASSWORD, SCRIPTS, TOKEN, Start, files_with, say
@@ -65,8 +69,6 @@ def test_under_flag_the_context_is_as_it_came_and_metadata_tells_rule_and_tag_al
 
 @pytest.mark.requirement("SEC-3")
 def test_a_redacted_files_source_hash_is_keyed_and_indexing_it_again_writes_nothing(start: Start, tree: Path) -> None:
-    import hashlib
-
     s = start(secrets="redact")
     (tree / "pin").write_text(f"token={TOKEN}\n")
     first = s.read("pin")
@@ -77,6 +79,14 @@ def test_a_redacted_files_source_hash_is_keyed_and_indexing_it_again_writes_noth
     assert len(s.client.object_history(first.object).versions) == 1
     (tree / "pin").write_text(f"token={OTHER}\n")
     assert s.read("pin").outcome == "updated"
+
+
+@pytest.mark.requirement("SEC-3")
+def test_the_keyed_hash_depends_on_the_key() -> None:
+    source_hash = hashlib.sha256(TOKEN.encode()).hexdigest()
+    one, other = (Guard(Scanner(), bytes([number]) * KEY_BYTES).keyed_hash(source_hash) for number in (1, 2))
+    plain = blake3(bytes.fromhex(source_hash)).hexdigest()
+    assert len({one, other, plain, source_hash}) == 4
 
 
 @pytest.mark.requirement("SEC-4")

@@ -126,6 +126,7 @@ def test_sessions_are_filtered_by_state_agent_label_and_text(start, client: Sync
     assert listed(label="area=cor") == set()
     assert listed(text="gadget") == {one.id, three.id}
     assert listed(text=one.id) >= {one.id}
+    assert listed(text="FILTERED-not") == {three.id}, "text is sought in the agent too"
     assert listed(agent="filtered", label="task=mend", state="active", text="mend") == {one.id}
     with refused("invalid_params"):
         client.session_list(label="no value")

@@ -176,11 +176,15 @@ def test_a_directory_that_goes_orphans_its_files_and_resumes_them_when_it_is_bac
     s = start()
     id = s.read(str(file)).object
     followed(client, s, file)
-    assert (row(client, s, file).state, row(client, s, file).reason) == ("attached", "")
+    attached = row(client, s, file)
+    assert (attached.state, attached.reason) == ("attached", "")
+    read_at = client.object_get(id).object.tx_time
+    assert abs(attached.since - read_at) < 60_000, "since is a time in ms"
     os.rename(tree / "project", away)
     until(lambda: row(client, s, file).state == "orphaned")
     found = row(client, s, file)
     assert (found.by, found.object, found.sessions) == (None, id, 1)
+    assert found.since > attached.since, "since when it is in this state"
     assert found.reason
     assert client.object_get(id).object.payload["content"] == "1\n", "what cannot be reached is not deleted"
     (away / "src" / "a.py").write_text("2, while it was away\n")

@@ -216,6 +216,8 @@ def test_many_objects_are_read_in_one_call_that_says_which_are_missing(start, cl
     assert [version.id for version in found.objects] == [theirs, chat, id, prompt]
     assert found.missing == tuple(nothing)
     assert found.objects == tuple(client.object_get(one).object for one in (theirs, chat, id, prompt))
+    before = client.object_bulk([id, theirs], valid_time=1)
+    assert (before.objects, before.missing) == ((), (id, theirs)), "neither had a version then"
 
 
 @pytest.mark.requirement("VER-5")

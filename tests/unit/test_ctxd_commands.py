@@ -178,3 +178,22 @@ def test_the_report_of_a_verification_has_no_members_of_its_progress(tmp_path):
     report = json.loads(ctxd("verify", "--state-dir", str(tmp_path / "state"), "--json").stdout)
     assert {"rows", "problems", "worst"} < set(report)
     assert not {"phase", "done"} & set(report)
+
+
+@pytest.mark.requirement("PRJ-9")
+@pytest.mark.parametrize("place", ["flag", "environment"])
+def test_the_store_is_chosen_by_flag_and_by_environment(tmp_path, place):
+    url = f"unix:{tmp_path}/no-node.sock"
+    words = ["--store", "xtdb", "--store-url", url] if place == "flag" else []
+    environ = {} if place == "flag" else {"CTXD_STORE_BACKEND": "xtdb", "CTXD_STORE_URL": url}
+    command = [sys.executable, "-m", "ctxd", "run", "--state-dir", tmp_path / "state", "--socket", tmp_path / "s"]
+    with subprocess.Popen(
+        [*command, *words], env={**os.environ, **environ}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as daemon:
+        try:
+            with connect_sync(str(tmp_path / "s"), wait_s=30) as client:
+                store = client.daemon_status().store
+        finally:
+            daemon.terminate()
+    assert store.backend == "xtdb"
+    assert store.projection is not None and store.projection.url == url
