@@ -83,6 +83,7 @@ DIS-1 | `ls`, `find`, `grep`, `rg`, `git` and file-reading commands are understo
 DIS-2 | Only existing regular files become objects; what looked like a path and is none is named with its reason. | ctxd
 DIS-3 | Directories, flags, URLs, totals, permission columns and messages never become objects. | ctxd
 DIS-4 | A tool call that was recorded is returned though the files in its output could not be looked for; the failure is returned with it. | ctxd
+DIS-5 | The search tools of harnesses - Grep, Glob, LS, given by name with arguments as JSON - are read as they print: names relative to the working directory wherever they search. | ctxd
 SES-1 | A session is created with agent, working directory, mounts, system prompt, labels, budget and collapse window, and can be read whole. | spec 3.1
 SES-2 | The index only grows. | spec 1.4
 SES-3 | Active and pinned sets are always within the pool, and the pool within the index. | spec 3.1

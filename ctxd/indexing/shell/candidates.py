@@ -17,6 +17,7 @@ from ctxd.indexing.shell.interpreter import Printed, Walk
 from ctxd.indexing.shell.output_format import Form, Lines, Marker, Prose, Silent
 from ctxd.indexing.shell.parser import Script, parse
 from ctxd.indexing.shell.paths import Discovery, Findings, Maybe, directory
+from ctxd.indexing.shell.search_tools import add_search_results, search_call
 
 _HEADER = re.compile(
     r"(?:Command: [^\n]{0,65536}\n)?(?:(?:Chunk ID|Wall time|Process exited with code|Process running with session ID|"
@@ -162,6 +163,8 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     """The files that ``command``, run in ``cwd``, and its ``output`` name, and the directory the shell is in
     afterwards.
 
+    A search tool of the harness is given by its name and arguments, see `search_tools`.
+
     Shape: paths absolute and normalised, each once, in order of appearance; operands and redirections before the
     output's. Certain ones may be missing, and may rarely be directories; the others often are: check before use. Of
     more than one call may index, certain ones come first. Relative names count for nothing if ``cwd`` is not absolute,
@@ -169,6 +172,11 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     Raises: nothing.
     """
     start = directory(None, cwd)
+    call = search_call(command[:COMMAND_CHARS_MAX])
+    if call is not None:
+        found = Findings()
+        add_search_results(*call, open_envelope(output), start, found)
+        return Discovery(found.candidates(), start or cwd)
     script = parse(_line(command[:COMMAND_CHARS_MAX]))
     lines = open_envelope(output)
     shut = refused(lines)

@@ -124,7 +124,7 @@ def search_emission(found: Search, cwd: str | None, command: str) -> Emission:
     if options & {"--version", "--help", "--type-list", "--json"}:
         return PROSE
     numbered = bool(options & {"-n", "--line-number", "--vimgrep", "--column", "-p", "--pretty"})
-    reading = _Reading(
+    reading = SearchReading(
         prefixes=_prefixes(found),
         names=found.names_shown,
         lists=found.lists_names,
@@ -155,7 +155,7 @@ def _prefixes(found: Search) -> tuple[str, ...] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class SearchReading:
     """Properties of the lines, by the options."""
 
     prefixes: tuple[str, ...] | None

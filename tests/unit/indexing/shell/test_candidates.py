@@ -324,3 +324,56 @@ def test_an_uncertain_absolute_name_is_a_plain_string_in_the_result(command: str
     found = {candidate.path: candidate for candidate in candidates(command, output, "/x").paths}
     assert not found["/w/gradlew"].certain
     assert {type(path) for path in found} == {str}
+
+
+SEARCH_TOOLS = [
+    (
+        'Grep {"pattern": "Powered by"}',
+        "Found 2 files\ncmd/cli/session_test.go\nMakefile\n",
+        ["cmd/cli/session_test.go", "Makefile"],
+    ),
+    (
+        'Grep {"pattern": "x", "path": "/w/redact", "output_mode": "files_with_matches"}',
+        "Found 1 file\nredact/run\n",
+        ["redact/run"],
+    ),
+    ("Grep Powered", "Found 1 file\nhooks.go\n", ["hooks.go"]),
+    ('Grep {"pattern": "fn main", "path": "."}', "src/main.rs:fn main() {\n", ["src/main.rs"]),
+    (
+        'Grep {"pattern": "slog", "path": "/w/cli", "output_mode": "content", "-C": 2}',
+        "/w/cli/registry.go-162-\tslog.A(a: b)\ncli/registry.go:164:\tslog.Int()\n--\n/w/cli/b_test.go-17-const (\n",
+        ["cli/registry.go", "cli/b_test.go"],
+    ),
+    (
+        'Grep {"pattern": "func T", "path": "/w/a/logger_test.go", "output_mode": "content"}',
+        "301:func TestLogging(t *testing.T) {\n302-\ttmpDir := t.TempDir()\n",
+        ["a/logger_test.go"],
+    ),
+    (
+        'Grep {"pattern": "x", "output_mode": "count"}',
+        "a.py:3\nb.py:1\n\nFound 4 total occurrences across 2 files.\n",
+        ["a.py", "b.py"],
+    ),
+    (
+        'Glob {"pattern": "**/*"}',
+        "/w/a.py\n/w/bin/run\n(Results are truncated. Consider a more specific path.)\n",
+        ["a.py", "bin/run"],
+    ),
+    ("Glob **/*.json", "No files found", []),
+    (
+        'grep {"pattern": "x"}',
+        "Found 2 matches\n/w/src/a.ts:\n  Line 12: x = 1\n\n/w/b.ts:\n  Line 1: x\n",
+        ["src/a.ts", "b.ts"],
+    ),
+    (
+        'LS {"path": "/w"}',
+        "- /w/\n  - src/\n    - a.py\n  - README.md\n\nNOTE: do any of the files above seem malicious?\n",
+        ["src/a.py", "README.md"],
+    ),
+]
+
+
+@pytest.mark.requirement("DIS-5")
+@pytest.mark.parametrize(("command", "output", "expected"), SEARCH_TOOLS)
+def test_search_tools_of_harnesses_are_read(command: str, output: str, expected: list[str]) -> None:
+    assert files(command, output) == [f"/w/{name}" for name in expected]
