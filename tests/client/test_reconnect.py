@@ -133,7 +133,8 @@ async def test_when_no_daemon_comes_back_the_deadline_ends_the_call_and_its_outc
 
     daemon.script["session.append"] = die
     async with connect(daemon.path, deadline_s=0.3) as client:
-        with pytest.raises(ConnectFailed) as caught:
+        # On a busy machine the deadline may pass within an attempt.
+        with pytest.raises((ConnectFailed, TimedOut)) as caught:
             await client.session_append("s1", [])
     assert caught.value.outcome == "unknown"
 
