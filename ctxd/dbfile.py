@@ -34,7 +34,7 @@ class DiskFull(Exception):
 
 
 class DiskFailed(Exception):
-    """The disk did not do what it was told. What is on it is unknown until it is read afresh."""
+    """A disk operation failed. What is on the disk is unknown until it is read afresh."""
 
 
 class FileDamaged(Exception):
@@ -50,8 +50,8 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENF
 descriptors, in memory."""
 
 _DID_NOTHING: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN})
-"""Extended codes of failures after which the database is as it was. A failed flush is none of them: what it leaves on
-the disk is unknown, whatever its error number."""
+"""Extended codes of failures after which the database is as it was. A failed flush is not among them: the
+state of the disk after it is unknown, whatever its error number."""
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def faults(connection: Connection | None = None) -> Iterator[None]:
     ``SqlFailed``.
 
     With the ``connection`` in use, a write that SQLite reports as an I/O error is ``DiskFull`` if the system refused
-    it for want of room: SQLite itself tells only ENOSPC apart.
+    it for want of room: SQLite itself distinguishes only ENOSPC.
     """
     try:
         yield
@@ -153,7 +153,7 @@ def copy(source: Connection, target: Connection, *, pages: int, step: Callable[[
 
 
 def user_version(path: Path) -> int | None:
-    """The schema number in the file's header, read without opening the database; null if the file is missing or empty.
+    """The schema number in the file's header, read without opening the database; None if the file is missing or empty.
 
     Raises: FileDamaged if the file is no database.
     """

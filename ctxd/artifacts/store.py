@@ -38,7 +38,7 @@ class ArtifactStore:
         sync_folder(self._root.parent)
 
     def path(self, ref: str) -> Path:
-        """Where the bytes of ``ref``, 64 hex digits, are or would be."""
+        """Return the path of the bytes of ``ref``, 64 hex digits."""
         assert _NAME.fullmatch(ref), "an artifact is named by 64 hex digits"
         return self._root / ref[:_FANOUT_DIGITS] / ref
 
@@ -56,7 +56,7 @@ class ArtifactStore:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             self._place(path, data)
         hit("art.dirsync")
-        # Also when the file was there: whoever linked it may have died before this.
+        # Also when the file was there: its writer may have died before this.
         sync_folder(path.parent)
         sync_folder(self._root)
         return ref
@@ -84,7 +84,7 @@ class ArtifactStore:
                 os.unlink(temporary)
 
     def _holds(self, ref: str, data: bytes) -> bool:
-        """Whether ``data`` is there. A damaged file of that name is removed: it was lost already."""
+        """Return True if ``data`` is stored. A damaged file of that name is removed: it was lost already."""
         path = self.path(ref)
         try:
             if path.read_bytes() == data:
@@ -164,7 +164,7 @@ def _open_nameless(folder: Path) -> tuple[int, str | None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the entries of ``folder`` on the disk. Raises: OSError."""
+    """Sync the entries of ``folder`` to the disk. Raises: OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

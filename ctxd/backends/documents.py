@@ -1,4 +1,4 @@
-"""Where a document becomes bytes and bytes become a document.
+"""Stored form of documents: encoding and decoding.
 
 The form is a MessagePack array without names; text that is 64 hex digits, a hash mostly, takes 32 bytes. The order of a
 payload's fields is kept. ``FORMAT`` stands before what is stored, so that an old row stays readable.
@@ -32,7 +32,7 @@ def pack_text(text: str) -> str | bytes:
 
 
 def unpack_text(packed: str | bytes) -> str:
-    """What ``pack_text`` was given."""
+    """Undo ``pack_text``."""
     return packed if isinstance(packed, str) else packed.hex()
 
 
@@ -59,7 +59,7 @@ def encode(document: Document, *, ordered: bool = False) -> bytes:
 def decode(id: str, body: bytes, content: str | None = None) -> Document:
     """The document that ``encode`` was given, with ``content`` put back.
 
-    Raises: ValueError if ``body`` is none that ``encode`` makes.
+    Raises: ValueError for an unknown form.
     """
     version, *fields = _decoder.decode(body)
     if version != FORMAT:

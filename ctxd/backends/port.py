@@ -17,9 +17,9 @@ class DamagedVersion(Exception):
 
 
 class Version(msgspec.Struct, frozen=True, gc=False):
-    """One row: what entity ``id`` is from ``valid_time`` on, as write ``tx`` said it at ``tx_time`` (ms since 1970).
+    """One row: what entity ``id`` is from ``valid_time`` on, as written by ``tx`` at ``tx_time`` (ms since 1970).
 
-    ``body`` is the encoded document, null for a deletion. ``content`` is the BLAKE3 of its text, 32 bytes, null
+    ``body`` is the encoded document, None for a deletion. ``content`` is the BLAKE3 of its text, 32 bytes, None
     without.
     """
 
@@ -32,10 +32,10 @@ class Version(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """Entity ``id`` is ``body`` from ``start`` until ``end``, or with ``end`` null until the next version already
+    """Entity ``id`` is ``body`` from ``start`` until ``end``, or with ``end`` None until the next version already
     there.
 
-    ``body`` null deletes. Requires ``start <= end``; equal bounds change nothing.
+    ``body`` None deletes. Requires ``start <= end``; equal bounds change nothing.
     """
 
     id: str

@@ -35,7 +35,7 @@ ROW: Final = "(?,?,?,?,?,?,?)"
 """A row of ``version`` in an INSERT: the number of its entity first."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-"""What a check sum is made of: the row as a MessagePack array, which says of each value its type and its length."""
+"""Encoder for check sums: the row as a MessagePack array, which keeps type and length of each value."""
 
 
 def to_version(row: Any) -> Version:  # noqa: ANN401  # a row of SQLite values
@@ -78,7 +78,7 @@ class Numbers:
     def of(self, ids: Iterable[str]) -> dict[str, int]:
         """The number of each of ``ids``, given to it now if it has none. Part of the caller's transaction.
 
-        Raises: SqlFailed if the table does not say what it was told.
+        Raises: SqlFailed if the table lacks a number that it was given.
         """
         known = self._known
         numbers = {id: known.get(id, 0) for id in ids}
@@ -119,7 +119,7 @@ _CORRECTED = "SELECT 1 FROM version AS w WHERE w.entity=v.entity AND w.vt=v.vt A
 
 
 def _beyond(prefix: str) -> str | None:
-    """The least text above every text that starts with ``prefix``; null if there is none."""
+    """Return the least text above every text that starts with ``prefix``; None without one."""
     for at in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[at])
         if code < 0x10FFFF:

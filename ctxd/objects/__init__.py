@@ -1,1 +1,1 @@
-"""What an object is: its kinds, its identity, its hashes and its next version. Pure: no I/O, no clock."""
+"""Objects: kinds, identity, hashes and next versions. Pure: no I/O, no clock."""

@@ -42,7 +42,7 @@ def canonical_text(value: str) -> bytes:
 
 
 def _encodes_canonically(value: Any) -> bool:  # noqa: ANN401
-    """Whether msgspec's sorted encoding of ``value`` is the canonical one, or fails; false also means "cannot tell"."""
+    """Return True if msgspec's sorted encoding of ``value`` is certainly canonical, or fails."""
     kind = type(value)
     if kind in _ATOMS:
         return True

@@ -14,7 +14,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One version of an entity, as it is written.
 
     ``payload`` holds every mutable field but ``content``; ``content`` is the text itself, kept apart so that equal text
-    is kept once. ``source_hash`` is null for unread and deleted files and for entities without a source.
+    is kept once. ``source_hash`` is None for unread and deleted files and for entities without a source.
     """
 
     id: str
@@ -30,8 +30,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One version of an entity, as it was accepted.
 
-    ``document.content`` is null unless the reader asked for content; ``content_ref`` then names it (BLAKE3, 64 hex
-    digits), null if the version has none. ``tx`` is the journal sequence, ``valid_time`` and ``tx_time`` are ms since
+    ``document.content`` is None unless the reader asked for content; ``content_ref`` then names it (BLAKE3, 64 hex
+    digits), None if the version has none. ``tx`` is the journal sequence, ``valid_time`` and ``tx_time`` are ms since
     1970.
     """
 

@@ -1,6 +1,6 @@
 """The three hashes of an object (spec 1 §2.2): SHA-256, as 64 lower-case hex digits.
 
-Identity says which object it is, source whether the outside thing changed, content whether the document changed. All
+The identity hash names the object, the source hash changes with its source, the content hash with the document. All
 but the source hash are taken over the canonical encoding.
 """
 
@@ -12,7 +12,7 @@ from ctxd_protocol.objects import FilesystemSource
 
 
 def identity_hash(type: str, source: FilesystemSource | None, id: str) -> str:
-    """Which object it is: over type and source, or over type and ``id`` for an object without a source.
+    """Hash the identity of an object: its type and source, or its type and ``id`` without a source.
 
     Raises: ValueError if a part has no canonical encoding (a path that is not UTF-8).
     """
@@ -23,12 +23,12 @@ def identity_hash(type: str, source: FilesystemSource | None, id: str) -> str:
 
 
 def source_hash(raw: bytes) -> str:
-    """What the source held: over its bytes as they are, whatever their encoding."""
+    """Hash the bytes of a source as they are, whatever their encoding."""
     return hashlib.sha256(raw).hexdigest()
 
 
 def content_hash(payload: dict[str, Any], content: str | None) -> str:
-    """What the document says: over every mutable field, ``content`` among them unless it is null.
+    """Hash every mutable field of a document, ``content`` among them unless it is None.
 
     ``payload`` holds no key ``content``. Its ``secrets`` are left out: what is found in a text depends on the rules of
     the day, and equal text is equal. Raises: ValueError if a field has no canonical encoding.

@@ -1,4 +1,4 @@
-"""The ids that ctxd makes itself, and how they are told from those it is given.
+"""Ids that ctxd makes itself, and how they differ from those that it receives.
 
 The promise: ids of different origin never meet. A file's id is a hash of its source; everything else that ctxd names
 has a reserved prefix; a tool call keeps its harness's id unless that could be taken for one of those.
@@ -62,12 +62,12 @@ def observed(session: str, path: str) -> FilesystemSource:
 
 
 def is_file_id(id: str) -> bool:
-    """Whether the content object ``id`` is a file; else it is a tool call."""
+    """Return True if the content object ``id`` is a file; else it is a tool call."""
     return len(id) == 64 and _FILE.fullmatch(id) is not None
 
 
 def is_reserved(id: str) -> bool:
-    """Whether ``id`` could be taken for one that ctxd makes: a reserved prefix, or the look of a file's id."""
+    """Return True if ``id`` could be taken for one that ctxd makes: a reserved prefix, or the form of a file's id."""
     return id.startswith(RESERVED_PREFIXES) or is_file_id(id)
 
 
@@ -75,12 +75,12 @@ _OWNED: Final = tuple(kind.prefix for kind in KINDS if kind.of_session and kind.
 
 
 def session_of(id: str) -> str | None:
-    """The session that the entity ``id`` is a part of; null for what several sessions may know."""
+    """Return the session that the entity ``id`` is a part of; None for an entity that several sessions may know."""
     return id.partition(":")[2].partition("#")[0] if id.startswith(_OWNED) else None
 
 
 def segments_prefix(session: str) -> str:
-    """How the ids of all segments of ``session`` begin, and no others."""
+    """Return the prefix of the ids of all segments of ``session``, and of no others."""
     return f"segment:{session}#"
 
 
@@ -90,7 +90,7 @@ def segment_id(session: str, number: int) -> str:
 
 
 def assemblies_prefix(session: str) -> str:
-    """How the ids of all recorded assemblies of ``session`` begin, and no others."""
+    """Return the prefix of the ids of all recorded assemblies of ``session``, and of no others."""
     return f"assembly:{session}#"
 
 

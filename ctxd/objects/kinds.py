@@ -56,7 +56,7 @@ def type_of(id: str) -> ObjectType | None:
 
 
 def is_unread(document: Document) -> bool:
-    """Whether only the name of the file is known: its source was never read."""
+    """True if only the name of the file is known: its source was never read."""
     return (
         document.type == "file"
         and document.source_hash is None
@@ -67,17 +67,17 @@ def is_unread(document: Document) -> bool:
 
 
 def is_deleted(document: Document) -> bool:
-    """Whether the version says that the file's source is confirmed gone."""
+    """True if the version records that the file's source is confirmed gone."""
     return document.payload.get("deleted") is True
 
 
 def is_purged(document: Document) -> bool:
-    """Whether what the version said was destroyed on request."""
+    """True if the content of the version was destroyed on request."""
     return document.payload.get("purged") is True
 
 
 def state_of(document: Document) -> ObjectState:
-    """The state that the version itself tells; that a source cannot be reached now is known only to who tried."""
+    """The state in the version itself; that a source cannot be reached now only its reader knows."""
     if is_purged(document):
         return "purged"
     if is_deleted(document):

@@ -1,7 +1,7 @@
 """The documents that become versions: each builder gives one whole, hashes included.
 
 Nothing here decides whether a version is due. A builder's document is the same for the same arguments, so that equal
-states of a source have equal content hashes, whoever saw them.
+states of a source have equal content hashes in every session.
 """
 
 import posixpath

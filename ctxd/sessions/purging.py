@@ -1,4 +1,4 @@
-"""Purges of an object, or of what was said in a chat: what may be purged, and the proof that it is gone.
+"""Purges of an object or of turns of a chat: admission, and the proof that the content is gone.
 
 The proof is not a search. Every place that may hold a text is known: the versions and the journal rows that the index
 of texts names, the pages of the database that they are freed from, the artifact, and the write-ahead log. See
@@ -36,7 +36,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) -> Proof:
-    """Destroy what ``id`` says, in every version.
+    """Destroy the content of ``id``, in every version.
 
     Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
     own (a session; a chat is ``purge_chat``'s), and those of the store. Cancel: the purge goes on.
@@ -55,11 +55,11 @@ async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) 
 async def purge_chat(
     store: VersionStore, guard: Guard, call: WriteRequest, live: LiveSession, turns: Sequence[int] | None
 ) -> Proof:
-    """Destroy what was said in ``turns`` of the chat of ``live``, in all of them with ``None``. The turns stay, with
-    roles and tool calls; what the session says elsewhere in the very same words goes as well.
+    """Destroy the messages in ``turns`` of the chat of ``live``, in all of them with ``None``. The turns stay, with
+    roles and tool calls; equal text elsewhere in the session goes as well.
 
     Nothing left to purge writes nothing. Raises: CtxdError session_owned_elsewhere where the session went on on another
-    host, which has its own of all that was said, and those of the store. Cancel: the purge goes on.
+    host, which has its own copy, and those of the store. Cancel: the purge goes on.
     """
     id = str(chat_id(live.session))
     async with live.lock:
@@ -98,10 +98,10 @@ async def _proof(store: VersionStore, asked: PurgeRequest, pending: Pending) -> 
 
 def _told(ids: Sequence[str]) -> tuple[str, ...]:
     """The objects that ``ids`` are or are a part of."""
-    # Of a session's head and segments a purge takes away what was said in its chat, nothing else.
+    # From a session's head and segments a purge removes messages of its chat, nothing else.
     parts = ("session:", "segment:")
     if whole := tuple(id for id in ids if not id.startswith(parts)):
-        # A segment among others lost a copy of what it still says, see ``without_bundle``.
+        # A segment among others lost only a copy, see ``without_bundle``.
         return whole
     return tuple(dict.fromkeys(str(chat_id(session_of(id) or "")) if id.startswith(parts) else id for id in ids))
 
@@ -114,7 +114,7 @@ async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proo
     found: Replay | None = replay
     if replay.pending is not None:
         await replay.pending.wait()
-        # Only its row says what it destroyed.
+        # Only its row lists what it destroyed.
         found = await store.replay(call.principal, call.op_id or "", call.request)
     assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
     counts = counted(found.result)

@@ -39,7 +39,7 @@ _CHAIN: Final = r"^[0-9a-f]{64}$(?!\n)"
 class File(msgspec.Struct, frozen=True):
     """One file of a backup: its path below it, its size in bytes, its BLAKE3 in hex.
 
-    The paths that a backup has are all there are: a manifest that somebody else wrote must not name another place.
+    The pattern admits the paths of a backup only: a manifest from elsewhere must not name another place.
     """
 
     path: Annotated[str, msgspec.Meta(pattern=_PATH)]
@@ -48,7 +48,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds, and the newest journal row in it."""
+    """Content list of a backup, and the newest journal row in it."""
 
     format: Literal[1] = 1
     head_seq: Annotated[int, msgspec.Meta(ge=0)]
@@ -60,7 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def backup(root: Path, destination: Path, step: Step = _unheard) -> Manifest:
     """Copy the state directory ``root`` to ``destination``, which is made or empty. Blocks; a daemon may be running.
 
-    ``step`` is told of pages and artifacts copied, and then what ``verify`` tells of the copy.
+    ``step`` reports pages and artifacts as they are copied, then the verification of the copy.
 
     Raises: StateDirError if there is no state, ``destination`` is in it or not empty, or what was copied is damaged.
     ``dbfile``'s errors. Whatever fails, no manifest is left.
@@ -93,7 +93,7 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> Manifest:
 def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
     """Put the backup ``source`` into the state directory ``root``, which is made or empty, and check it there. Blocks.
 
-    ``step`` is told of files compared with the manifest and copied, and then what ``verify`` tells of them.
+    ``step`` reports files as they are compared and copied, then their verification.
     Raises: StateDirError if ``source`` is no backup or damaged, or ``root`` is not empty or in use.
     """
     manifest = _read_manifest(source)
@@ -139,7 +139,7 @@ def _copy_database(source: Path, target: Path, step: Step) -> None:
         step("copying pages", copied)
         copied += _PAGES_STEP
 
-    # Made before SQLite does: open to nobody else, and so is its log.
+    # Made before SQLite does, with mode 0600, which its log takes over.
     os.close(_create(target))
     reader, writer = dbfile.open_reader(source), dbfile.open_copy(target)
     try:

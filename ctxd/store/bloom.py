@@ -1,6 +1,6 @@
-"""What was never written, known without a read: most lookups on the write path are for ids that are new.
+"""Bloom filter over entity and operation ids: a miss is certain, and most lookups of a write are for new ids.
 
-A Bloom filter in memory. It is filled from the database beside everything else after a start, and answers once it is
+It is filled from the database beside everything else after a start, and answers once it is
 whole; what is accepted meanwhile is added at once.
 """
 
@@ -18,7 +18,7 @@ _STEP_BYTES: Final = 1 << 17
 
 
 class BloomFilter:
-    """A set of texts that may say "perhaps" for one that it does not hold, but never "no" for one that it does."""
+    """A set of texts with false positives: a miss is certain, a hit is not."""
 
     def __init__(self) -> None:
         self._bits = bytearray(1 << (_BITS - 3))
@@ -44,7 +44,7 @@ class BloomFilter:
             yield
 
     def lacks(self, text: str) -> bool:
-        """Whether ``text`` certainly was never added."""
+        """Return True if ``text`` was certainly never added."""
         if not self.whole:
             return False
         bits, value = self._bits, hash(text)

@@ -1,4 +1,4 @@
-"""What the store keeps in memory: newest versions, and text. Both bounded, both on the loop only."""
+"""Least-recently-used caches of newest versions and of texts. Both bounded, both on the loop only."""
 
 import sys
 from collections import OrderedDict
@@ -9,7 +9,7 @@ from ctxd.store.writes import NOT_CACHED, NotCached
 
 
 class Heads:
-    """The newest accepted version of entities; null for an entity known not to exist. Least recently used go first."""
+    """The newest accepted version of entities; None for an entity known not to exist. Least recently used go first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -87,7 +87,7 @@ class Texts:
         self._texts: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
     def get(self, ref: str) -> str | None:
-        """The text, null if it is not kept here."""
+        """The text, None if it is not kept here."""
         kept = self._texts.get(ref)
         if kept is None:
             return None

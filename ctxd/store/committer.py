@@ -172,7 +172,7 @@ class Committer:
         return "" if witnessed is None else self.contradiction(witnessed)
 
     def contradiction(self, witnessed: Head) -> str:
-        """What is wrong if the head was once ``witnessed``; empty if that is on the journal's chain."""
+        """Return how the journal contradicts a head once ``witnessed``; empty if the chain contains it."""
         if witnessed.seq > self.head.seq:
             return f"the journal ends at row {self.head.seq}, but row {witnessed.seq} was acknowledged once"
         if journal.chain_at(self._connection, witnessed.seq) != witnessed.chain:
@@ -313,7 +313,7 @@ class Committer:
         return (pending.seq, *columns, body, b3, journal.link(chain, pending.seq, b3))
 
     def _insert(self, entries: Sequence[QueuedWrite], chain: bytes) -> list[bytes]:
-        """Insert all that ``entries`` say. Returns: the chain hash of each, from the one before them on."""
+        """Insert all rows of ``entries``. Returns: the chain hash of each, after the one before them."""
         rows = []
         for entry in entries:
             row = self._row(entry, entry.prepared.body, chain)
@@ -363,14 +363,14 @@ class Committer:
         try:
             hit("journal.postcommit")
         except OSError as error:
-            # The transaction stands: whatever fails from here on, nobody may be told that it was not applied.
+            # The transaction stands: from here on no failure may be reported as "not applied".
             raise dbfile.DiskFailed(str(error)) from error
 
     def _set_meta(self, name: str, value: bytes) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, value))
 
     def flush_ms(self, percent: int) -> float:
-        """How many ms the newest commits took at that percentile; 0 if there was none."""
+        """Return the duration of the newest commits at that percentile, in ms; 0 before the first."""
         times = sorted(self._flush_s.copy())
         return times[len(times) * percent // 100] * 1000 if times else 0.0
 
@@ -412,14 +412,14 @@ class Committer:
                 self._empty_log()
 
     def enough_space(self) -> bool:
-        """Whether the disk has room for what the journal needs to go on."""
+        """Return True if the disk has room for what the journal needs to go on."""
         with dbfile.faults():
             disk = os.statvfs(self._path.parent)
         free = disk.f_bavail * disk.f_frsize
         return free >= min(limits.DISK_FREE_MIN, disk.f_blocks * disk.f_frsize // _FREE_SHARE_MIN)
 
     def probe(self) -> bool:
-        """Whether a transaction goes through again.
+        """Return True if a transaction succeeds again.
 
         Raises: ``dbfile.DiskFailed``.
         """

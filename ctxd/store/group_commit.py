@@ -38,7 +38,7 @@ class Queue:
 
     @property
     def full(self) -> bool:
-        """Whether no further entry may be put."""
+        """True if no further entry may be put."""
         return len(self._entries) >= limits.QUEUE_WRITES_MAX or self._size >= limits.QUEUE_BYTES_MAX
 
     def put(self, entry: QueuedWrite) -> None:
@@ -67,28 +67,28 @@ class Queue:
 
 
 Work = Callable[[], Any]
-Told = Callable[[Any, BaseException | None], None]
+Report = Callable[[Any, BaseException | None], None]
 
 
 class CommitThread:
-    """``told`` hears on the loop what each call returned or raised, before the next one is made. It does not raise."""
+    """``report`` receives the result or exception of each call on the loop, before the next one. It does not raise."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self._given: SimpleQueue[Work | None] = SimpleQueue()
 
     def give(self, work: Work) -> None:
-        """Have ``work`` called. Only while nothing is called, and nothing else was given."""
+        """Queue ``work``. Only while no other call runs or is queued."""
         self._given.put(work)
 
     def take_back(self) -> bool:
-        """Have what was given not be called. Returns: whether that was possible: it was not begun."""
+        """Cancel the queued call. Returns: True if it had not started."""
         with suppress(Empty):
             return self._given.get_nowait() is not None
         return False
 
     def stop(self) -> None:
-        """Have ``run`` return once nothing is called."""
+        """End ``run`` after the current call."""
         self._given.put(None)
 
     async def run(self) -> None:
@@ -100,9 +100,9 @@ class CommitThread:
         while (work := self._given.get()) is not None:
             try:
                 result, raised = work(), None
-            except BaseException as error:  # noqa: BLE001 - whoever is told raises it
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
                 result, raised = None, error
-            loop.soon(self._told, result, raised)
+            loop.soon(self._report, result, raised)
             del work, result, raised
 
 
@@ -112,19 +112,18 @@ T = TypeVar("T")
 _GOING_DOWN: Final = "the daemon is going down"
 
 _TOLD_AT_ONCE: Final = 32
-"""Writes whose callers are told in one turn of the loop: about a millisecond."""
+"""Writes whose callers are resumed in one iteration of the loop: about a millisecond."""
 
 _GATHERED_TURNS: Final = 4
 """Turns of the loop for which the next transaction waits after one of more than ``_SMALL`` writes: as many are about to
 come again, and each that comes in time saves a part of a transaction."""
 
 _SMALL: Final = 8
-"""Writes of a transaction after which the next one does not wait: whoever is behind it is behind few."""
+"""Writes of a transaction after which the next one does not wait: few writes are behind it."""
 
 
 class GroupCommit:
-    """The queue of accepted writes and what empties it. Knows neither heads nor operation ids: it tells of both
-    ends."""
+    """Queue of accepted writes, and the loop that empties it. Knows neither heads nor operation ids."""
 
     def __init__(
         self,
@@ -133,8 +132,8 @@ class GroupCommit:
         lost: Callable[[Sequence[QueuedWrite]], None],
         fault: Callable[[Exception], None],
     ) -> None:
-        """``landed`` is told of entries whose ``Pending`` was just resolved; ``lost`` of entries before theirs fail;
-        ``fault`` what those raised who waited for a ``Pending``. None of the three raises."""
+        """``landed`` receives entries whose ``Pending`` was just resolved, ``lost`` entries before theirs fail, and
+        ``fault`` the exceptions of callbacks of a ``Pending``. None of the three raises."""
         self._health = health
         self._landed = landed
         self._lost = lost
@@ -146,14 +145,14 @@ class GroupCommit:
         self._last: Pending | None = None
         self._wake = anyio.Event()
         self._thread = CommitThread(self._told)
-        # What the thread has done and nobody was told of: entries, what was returned, what was raised.
+        # Ended calls of the thread whose writes are not resolved yet: entries, result, exception.
         self._ended: deque[tuple[Sequence[QueuedWrite], Any, BaseException | None]] = deque()
         self._busy = False
         self._stopping = False
 
     @property
     def full(self) -> bool:
-        """Whether no further entry may be put."""
+        """True if no further entry may be put."""
         return self._queue.full
 
     @property
@@ -238,7 +237,7 @@ class GroupCommit:
         return failure
 
     def _start(self) -> None:
-        """Have the next batch committed, if there is one and nothing else is done."""
+        """Begin to commit the next batch if one waits and no other runs."""
         if len(self._queue) and not self._busy and not self._ended:
             batch = self._flushing = self._queue.take()
             self._give(partial(self._committer.commit, batch))
@@ -255,7 +254,7 @@ class GroupCommit:
         self._wake.set()
 
     async def _hear(self) -> Exception | None:
-        """Wait for the end of one batch, and tell those who wait for it."""
+        """Wait for the end of one batch, and resolve its writes."""
         if not self._ended:
             self._wake = anyio.Event()
             await self._wake.wait()
@@ -279,7 +278,7 @@ class GroupCommit:
         return None
 
     async def _land(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
-        """Tell those who wait for ``batch``, a few at a time: others have their turn between."""
+        """Resolve ``batch``, a few writes at a time, yielding to the loop between."""
         hit("journal.ack")
         for first in range(0, len(batch), _TOLD_AT_ONCE):
             if first:
@@ -328,7 +327,7 @@ class GroupCommit:
         return None
 
     async def _call(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, called on the thread."""
+        """Call ``work`` on the thread and return its result."""
         self._give(work)
         with anyio.CancelScope(shield=True):
             while not self._ended:
@@ -340,7 +339,7 @@ class GroupCommit:
         return cast(T, result)
 
     def _begun(self) -> list[QueuedWrite]:
-        """The writes whose transaction was begun and who were not told how it ended."""
+        """Return the writes of transactions that have begun and are not resolved yet."""
         batches = (self._telling, *(ended[0] for ended in self._ended), self._flushing)
         return [entry for batch in batches for entry in batch if not entry.pending.done]
 

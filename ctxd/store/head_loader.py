@@ -20,7 +20,7 @@ from ctxd_protocol.objects import Receipt
 
 
 class Batch:
-    """What was asked for between two readings, and what was found."""
+    """Ids and operations of one reading, and its results."""
 
     def __init__(self) -> None:
         # In the order of their asking, which is mostly that of their writing: so a page is read once.
@@ -60,13 +60,13 @@ class HeadLoader:
         self._reading: Batch | None = None
 
     def note_written(self, ids: Iterable[str]) -> None:
-        """Say that newer heads of ``ids`` were accepted, so that one being read is not taken for the newest."""
+        """Record that newer heads of ``ids`` were accepted: one that is being read is not the newest."""
         for batch in (self._next, self._reading):
             if batch is not None and batch.ids:
                 batch.written.update(id for id in ids if id in batch.ids)
 
     def compare(self, receipt: Receipt, refute: Callable[[str], None]) -> None:
-        """Have ``refute`` called, soon, if the journal does not hold the row of ``receipt``."""
+        """Call ``refute`` soon if the journal does not hold the row of ``receipt``."""
         self._next.claims.append((receipt, refute))
         self._wake.set()
 
@@ -89,7 +89,7 @@ class HeadLoader:
     async def newest(
         self, ids: dict[str, None], lacks: Callable[[str], bool], settle: Callable[[], Awaitable[None]]
     ) -> dict[str, Stored | None]:
-        """The newest accepted heads of ``ids``, in their order, null for those that ``lacks`` knows or none are of.
+        """The newest accepted heads of ``ids``, in their order, None for those that ``lacks`` knows or none are of.
 
         ``settle`` returns once all that was accepted is in the database, or lost. Raises and cancel: as ``find``.
         """
@@ -114,7 +114,7 @@ class HeadLoader:
             readings.append((await self.find(missing)).heads)
 
     async def run(self, reader: Reader) -> None:
-        """Serve ``find`` until cancelled; whoever waits then is refused as ``draining``."""
+        """Serve ``find`` until cancelled; calls that wait then are refused as ``draining``."""
         limiter = anyio.CapacityLimiter(1)
         try:
             while True:
@@ -169,7 +169,7 @@ async def fill_bloom(sieve: BloomFilter, reader: Reader, damaged: Callable[[str]
             if sums[0] != sums[1]:
                 damaged(f"the index of {index.what} does not match its table: stop the daemon, run ctxd verify")
     except CtxdError:
-        # Without it every lookup is a reading, which tells whoever asks what is wrong.
+        # Without the filter every lookup reads the database, and fails there with the reason.
         return
     for _ in sieve.take_in(stored):
         await checkpoint()

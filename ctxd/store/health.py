@@ -1,4 +1,4 @@
-"""Whether the store takes writes, and answers reads. Pure."""
+"""Health of the store: whether it takes writes and reads, and why not. Pure."""
 
 from typing import Literal
 
@@ -19,12 +19,12 @@ class Health:
 
     @property
     def full(self) -> bool:
-        """Whether writes are refused until the disk has room."""
+        """True if writes are refused until the disk has room."""
         return self._code == "disk_full"
 
     @property
     def lost(self) -> bool:
-        """Whether acknowledged data is missing."""
+        """True if acknowledged data is missing."""
         return self._code == "data_loss"
 
     def fill(self, reason: str) -> None:

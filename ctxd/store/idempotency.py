@@ -13,7 +13,7 @@ Operation = tuple[str, str]
 
 
 def operation(write: Write) -> Operation | None:
-    """The operation that ``write`` is; null if it has no id."""
+    """Return the operation of ``write``; None if it has no id."""
     return None if write.op_id is None else (write.principal, write.op_id)
 
 
@@ -52,15 +52,15 @@ class RecentOperations:
         self._finished: OrderedDict[Operation, None] = OrderedDict()
 
     def under_way(self, key: Operation) -> QueuedWrite | None:
-        """The write under ``key`` that is not durable yet; null if there is none."""
+        """Return the write under ``key`` that is not durable yet; None without one."""
         return self._under_way.get(key)
 
     def ended(self, key: Operation) -> bool:
-        """Whether the write under ``key`` became durable a short while ago."""
+        """Return True if the write under ``key`` became durable a short while ago."""
         return key in self._finished
 
     def require_new(self, key: Operation | None) -> None:
-        """Raises: CtxdError ``cancelled``, to be sent again, if ``key`` was begun while nobody looked."""
+        """Raises: CtxdError ``cancelled``, to be sent again, if ``key`` was begun in the meantime."""
         if key in self._under_way or key in self._finished:
             raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
 
@@ -70,7 +70,7 @@ class RecentOperations:
             self._under_way[key] = entry
 
     def end(self, entry: QueuedWrite, *, durable: bool) -> None:
-        """Say that ``entry`` is durable, or that nothing of it remains."""
+        """Record that ``entry`` is durable, or that it was lost."""
         if (key := operation(entry.write)) is None:
             return
         self._under_way.pop(key, None)

@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS knows(
 CREATE TABLE IF NOT EXISTS signature(entity INTEGER PRIMARY KEY, sig BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
-"""``content.bytes`` is null where the text is in the artifact store. An operation id is found by index, not copied."""
+"""``content.bytes`` is None where the text is in the artifact store. An operation id is found by index, not copied."""
 
 COLUMNS: Final = "seq, incarnation, principal, session, kind, op_id, vt, tx_time, body, b3, chain"
 _BODY_FORMAT: Final = 1
@@ -48,9 +48,9 @@ _decoder: Final = msgspec.msgpack.Decoder(list[Any])
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """One version in a body: the entity, its encoded document, and the BLAKE3 of its text (null without).
+    """One version in a body: the entity, its encoded document, and the BLAKE3 of its text (None without).
 
-    A document of no bytes says that the entity is no more.
+    A document of no bytes is a deletion.
     """
 
     id: str
@@ -67,14 +67,14 @@ class Rewritten(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PurgeRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What a purge did: the entities whose text it destroyed, and the rows that it rewrote."""
+    """Record of a purge: the entities whose text it destroyed, and the rows that it rewrote."""
 
     ids: tuple[str, ...]
     rows: tuple[Rewritten, ...]
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What a journal row's body says. ``purged``: the row records a purge; a projection evicts those entities."""
+    """Content of a journal row's body. ``purged``: the row records a purge; a projection evicts those entities."""
 
     request: bytes
     result: bytes
@@ -113,9 +113,9 @@ def encode_body(request: bytes, result: bytes, knows: Sequence[str], puts: Seque
 
 
 def decode_body(body: bytes) -> Body:
-    """What ``encode_body`` was given.
+    """Decode a body.
 
-    Raises: ValueError if ``body`` is none that it makes.
+    Raises: ValueError for an unknown form.
     """
     version, *fields = _decoder.decode(body)
     if version == _PURGE_FORMAT:
@@ -151,7 +151,7 @@ def encode_rewritten(body: Body, size: int) -> bytes:
     missing = size - len(_encoder.encode(fields))
     while missing > 0:
         width = next((width for width, least, most in _BIN_HEADERS if least <= missing - width <= most), None)
-        # No bytes take just so much with what stands before them: a null takes one byte of it.
+        # No bytes take just so much with what stands before them: a nil takes one byte of it.
         fields.append(None if width is None else bytes(missing - width))
         missing -= 1 if width is None else missing
     return _encoder.encode(fields)
@@ -168,7 +168,7 @@ def rewritten_name(seq: int) -> str:
 
 
 def rewriting(connection: dbfile.Connection) -> Callable[[int], Rewritten | None]:
-    """What tells how a purge rewrote a row, by the row that records it; null if none did."""
+    """Return a function that finds how a purge rewrote a row, from the row that records it; None if none did."""
 
     def find(seq: int) -> Rewritten | None:
         found = connection.execute("SELECT value FROM meta WHERE name=?", (rewritten_name(seq),)).fetchone()
@@ -216,7 +216,7 @@ def read_rows(connection: dbfile.Connection, *, after: int, limit: int = -1) -> 
 
 
 def chain_at(connection: dbfile.Connection, seq: int) -> bytes | None:
-    """The chain hash of row ``seq``, of the start for 0; null if there is no such row."""
+    """Return the chain hash of row ``seq``, of the start for 0; None if there is no such row."""
     query = "SELECT chain FROM journal WHERE seq=?" if seq else "SELECT value FROM meta WHERE name='genesis' AND 0=?"
     found = connection.execute(query, (seq,)).fetchone()
     return None if found is None else bytes(found[0])
@@ -237,13 +237,13 @@ def fingerprint_of(key: Path) -> bytes | None:
 
 
 def journal_id(connection: dbfile.Connection) -> str:
-    """Which journal this is, in hex. A restored copy is another one: it may go on differently from its original."""
+    """The id of the journal, in hex. A restored copy has another one: it may continue differently from its original."""
     found = connection.execute("SELECT value FROM meta WHERE name='journal'").fetchone()
     return "" if found is None else bytes(found[0]).hex()
 
 
 def writer_id(connection: dbfile.Connection) -> str:
-    """Under which name what this journal says is projected, in hex. A restored copy goes on under the same."""
+    """The name under which this journal is projected, in hex. A restored copy keeps it."""
     found = connection.execute("SELECT value FROM meta WHERE name='writer'").fetchone()
     return "" if found is None else bytes(found[0]).hex()
 
@@ -263,9 +263,9 @@ def become_another(connection: dbfile.Connection) -> None:
 def first_fault(
     rows: Iterable[Row], rewritten: Callable[[int], Rewritten | None], *, after: int, chain: bytes
 ) -> str | None:
-    """What is wrong with the first row that does not follow from row ``after`` and its ``chain``; null if all do.
+    """Return the fault of the first row that does not follow from row ``after`` and its ``chain``; None if all do.
 
-    ``rewritten`` tells how a purge rewrote a row: its body then is the one on record, and its hash what it was before.
+    ``rewritten`` finds how a purge rewrote a row: its body then is the one on record, and its hash what it was before.
     """
     seq = after
     for row in rows:
@@ -285,7 +285,7 @@ def first_fault(
 
 
 def fold(row: Row) -> list[Version]:
-    """The versions that a journal row says there are.
+    """Return the versions that a journal row records.
 
     Raises: ValueError if its body is damaged.
     """

@@ -1,13 +1,14 @@
-"""Purging: the one write that takes something away. What an object said is destroyed, and that it was is on record.
+"""Purge: the one write that removes content, and records that it did.
 
-In one transaction: every version of the object, and every other version that has the very same text, is replaced by one
-that says only ``purged``; so are they in the bodies of the journal rows that wrote them; their text is overwritten and
-dropped; and a row is appended that names the entities and, of each rewritten row, its sequence, the hash that it keeps
-and the hash of what it is now. The chain stays what it was, and only what such a record names may differ from it.
+In one transaction: every version of the object, and every other version that has the very same text, is replaced by
+one that is marked ``purged`` and has no content; so are they in the bodies of the journal rows that wrote them; their
+text is overwritten and dropped; and a row is appended that names the entities and, of each rewritten row, its
+sequence, the hash that it keeps and the hash of what it is now. The chain stays what it was, and only what such a
+record names may differ from it.
 
-An entity that has to go on saying the rest, as a chat's segments have, is restated: its versions are replaced in the
-same way by others that lack a part, their text by another. So is one that only happens to have the same text, and
-cannot do without one: with a text that says no more than it has to.
+An entity of which only a part is purged, such as a chat's segments, is restated: its versions are replaced in the same
+way by others that lack a part, their text by another. So is one that only happens to have the same text, and cannot do
+without one: with the least text that it needs.
 
 Every step follows an index (entity, text hash, journal sequence), so the cost is that of what is purged, whatever the
 store holds beside it. That nothing is left in the database file rests on ``secure_delete``: SQLite zeroes what it
@@ -47,7 +48,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 def purged_document(document: Document, keyed: Callable[[str], str]) -> Document:
-    """What stands for ``document`` once it is purged. Of its source hash a keyed one is left, of its text nothing."""
+    """Return the replacement of ``document`` in a purge: with a keyed source hash, without text."""
     payload: dict[str, Any] = {name: document.payload[name] for name in _KEPT if name in document.payload}
     if document.type == "file":
         payload["char_count"] = 0
@@ -70,7 +71,7 @@ class Counted(msgspec.Struct, frozen=True, array_like=True):
 
 
 def counted(result: bytes) -> Counted:
-    """What a purge's kept result says. Raises: msgspec.DecodeError if it is none."""
+    """Decode the kept result of a purge. Raises: msgspec.DecodeError."""
     return msgspec.msgpack.decode(result, type=Counted)
 
 
@@ -175,7 +176,7 @@ def _says_something(version: Version) -> bool:
 
 
 def _instead(connection: dbfile.Connection, version: Version, purge: PurgeRequest) -> Version:
-    """What stands for ``version``, one of the targets: with a text only where it goes on saying something."""
+    """Return the replacement of ``version``, one of the targets: without text unless it keeps some."""
     assert version.body is not None, "a deletion says nothing that could be purged"
     document = documents.decode(version.id, version.body)
     if purge.sharing is not None and version.id not in purge.ids and version.content is not None:
@@ -243,7 +244,7 @@ def unfinished(connection: dbfile.Connection) -> tuple[bytes, ...]:
 
 
 def is_unfinished(connection: dbfile.Connection) -> bool:
-    """Whether something outside the database may still hold what was purged."""
+    """Return True if a file outside the database may still hold purged content."""
     return connection.execute("SELECT 1 FROM meta WHERE name=?", (_PENDING,)).fetchone() is not None
 
 
@@ -256,7 +257,7 @@ def residue(connection: dbfile.Connection) -> tuple[str, ...]:
 
 
 def is_kept(connection: dbfile.Connection, ref: bytes) -> bool:
-    """Whether the text ``ref`` came in again since it was purged."""
+    """Return True if the text ``ref`` was written again since it was purged."""
     return connection.execute("SELECT 1 FROM content WHERE hash=?", (ref,)).fetchone() is not None
 
 

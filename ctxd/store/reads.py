@@ -41,18 +41,18 @@ def answering() -> Iterator[None]:
 
 
 def answered(function: Callable[[], T]) -> T:
-    """What ``function`` returns, under ``answering``."""
+    """Call ``function`` under ``answering`` and return its result."""
     with answering():
         return function()
 
 
 def basis(valid_time: int | None, tx: int | None) -> tuple[int, int]:
-    """Both times of a read, null meaning the newest, as a backend takes them."""
+    """Return both times of a read, None being the newest, as bounds of a backend."""
     return LATEST if valid_time is None else valid_time, LATEST if tx is None else tx
 
 
 def to_stored(version: Version) -> Stored | None:
-    """The version as the rest of the daemon knows it, without content; null for a deletion.
+    """The version as the rest of the daemon knows it, without content; None for a deletion.
 
     Raises: CtxdError ``corrupt`` if its document cannot be read.
     """
@@ -123,7 +123,7 @@ class Reader:
         return heads
 
     def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[journal.Body, Receipt]]:
-        """The finished writes under ``(principal, op_id)``: what each said, and its receipt."""
+        """Return the finished writes under ``(principal, op_id)``: the body of each, and its receipt."""
         found = {}
         query = "SELECT seq FROM journal WHERE op_id=? AND principal=?"
         for principal, op_id in keys:

@@ -1,7 +1,7 @@
-"""The read model made again from the journal: what a fold of it says replaces what is in the tables.
+"""Rebuild of the read model: the fold of the journal replaces the content of the tables.
 
 One transaction: an interruption leaves the tables as they were. Stat signatures go, they are a cache. Blocks, on a
-state directory that nobody else writes to.
+state directory without a daemon.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ _STEP: Final = 1_000
 
 
 def checked(root: Path, step: Step) -> tuple[Report, int]:
-    """See that the tables of the state directory ``root`` are what its journal says, folding it again if they are not.
+    """Verify the tables of the state directory ``root`` against its journal, and rebuild them if they differ.
 
-    ``step`` is told what is looked at, and how much of it. Returns: the last verification, and how many rows were
+    ``step`` reports the progress. Returns: the last verification, and how many rows were
     folded, 0 if there was no need. Raises: StateDirError if there is no state, it is in use, or cannot be folded.
     """
     database = root / "state.db"
@@ -44,7 +44,7 @@ def checked(root: Path, step: Step) -> tuple[Report, int]:
 
 
 def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
-    """Fold the journal in ``database`` into its tables afresh; ``step`` is told how many rows are done.
+    """Fold the journal in ``database`` into its tables afresh; ``step`` reports the rows done.
 
     Returns: the rows folded. Raises: ``dbfile``'s errors, ValueError for a row that cannot be read: nothing is changed
     then.

@@ -51,7 +51,7 @@ def migrations_of(database: Path) -> tuple[Migration, ...]:
 
 
 def migrate(database: Path) -> Path | None:
-    """Bring ``database``, which nobody else uses, to the current schema. Blocks; run again, it resumes.
+    """Bring ``database``, without a daemon, to the current schema. Blocks; run again, it resumes.
 
     Returns: the copy of it as it was, None if it is current. Raises: as ``migrations_of``; ``dbfile``'s errors.
     """

@@ -20,7 +20,7 @@ from ctxd.store.reads import Reader, answered
 
 
 class Checked(NamedTuple):
-    """What one step came to: the last row that it read, the bytes behind it, and a sentence for each damage."""
+    """Result of one step: the last row that it read, the bytes behind it, and a sentence for each damage."""
 
     seq: int
     size: int

@@ -46,7 +46,7 @@ class StateDir:
 
     @property
     def projection(self) -> Path:
-        """What is remembered of a projection."""
+        """Path of the projection's watermark."""
         return self.root / "projection.json"
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ def hold_existing(root: Path) -> StateDir:
 
 
 def hold(root: Path | None) -> StateDir:
-    """Take the directory ``root``, made with mode 0700 if missing; null takes a fresh one that lasts until ``close``.
+    """Take the directory ``root``, made with mode 0700 if missing; None takes a fresh one that lasts until ``close``.
 
     Raises: StateDirError if another process holds it, others could change what is in it, or it cannot be made.
     """
@@ -96,7 +96,7 @@ def check_safe(root: Path) -> None:
         above = folder.stat()
         shared = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         trusted = above.st_uid in (0, os.geteuid())
-        # A sticky folder of root's, such as /tmp, lets nobody move what is another's.
+        # In a sticky folder of root's, such as /tmp, only its owner can move an entry.
         if not trusted or (shared and not (above.st_mode & stat.S_ISVTX and above.st_uid == 0)):
             raise StateDirError(f"{folder} above {root} can be written by others", exit_code=_EXIT_UNSAFE)
 

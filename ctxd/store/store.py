@@ -1,9 +1,9 @@
-"""The one door to versions.
+"""The version store: the one interface to versions, for writes and for reads.
 
 A write is accepted at once: it gets its sequence and its valid time, and its heads are visible. It is durable once the
-transaction that it shares with its neighbours is on the disk. While one transaction runs, the next one gathers: nobody
-waits for company, and nobody pays for a flush alone. If a transaction fails, so does every write accepted after it, and
-nothing of them remains. Reads of anything but a head wait until what was accepted before them is durable or has failed.
+transaction that it shares with its neighbours is on the disk. While one transaction runs, the next one gathers: no
+write waits for others, and none pays for a flush alone. If a transaction fails, so does every write accepted after it,
+and nothing of them remains. Reads of anything but a head wait until the writes before them are durable or have failed.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -224,7 +224,7 @@ class VersionStore:
 
         Raises: CtxdError ``disk_full``, ``data_loss``, ``store_backlog_full``, ``rate_limited``, ``store_failed``,
         ``draining``;
-        ``cancelled`` if its ``op_id`` was submitted before, which ``replay`` tells.
+        ``cancelled`` if its ``op_id`` was submitted before, see ``replay``.
         """
         self._health.require_writable()
         if self._commits.full:
@@ -278,11 +278,11 @@ class VersionStore:
         await self._read(lambda: is_unfinished(self._reader.connection))
 
     def is_new_operation(self, principal: str, op_id: str) -> bool:
-        """Whether nothing was ever submitted under ``op_id``, told without waiting; false also means "perhaps"."""
+        """Return True if ``op_id`` is certainly new. False may be a false positive."""
         return self._bloom.lacks(op_text((principal, op_id)))
 
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
-        """What the write under ``op_id`` answered, null for none. ``heads`` are loaded on the same trip, for ``peek``.
+        """Return the stored result of the write under ``op_id``, or None; ``heads`` are loaded beside, for ``peek``.
 
         Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
         """
@@ -301,12 +301,12 @@ class VersionStore:
         return replay_of(key, request, found)
 
     def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
-        """Have ``callback`` told the sessions whose accepted writes were lost, before their callers are told."""
+        """Register a callback for the sessions whose accepted writes were lost, called before their callers resume."""
         self._listeners.on_lost.append(callback)
 
     def on_durable(self, callback: Callable[[Landed], None], *, types: Collection[str] | None = None) -> None:
-        """Have ``callback`` told every write that became durable, in order, some of a commit at a time; with ``types``
-        not of those among which none puts an entity of such a type, and none purges."""
+        """Register a callback for durable writes, in order, some of a commit at a time; with ``types`` only for groups
+        in which one puts an entity of such a type, or purges."""
         self._listeners.on_durable.append((callback, types))
 
     def attach(self, part: Callable[..., Coroutine[Any, Any, None]]) -> None:
@@ -332,15 +332,15 @@ class VersionStore:
         self._listeners.fault(fault)
 
     def on_fault(self, callback: Callable[[Exception], None]) -> None:
-        """Have ``callback`` told what a callback of the store or of a ``Pending`` raised: the store goes on."""
+        """Register a callback for exceptions of other callbacks and of ``Pending``'s: the store goes on."""
         self._listeners.on_fault.append(callback)
 
     def head(self) -> Receipt | None:
-        """The receipt of the newest durable write; null if there is none."""
+        """Return the receipt of the newest durable write; None before the first."""
         return self._durable
 
     def check_witness(self, receipt: Receipt) -> None:
-        """Compare the journal with a receipt of it that somebody kept.
+        """Compare the journal with a receipt that a client has kept.
 
         If the journal is behind it, or has another row in its place (found a moment later), no more writes are
         taken: call this only for those who may stop the daemon.
@@ -353,7 +353,7 @@ class VersionStore:
 
     @property
     def commit_durations(self) -> Durations:
-        """How long the transactions since the start took to be flushed."""
+        """Flush times of the transactions since the start."""
         return self._committer.durations
 
     def status(self) -> StoreStatus:
@@ -396,12 +396,12 @@ class VersionStore:
         return await run_sync(answered, function, limiter=self._reading)
 
     def peek(self, id: str) -> Stored | None | NotCached:
-        """The newest accepted version of ``id`` without waiting; ``NOT_CACHED`` when only a reading would tell."""
+        """Return the newest accepted version of ``id`` without waiting; ``NOT_CACHED`` if only a read would find it."""
         head = self._heads.get(id)
         return None if head is NOT_CACHED and self._bloom.lacks(id) else head
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
-        """The newest accepted versions of ``ids``, in their order, without content; null for what does not exist.
+        """The newest accepted versions of ``ids``, in their order, without content; None for what does not exist.
 
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
@@ -411,7 +411,7 @@ class VersionStore:
     async def get(
         self, id: str, *, valid_time: int | None = None, tx: int | None = None, content: bool = False
     ) -> Stored | None:
-        """The version of ``id`` as of both times, null meaning the newest; null if there is none.
+        """Return the version of ``id`` as of both times, by default the newest; None without one.
 
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
@@ -483,7 +483,7 @@ class VersionStore:
         """The versions of every entity with ``prefix``, by id, from beyond ``after`` on. Otherwise as ``get``."""
         at = basis(valid_time, tx)
         await self.settled()
-        # The newest are here; only what was is another's to tell.
+        # The newest versions are in the tables here; another store only answers for the past.
         past = self._model if valid_time is None and tx is None else self._past
         versions = await past.scan(prefix, after=after or None, limit=limit, valid_time=at[0], tx=at[1])
         return [stored for version in versions if (stored := to_stored(version)) is not None]
@@ -561,5 +561,5 @@ class VersionStore:
 
     @property
     def cached(self) -> int:
-        """How many heads are in memory."""
+        """Number of heads in memory."""
         return len(self._heads)

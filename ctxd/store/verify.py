@@ -75,8 +75,7 @@ class Problem:
 
 @dataclass
 class Report:
-    """What was looked at so far, and what is wrong. ``phase`` names what is being looked at, ``done`` counts its
-    rows."""
+    """Progress and findings of a verification: ``phase`` is the current one, ``done`` counts its rows."""
 
     phase: str = ""
     done: int = 0
@@ -93,23 +92,23 @@ class Report:
 
     @property
     def worst(self) -> Severity | None:
-        """The severest of the problems; null if there is none."""
+        """The severest of the problems; None without one."""
         found = {problem.severity for problem in self.problems}
         order: tuple[Severity, ...] = ("data_loss", "damage", "warning")
         return next((severity for severity in order if severity in found), None)
 
     def note(self, severity: Severity, message: str) -> None:
-        """Add a problem; past a thousand only count on the severest being told."""
+        """Add a problem; past a thousand only the first of each severity counts."""
         if len(self.problems) < _PROBLEMS_MAX:
             self.problems.append(Problem(severity, message))
 
 
 Step = Callable[[str, int], None]
-"""Is told what is being done, and how much of it is."""
+"""Callback for progress: the phase, and how much of it is done."""
 
 
 def verified(root: Path, step: Step) -> Report:
-    """What ``verify`` came to, with ``step`` told of each phase as it grows. Raises: as that."""
+    """Run ``verify`` to its end, calling ``step`` as each phase grows. Raises: as ``verify``."""
     report = Report()
     for report in verify(root):
         step(report.phase, report.done)
@@ -259,14 +258,14 @@ class _Verification:
         report.head_chain = chain.hex()
 
     def _rewritten(self) -> dict[int, journal.Rewritten]:
-        """What purges rewrote, by sequence, as their rows say; each of those is checked as every row is."""
+        """Return the rows that purges rewrote, by sequence, from the rows that record them."""
         found: dict[int, journal.Rewritten] = {}
         recorded: dict[str, int] = {}
         for seq, body in self._connection.execute("SELECT seq, body FROM journal WHERE kind=? ORDER BY seq", (KIND,)):
             try:
                 record = journal.decode_body(body).purged
             except (ValueError, TypeError):
-                # The pass over all rows tells of it.
+                # The pass over all rows reports it.
                 continue
             for one in record.rows if record is not None else ():
                 if one.seq < seq:

@@ -40,7 +40,7 @@ class WriteAheadLog:
 
     @property
     def is_copied(self) -> bool:
-        """Whether all of it was copied, and nothing is being copied."""
+        """True if all of it was copied, and nothing is being copied."""
         return self._pages <= self._copied and self._copying is None
 
     @property
@@ -64,7 +64,7 @@ class WriteAheadLog:
         return self._copying is None
 
     def shorten(self) -> None:
-        """Have it copied beside the writer if it has grown; begin it again if it is long and little is not copied."""
+        """Start a copy beside the writer if the log has grown; restart the log if it is long and mostly copied."""
         grown = (self._pages - self._copied) * _PAGE_BYTES
         if self._copying is not None and self._copying.done():
             self.wait()

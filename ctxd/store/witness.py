@@ -41,7 +41,7 @@ class WitnessFile:
         """Damage that the last ``read`` has found."""
 
     def read(self) -> Head | None:
-        """The farthest head that was ever written; null if none is readable."""
+        """Return the farthest head that was ever written; None if none is readable."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:

@@ -15,14 +15,14 @@ from ctxd.store import journal
 from ctxd_protocol.objects import Receipt
 
 Restate = Callable[[Document], Document | None]
-"""What stands for a version, given with its content, once a part of what it says is purged; null if it has none."""
+"""Function from a version with its content to its replacement without the purged part; None if it has none."""
 
 
 class PurgeRequest:
-    """What a write asks to be purged: every version of ``ids``, and what ``restate`` takes out of every version of the
-    entities ``within``: ids, or how all begin that have a number after ``#``. ``keyed`` makes the hash that stands for
-    a source hash, by which the same bytes are known again without being told. ``sharing`` gives what stands for a
-    version of another entity that has a text of theirs and cannot do without one; null: it is purged as they are.
+    """Content to destroy: every version of ``ids``, and the parts that ``restate`` removes from every version of the
+    entities ``within``: entity ids, or id prefixes that end in ``#``. ``keyed`` makes the hash that replaces
+    a source hash, by which the same bytes are recognised. ``sharing`` returns the replacement of a
+    version of another entity with the same text that cannot do without one; None: it is purged like them.
     ``done`` is set once it is durable."""
 
     __slots__ = ("done", "ids", "keyed", "restate", "said", "sharing", "within")
@@ -38,7 +38,7 @@ class PurgeRequest:
         said: int = 0,
     ) -> None:
         """``restate`` and ``sharing`` are called on the committing thread, and are quick and pure; ``restate`` takes
-        away ``said`` texts."""
+        ``said`` messages."""
         self.ids = tuple(ids)
         self.keyed = keyed
         self.within = tuple(within)
@@ -49,8 +49,8 @@ class PurgeRequest:
 
 
 class Purged(msgspec.Struct, frozen=True):
-    """What was purged: the entities, how many versions of them, the BLAKE3 of each text that is kept no more, how many
-    texts it was that they said; ``body`` is the record's."""
+    """Result of a purge: the entities, the number of versions, the BLAKE3 of each text that is gone, and the number
+    of texts; ``body`` is that of the journal row."""
 
     ids: tuple[str, ...]
     versions: int
@@ -67,7 +67,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     of ``session``. ``deletes`` names entities that are no more from then on; none of them is in ``puts``. ``floor_vt``
     is the least valid time, in ms: one above the newest of every entity that is written again or deleted.
     ``signatures`` keeps a file's stat signature beside its version, as a cache that decides whether to read it again.
-    ``purge``: destroy what entities say; such a write puts nothing.
+    ``purge``: destroy content of entities; such a write puts nothing.
     """
 
     kind: str
@@ -101,11 +101,11 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """Whether the write is durable or has failed."""
+        """True if the write is durable or has failed."""
         return self.receipt is not None or self.error is not None
 
     def on_done(self, callback: Callable[["Pending"], None]) -> None:
-        """Have ``callback`` called on the loop once this is done; at once if it is."""
+        """Call ``callback`` on the loop once this is done; at once if it is."""
         if self.done:
             callback(self)
         else:
@@ -159,14 +159,14 @@ class NotCached:
 
 
 NOT_CACHED: Final = NotCached()
-"""The cache does not know; null would say that there is no such object."""
+"""The cache holds nothing; None would mean that there is no such object."""
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """What a write answered that came before under the same operation id.
+    """Stored result of an earlier write under the same operation id.
 
-    ``result`` is the encoded result without receipt. ``receipt`` is the original one, null while ``pending`` waits
-    for its flush; ``pending`` is null once the write is durable.
+    ``result`` is the encoded result without receipt. ``receipt`` is the original one, None while ``pending`` waits
+    for its flush; ``pending`` is None once the write is durable.
     """
 
     result: bytes
@@ -199,7 +199,7 @@ class EncodedWrite:
     def __init__(self, write: Write) -> None:
         """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded."""
         by_id = {document.id: document for document in write.puts}
-        # Put twice in one write, an entity is what was said last.
+        # Of an entity that is put twice in one write the last version counts.
         if len(by_id) < len(write.puts):
             write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
         self.write = write
@@ -241,12 +241,12 @@ class QueuedWrite:
         return self.prepared.ids
 
     def versions(self) -> list[Version]:
-        """What it puts, as rows of a backend."""
+        """Return its versions as rows of a backend."""
         seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
         return [Version(put.id, vt, seq, tx_time, put.document or None, put.content) for put in self.prepared.puts]
 
     def heads(self) -> list[tuple[Stored, str | None]]:
-        """What it puts and may be asked for by id, as the newest versions without content, each with its text."""
+        """Return the newest versions of its cached entities, without content, each with its text."""
         seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
         heads: list[tuple[Stored, str | None]] = []
         # What is deleted comes last, and has no head.
