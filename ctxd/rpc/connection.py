@@ -24,8 +24,10 @@ from ctxd.rpc.scheduler import Slice
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Failure, Notification, Request, Stray, encode, error_object, refuse
 
-_LINES_AT_ONCE: Final = 64
+_LINES_AT_ONCE: Final = 128
 """Lines read and answers encoded in one go: enough to spread the cost."""
+
+_LINE_END: Final = ord("\n")
 
 _WRITE_BYTES: Final = 256 * 1024
 """Bytes of answers gathered before they are handed to the transport: one write, and one wake-up of the client."""
@@ -119,16 +121,17 @@ class Connection(asyncio.Protocol):
             return
         hit("conn.frame")
         inbox = self._inbox
-        pending = inbox.pending
+        is_partial = data[-1] != _LINE_END
+        pending = inbox.pending if is_partial else 0
         completed = inbox.put(data)
-        if completed and not self._queued and not self._is_blocked():
+        if completed and not self._queued and not self._choked:
             self._queued = True
             self._listener.scheduler.run(self)
         elif not inbox.is_empty:
             self._hold()
         elif inbox.fault is not None:
             self._break_off(inbox.fault)
-        if inbox.pending and not self._ending and (completed or not pending):
+        if is_partial and not self._ending and (completed or not pending):
             self._time_frame()
 
     def eof_received(self) -> bool:
@@ -240,7 +243,7 @@ class Connection(asyncio.Protocol):
         unsent, may_go_on = 0, True
         while may_go_on:
             hit("rpc.dispatch")
-            items, cost = inbox.take(min(piece.lines, _LINES_AT_ONCE))
+            items, cost = inbox.take(_LINES_AT_ONCE)
             piece.lines -= cost
             if quota is not None:
                 quota.spend(cost)
@@ -253,7 +256,7 @@ class Connection(asyncio.Protocol):
                 self._write(b"".join(frames))
                 frames, unsent = [], 0
                 may_go_on = may_go_on and not self._choked
-            if inbox.is_empty or piece.is_over:
+            if inbox.is_empty or piece.lines <= 0 or perf_counter() >= piece.ends:
                 break
         if frames:
             self._write(frames[0] if len(frames) == 1 else b"".join(frames))

@@ -119,15 +119,10 @@ class Group:
 
 
 class Slice:
-    """The lines and the time that one slice may take."""
+    """The cost in lines that is left of one slice, and when it ends, by ``perf_counter``. A slice is over with either."""
 
     __slots__ = ("ends", "lines")
 
     def __init__(self) -> None:
         self.ends = perf_counter() + SLICE_S
         self.lines = SLICE_LINES
-
-    @property
-    def is_over(self) -> bool:
-        """True once its lines or its time are used up."""
-        return self.lines <= 0 or perf_counter() >= self.ends
