@@ -17,7 +17,7 @@ from ctxd_protocol.methods.context import ContextCurrentParams
 
 
 class Request(msgspec.Struct):
-    """What is read of a line."""
+    """A request, as far as it is read."""
 
     id: int
     method: str
@@ -25,7 +25,7 @@ class Request(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """What is written of an answer."""
+    """An answer."""
 
     jsonrpc: str
     id: int

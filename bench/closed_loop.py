@@ -19,7 +19,7 @@ WARM_UP_S = 0.5
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run came to. ``writes`` are those within ``seconds``, ``answered`` all that were ever answered."""
+    """Result of one run. ``writes`` are those within ``seconds``, ``answered`` all that were ever answered."""
 
     writes: int
     answered: int

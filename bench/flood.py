@@ -1,4 +1,4 @@
-"""What a client pays beside a sandbox that sends what is no work, or reads nothing: p50 and p99 over quiet.
+"""Latency of a client beside a sandbox that sends junk, or reads nothing: p50 and p99 over quiet.
 
 Four connections of one sandbox with the usual quota send, of one kind at a time, blank lines, stray responses,
 malformed lines (short, or of 1 MiB and deeply nested), or lines that they do not complete, or they send calls and never

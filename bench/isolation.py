@@ -1,8 +1,8 @@
-"""What a client that floods costs the others.
+"""Cost of a flooding client to the others.
 
 ``isolation`` is a ratio, measured in one run: the p99 of a client that calls at a steady pace, while another process
 sends calls without end on four connections, over its p99 on the quiet daemon. Reads and durable writes of the victim
-are told apart, and so are floods of several kinds: the worst pair counts. The daemon has one
+are measured apart, and so are floods of several kinds: the worst pair counts. The daemon has one
 processor to itself; victim and flood share the other, and the flood stands back there. Quiet and flooded times take
 turns, and the lowest p99 of either counts: what else the machine does only adds, and it adds more to a busy daemon.
 """
@@ -48,7 +48,7 @@ def run() -> Iterator[Figure]:
 
 
 def side_by_side(victim: subprocess.Popen[bytes], path: Path, flood: str, seconds: float) -> tuple[Taken, Taken]:
-    """What the victim measures on the quiet daemon, and then beside the flood."""
+    """The victim's measurements on the quiet daemon, and then beside the flood."""
     quiet = measured(victim, seconds)
     with loading(flood, path) as flooder:
         measured(victim, 0.3)
@@ -60,7 +60,7 @@ def side_by_side(victim: subprocess.Popen[bytes], path: Path, flood: str, second
 
 @contextmanager
 def loading(role: str, path: Path, *session: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A load process, ended afterwards; a flood is of ``session``, if it is told one."""
+    """A load process, ended afterwards; a flood is of ``session``, if one is given."""
     command = [sys.executable, "-m", "bench.isolation_load", role, str(path), *session]
     with (
         processor(-1),

@@ -63,7 +63,7 @@ def measure(caller: Caller, seconds: float) -> Taken:
 
 
 def be_victim(path: Path) -> None:
-    """Measure as often as standard input says."""
+    """Measure once for each line of standard input, which holds the seconds."""
     with Caller(path) as caller:
         for session in ("victim", SESSION):
             caller.call("session.create", agent="bench", session=session)

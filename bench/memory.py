@@ -96,7 +96,7 @@ def _record(box: Path) -> None:
 
 
 def _patiently(inside: running.Caller, method: str, **params: object) -> None:
-    """Call, and again for as long as the quota says to wait."""
+    """Call, and again while the quota refuses the call."""
     ends = time.monotonic() + 60
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the RPC layer costs over a bare server: pipelined calls, one call at a time, and idle connections.
+"""Cost of the RPC layer over a bare server: pipelined calls, one call at a time, and idle connections.
 
 Both servers are processes of their own and answer ``context.current`` with the same bytes; this process loads them in
 turn, so that what else the machine does falls on both. Requests are made beforehand and answers are counted by their

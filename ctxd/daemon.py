@@ -79,8 +79,10 @@ class Daemon:
         settings: Settings | None = None,
         threshold: Threshold | None = None,
     ) -> None:
-        """``supervisor`` null: nobody is told how it goes. ``settings`` null: they are not read again. ``threshold`` is
-        that of ``log``."""
+        """``supervisor`` None: no service manager is notified. ``settings`` None: they are not read again.
+
+        ``threshold`` is that of ``log``.
+        """
         self._supervisor = supervisor or alone()
         self._settings = settings
         self._threshold = threshold
@@ -357,8 +359,9 @@ class Daemon:
 
 
 def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Config] | None = None) -> int:
-    """Run one daemon in this process until it is told to stop. The exit code: 0, or 74 when the disk has failed.
-    ``reread`` reads the settings again; null: SIGHUP stops it too.
+    """Run one daemon in this process until it is stopped. Returns the exit code: 0, or 74 if the disk has failed.
+
+    ``reread`` reads the settings again at SIGHUP; None: SIGHUP stops the daemon too.
 
     Raises: StateDirError if it cannot start.
     """
@@ -367,7 +370,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     spare_the_collector()
     return_large_blocks()
     scanner = scanner_from(config)
-    # The key is in the state directory, which nobody holds yet: tags in the log are of this run alone.
+    # The key is in the state directory, whose lock is not held yet: tags in the log are of this run alone.
     redact = Guard(scanner, os.urandom(KEY_BYTES)).redacted
     threshold = Threshold(config.log_level)
     log = open_log(threshold, None if config.log_format == "auto" else config.log_format, redact=redact)

@@ -1,7 +1,7 @@
 """The daemon's figures as Prometheus metrics: which there are, and what they are called.
 
 Owns the names and the labels; labels are bounded: methods and codes of the protocol, states, kinds of listener. What
-is told are numbers: no id, no path and no name that a client chose.
+is exported are numbers: no id, no path and no name that a client chose.
 """
 
 import os
@@ -38,9 +38,9 @@ def exposition(figures: Figures) -> bytes:
 
 
 def process() -> Iterator[Metric]:
-    """What this process uses, under the names that Prometheus has for it.
+    """Resources of this process, under the names that Prometheus has for them.
 
-    The library's own collector needs files of ``/proc`` that the service does not see, and then tells nothing at all.
+    The library's own collector needs files of ``/proc`` that the service does not see, and then reports nothing at all.
     """
     # What follows the name, which may hold anything: proc(5) counts its fields from 3 on.
     fields = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()

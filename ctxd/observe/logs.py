@@ -21,7 +21,7 @@ _transformed: Final = structlog.tracebacks.ExceptionDictTransformer(show_locals=
 """Local variables hold clients' content, which no log may show."""
 
 _TEXTS: Final = ("exc_value", "exc_notes", "syntax_error")
-"""What an exception says of itself, which may quote what it was raised over."""
+"""Fields with an exception's own text, which may quote content."""
 
 
 def _without_texts(stacks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -69,9 +69,9 @@ def open_log(
 ) -> FilteringBoundLogger:
     """A logger that writes one line a record to ``stream``, standard error by default.
 
-    ``format`` null: ``console`` on a terminal, ``json`` elsewhere. What goes to the journal has its severity in front,
+    ``format`` None: ``console`` on a terminal, ``json`` elsewhere. What goes to the journal has its severity in front,
     as sd-daemon(3) defines it. Each line goes through
-    ``redact``, null for the built-in rules, as a whole: traces, names and paths included.
+    ``redact``, None for the built-in rules, as a whole: traces, names and paths included.
     """
     target = stream or sys.stderr
     chosen = format or ("console" if target.isatty() else "json")
@@ -94,7 +94,7 @@ def open_log(
 
 
 def is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether ``stream`` is the connection to the journal that ``JOURNAL_STREAM`` names by device and inode."""
+    """True if ``stream`` is the connection to the journal that ``JOURNAL_STREAM`` names by device and inode."""
     try:
         found = os.fstat(stream.fileno())
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Counts that are cheap to keep and are looked at now and then: how calls ended, and how long things took.
 
-Owns plain numbers, no names of metrics. One thread writes each; whoever reads takes them as they are.
+Owns plain numbers, no names of metrics. One thread writes each; readers take them as they are.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ UNKNOWN_METHOD: Final = "unknown"
 
 
 class Tally:
-    """How calls ended: by method, those that succeeded; by method and symbolic code, those that did not."""
+    """Counts of ended calls: by method, those that succeeded; by method and symbolic code, those that failed."""
 
     def __init__(self) -> None:
         self.succeeded: defaultdict[str, int] = defaultdict(int)
@@ -21,7 +21,7 @@ class Tally:
 
 
 class Durations:
-    """How many times something took how long. ``bounds`` are the upper ends of its classes, in seconds."""
+    """Histogram of durations. ``bounds`` are the upper ends of its classes, in seconds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)

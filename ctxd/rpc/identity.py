@@ -38,7 +38,7 @@ def peer_of(fd: int) -> Peer:
 
 
 def may_enter(peer: Peer, *, owner_uid: int, owner_only: bool) -> bool:
-    """Whether ``peer`` may use a socket of ``owner_uid``; root and the owner always, others by group only."""
+    """True if ``peer`` may use a socket of ``owner_uid``: root and the owner always, others by group only."""
     return not owner_only or peer.uid in (owner_uid, 0)
 
 
@@ -63,11 +63,12 @@ def _never(callback: Callable[[], None]) -> None:
 class Caller(msgspec.Struct, frozen=True):
     """One connection as handlers see it.
 
-    ``session`` is what a call means that names none; null: none. ``sessions``: those that it may name; null for all,
-    and for a caller with a ``session`` for that one. ``methods``: what it may call, null for all that its capability
-    reaches. ``limits``: its connection's bounds, null for the daemon's usual ones. ``notify(method, params)`` sends a
-    notification, or is false when the connection's queue is full. ``on_close`` has a callback called once the
-    connection is gone, at once if it is; ``on_writable`` each time its queue has room again.
+    ``session``: the default of calls that name no session; None: they fail. ``sessions``: those that a call may
+    name; None for all, or for ``session`` alone if there is one. ``methods``: those it may call; None for all that its
+    capability reaches. ``limits``: its connection's bounds; None for the daemon's usual ones. ``answer_bytes_max``:
+    bytes of one answer; None for no bound. ``notify(method, params)`` sends a notification, or returns False when the
+    connection's queue is full. ``on_close`` calls a callback once the connection has ended, at once if it has;
+    ``on_writable`` each time its queue has room again.
     """
 
     principal: str
@@ -83,7 +84,7 @@ class Caller(msgspec.Struct, frozen=True):
     answer_bytes_max: int | None = None
 
     def may_name(self, session: str) -> bool:
-        """Whether ``session`` is one that this caller may work in, if it exists."""
+        """True if this caller may work in ``session``, if that exists."""
         if self.sessions is not None:
             return session in self.sessions
         return self.session is None or session == self.session

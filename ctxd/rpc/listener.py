@@ -1,5 +1,4 @@
-"""What all connections of one listener share: whom it lets in, what they may call, within which bounds; and what all
-listeners share: turns, and the count of writers.
+"""State shared by the connections of one listener, and by all listeners: identity, bounds, counts and the scheduler.
 
 Owns the set of open connections and their counts. The listener decides capability and sessions, not the message.
 """
@@ -40,7 +39,7 @@ HOST_DESCRIPTORS: Final = 64
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a connection waits, in seconds, and how much it holds for a slow reader.
+    """Time limits of a connection, in seconds, and bounds on what it holds for a slow reader.
 
     ``frame_s``: from the first byte of a frame to its last; longer is a peer that holds memory for nothing.
     ``stall_s``: how long a full write buffer may stay full. ``deadline_s``: until a call is answered with ``timeout``.
@@ -111,9 +110,9 @@ class SharedState:
 
 
 class ListenerIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the connections of a listener are, whoever they say they are.
+    """Identity of a listener's connections, whatever their messages claim.
 
-    ``principal`` null: by the user that connects. ``sessions`` null: all; the first is meant by a call that names none.
+    ``principal`` None: the user that connects. ``sessions`` None: all; the first is the default of a call without one.
     """
 
     capability: Capability = "host"

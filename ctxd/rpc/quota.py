@@ -1,4 +1,4 @@
-"""What one sandbox has used of its quota, and the refusal of what goes beyond it.
+"""Token buckets of one sandbox's quota, and the refusal of calls beyond it.
 
 Owns the counts. A refused call costs its answer only: it is not begun, and nothing of it is kept.
 """
@@ -21,11 +21,11 @@ _LINES_PER_CALL: Final = 4
 """Lines read for each call that the quota lets through: the others are blank, malformed, or calls beyond the quota."""
 
 _ROUNDING_S: Final = 1e-6
-"""Seconds that nobody waits for: what is left of a wait by rounding."""
+"""Shorter waits are rounding errors."""
 
 _DAY_S: Final = 86_400.0
 _NEVER_MS: Final = 60_000
-"""Milliseconds after which to look again whether there is room for objects: none comes by itself."""
+"""Milliseconds to wait for room for objects: none comes by itself."""
 
 
 class _Bucket:
@@ -52,7 +52,7 @@ class _Bucket:
 
 
 class QuotaMeter:
-    """The use of one quota. ``objects`` tells how many there are, ``now`` seconds of a monotonic clock."""
+    """The use of one quota. ``objects`` returns the count of objects, ``now`` the seconds of a monotonic clock."""
 
     __slots__ = ("_bytes", "_calls", "_lines", "_now", "_objects", "_quota", "_writes", "refused")
 

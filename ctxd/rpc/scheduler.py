@@ -16,7 +16,7 @@ LINE_BYTES: Final = 16 * 1024
 """Bytes of received text that cost as much as one short line."""
 
 SLICE_S: Final = 0.0005
-"""Seconds after which a slice ends, whatever is left of it: some calls take as long as a hundred others."""
+"""Seconds after which a slice ends even if lines are left: some calls take as long as a hundred others."""
 
 
 class Runnable(Protocol):
@@ -103,7 +103,7 @@ class Group:
             self._round.add(self)
 
     def run_slice(self) -> bool:
-        """Run a slice of the next member, unless the quota says to wait. True if more is ready now."""
+        """Run a slice of the next member, unless the quota delays it. True if more is ready now."""
         if delay_s := self._delay_s():
             # It stays queued meanwhile, so that nothing else puts it back into the round.
             self._loop.call_later(delay_s, self._resume)
@@ -119,7 +119,7 @@ class Group:
 
 
 class Slice:
-    """The cost in lines that is left of one slice, and when it ends, by ``perf_counter``. A slice is over with either."""
+    """The lines that are left of one slice, and its end by ``perf_counter``: it is over with either."""
 
     __slots__ = ("ends", "lines")
 

@@ -1,4 +1,4 @@
-"""The listener: accepts connections on a Unix socket until it is told to stop.
+"""Server: accepts connections on a Unix socket until it is stopped.
 
 Owns the socket, the task group in which calls run, and the way to an orderly end. Promise: ``run`` leaves no task, no
 socket and no open connection behind, however it ends.
@@ -31,10 +31,10 @@ CONNECTIONS_MAX: Final = 4096
 class Server:
     """A listener at ``path``. ``handlers`` are by method name, complete or not; what is missing does not exist.
 
-    ``table`` is taken in their place where many listeners share one. ``standing`` is said by ``capability`` and
-    ``session`` unless it is given. ``floor``: what it shares with other listeners; its own without. A ``meter`` makes
-    it a sandbox's: whoever can reach the socket may use it, as much as the meter lets through. ``accept`` makes what
-    serves one connection.
+    ``table`` replaces them where many listeners share one. ``identity`` is made of ``capability`` and ``session``
+    unless it is given. ``shared``: the state shared with other listeners; its own by default. A ``quota`` makes it a
+    sandbox's: every user that can reach the socket may use it, as far as the quota goes. ``accept`` makes the protocol
+    of one connection.
     """
 
     def __init__(
@@ -106,9 +106,9 @@ class Server:
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve until cancelled; started once connections are accepted. Cancel: safe; every connection is closed at
-        once. With ``lasting`` somebody else holds the socket too, and it stays where it is.
+        once. With ``lasting`` the service manager holds the socket too, and it is not removed.
 
-        Raises: StateDirError if the socket cannot be had.
+        Raises: StateDirError if the socket cannot be bound.
         """
         bound = self.bind() if bound is None else bound
         inode = inode_of(self._path)

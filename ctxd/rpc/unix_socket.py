@@ -1,6 +1,6 @@
 """Binding a Unix socket so that it is never reachable by more users than asked, and never taken from a live daemon.
 
-Owns the file system side of a listener. Knows nothing of what is said over it.
+Owns the file system side of a listener. Knows no message.
 """
 
 import errno
@@ -27,8 +27,8 @@ _PROBE_S: Final = 1.0
 def bind_socket(path: Path, *, gid: int | None = None) -> socket.socket:
     """A listening socket at ``path``: mode 0600, or 0660 and of group ``gid``. Its folder is made, 0700, if missing.
 
-    A socket there that nobody answers is replaced. Blocks for at most a second.
-    Raises: StateDirError if the path is too long, taken by a live daemon or by something that is no socket, or not
+    A dead socket there is replaced. Blocks for at most a second.
+    Raises: StateDirError if the path is too long, taken by a live daemon or by something else than a socket, or not
     writable.
     """
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
@@ -103,7 +103,7 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise StateDirError(f"{path} is there and is no socket", exit_code=EXIT_CANNOT_CREATE)
+        raise StateDirError(f"{path} exists and is not a socket", exit_code=EXIT_CANNOT_CREATE)
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PROBE_S)
         try:

@@ -21,7 +21,7 @@ class MalformedParams(Exception):
 
 
 def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> ErrorObject:
-    """What the peer is told about ``exc``, raised by a call of ``method``; what is unexpected is logged whole."""
+    """The wire error for ``exc``, raised by a call of ``method``. An unexpected exception is logged whole."""
     if isinstance(exc, CtxdError):
         kind = ERRORS[exc.code]
         data = ErrorData(
@@ -40,8 +40,7 @@ def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> E
 
 
 def catch_strays(log: FilteringBoundLogger) -> None:
-    """Have what no call catches logged as everything else is, by its kind and its place: the loop's own words quote
-    what was being handled."""
+    """Log exceptions that no call catches by type and location; the loop's own message would quote content."""
 
     def told(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         log.error("loop.failed", exc_info=context.get("exception"))

@@ -120,7 +120,7 @@ class Sandboxes:
         self._unwritten: set[str] = set()
         self._ending: dict[str, anyio.Lock] = {}
         self._wake = anyio.Event()
-        self._store.on_durable(self._note)
+        self._store.on_durable(self._note, types=("session",))
 
     async def start(self) -> None:
         """Open the sockets of all registered sandboxes, at the paths they had.

@@ -11,13 +11,13 @@ import pytest
 
 from tests.traced import Entered, Traced, traced
 
-RECORD = (62, 200)
+RECORD = (47, 198)
 """Modules and functions from bytes to the acknowledged ``toolcall.record``."""
 
-ASSEMBLE = (65, 240)
+ASSEMBLE = (56, 250)
 """The same of ``context.assemble``."""
 
-NOTICE = (65, 220)
+NOTICE = (54, 220)
 """The same from the change of a tracked file to the notice of a subscriber."""
 
 

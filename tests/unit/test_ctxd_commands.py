@@ -72,7 +72,7 @@ def test_a_place_that_is_refused_is_told_with_what_helps(tmp_path):
         (("verify", "--state-dir", none), 10, f"there is no state in {none}; choose another path"),
         (("restore", some), 64, "Missing option '--state-dir'; see ctxd restore --help"),
         (("restore", some, "--state-dir", none), 10, "has no manifest.json; choose another path"),
-        (("run", "--ephemeral", "--socket", file), 73, f"{file} is there and is no socket; choose another path"),
+        (("run", "--ephemeral", "--socket", file), 73, f"{file} exists and is not a socket; choose another path"),
         (("run", "--state-dir", file, "--socket", none), 73, "File exists; choose another path"),
     ):
         done = ctxd(*map(str, words))

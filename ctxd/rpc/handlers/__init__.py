@@ -1,1 +1,1 @@
-"""What each family of methods does: decoded parameters in, one call on a service, its result out."""
+"""Handlers by family of methods: decoded parameters in, one call on a service, its result out."""

@@ -58,7 +58,7 @@ class _Subscription:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """There is room again: say that something was missed."""
+        """Send the newest dropped notice, marked as following missed ones, now that there is room."""
         if self._dropped is not None:
             self.tell(self._dropped)
 

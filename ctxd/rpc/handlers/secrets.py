@@ -88,7 +88,7 @@ class SecretCalls:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
-        # What was said may yet be lost; an export is kept by others.
+        # Pending writes may yet be lost, and an export is kept elsewhere.
         await self._store.settled()
         records, cursor = await self._exports.page(live, params.cursor, params.limit)
         return SessionExportResult(records=tuple(records), next_cursor=cursor)

@@ -109,7 +109,7 @@ def test_a_live_socket_is_refused_and_its_holder_named(tmp_path):
 def test_what_is_no_socket_is_left_alone(tmp_path):
     path = tmp_path / "ctxd.sock"
     path.write_text("mine")
-    with pytest.raises(StateDirError, match="is no socket"):
+    with pytest.raises(StateDirError, match="exists and is not a socket"):
         bind_socket(path)
     assert path.read_text() == "mine"
 
