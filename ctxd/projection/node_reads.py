@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from ctxd.backends.port import LATEST, Version
-from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id, from_doc
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id, from_doc
 from ctxd.backends.xtdb.errors import Refused, XtdbFailure
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.backends.xtdb.responses import offload
@@ -21,6 +21,7 @@ from ctxd.projection import cursor as cursors
 from ctxd.projection.backlog import Progress
 from ctxd.projection.cursor import Cursor
 from ctxd.projection.datalog import bounded, plain
+from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
 from ctxd.projection.stream import HighWaterMark
@@ -205,6 +206,7 @@ class NodeReads:
         for first in range(0, len(ids), _IDS_MAX):
             some = ids[first : first + _IDS_MAX]
             docs = await self._documents(basis, some, basis.valid_time)
+            await self._require_unpurged(basis, [id for id in some if id not in docs])
             found += await self._decoded([docs[id] for id in some if id in docs])
         if any(version.tx > basis.tx for version in found):
             raise _Doubt
@@ -217,6 +219,12 @@ class NodeReads:
         if cursors.from_doc(docs.pop(own, None)) != basis.cursor:
             raise _Doubt
         return docs
+
+    async def _require_unpurged(self, basis: _Basis, missing: Sequence[str]) -> None:
+        """Raise _Doubt if another host purged one of ``missing``: that evicts the versions of all hosts."""
+        marks = [purged_mark(id)["xt/id"] for id in missing]
+        if marks and await basis.node.entities(marks, valid_time=FIXED_VALID_TIME):
+            raise _Doubt
 
     async def _decoded(self, docs: Sequence[Doc]) -> list[Version]:
         if len(docs) <= _INLINE_MAX:
@@ -234,6 +242,7 @@ class NodeReads:
         if any(row.doc is None for row in rows):
             # A deletion at the node does not name its journal.
             raise _Doubt
+        await self._require_unpurged(basis, [] if rows else [id])
         versions = [self._version(row.doc, row.valid_time) for row in rows if row.doc is not None]
         return [version for version in versions if version.tx <= basis.tx]
 
