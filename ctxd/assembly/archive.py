@@ -3,10 +3,9 @@
 Reads only. The promise: a text given out has the hash that was recorded, or there is no text but an error.
 """
 
-from ctxd.assembly.answer import Assembled, context_of
 from ctxd.assembly.composition import Composition, Rendering, View, sha256
 from ctxd.assembly.pieces import named
-from ctxd.assembly.record import Recorded, read_record
+from ctxd.assembly.record import Assembled, Recorded, context_of, read_record
 from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import Stored
@@ -79,7 +78,7 @@ class Archive:
         return composition, text
 
     async def newest(self, session: str) -> Stored | None:
-        """The newest record of ``session``, null if it has none."""
+        """The newest record of ``session``, None if it has none."""
         found = await self._store.scan_newest(assemblies_prefix(session), before_id=None, limit=1)
         return found[0] if found else None
 

@@ -14,12 +14,20 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd import limits
-from ctxd.assembly.answer import Assembled, Written, context_of
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.composition import Composition, Rendering, View, sha256
+from ctxd.assembly.measure import stable_prefix
 from ctxd.assembly.pieces import named
-from ctxd.assembly.prefix import stable_prefix
-from ctxd.assembly.record import Recorded, document_of, new_context_id, read_record, shown_versions
+from ctxd.assembly.record import (
+    Assembled,
+    Recorded,
+    Written,
+    context_of,
+    document_of,
+    new_context_id,
+    read_record,
+    shown_versions,
+)
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
@@ -102,7 +110,7 @@ class _Loaded:
         return stored
 
     def knows(self, id: str) -> bool:
-        """Whether ``head`` answers for ``id``."""
+        """True if ``head`` answers for ``id``."""
         return id in self.heads or not isinstance(self._store.peek(id), NotCached)
 
     def content(self, ref: str) -> str:
@@ -189,7 +197,7 @@ class Assembler:
     async def plan(
         self, live: LiveSession, budget_tokens: int | None, *, chars_max: int | None = None
     ) -> tuple[BudgetPlan, Pending | None]:
-        """How ``live`` stands against ``budget_tokens``, null meaning none, and the write that the answer waits for.
+        """How ``live`` stands against ``budget_tokens``, None meaning none, and the write that the answer waits for.
 
         Files are not read again and nothing is written. Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
@@ -327,7 +335,7 @@ class Assembler:
         return kept.answer
 
     def _will_be_durable(self, live: LiveSession, composition: Composition) -> bool:
-        """Whether every version shown is on the disk once the session's own writes are."""
+        """True if every version shown is on the disk once the session's own writes are."""
         barrier, durable = live.barrier, self._store.head()
         reached = barrier.seq if barrier is not None else 0 if durable is None else durable.seq
         return all(piece.tx is None or piece.tx <= reached for piece in composition.pieces)

@@ -48,18 +48,17 @@ _QUOTED_APART: Final = re.compile(f"[{LINE_ENDS}{_BLANKS.replace(' ', '', 1)}{_I
 
 
 class _Lines(NamedTuple):
-    """What finds structural lines: at the start of a text, after a line end, and escaped after a line end."""
+    """Patterns of structural lines: at the start of a text, and after a line end."""
 
     first: re.Pattern[str]
     later: re.Pattern[str]
-    later_escaped: re.Pattern[str]
 
 
 @cache
 def _lines() -> _Lines:
     """Compiled at first use: that takes longer than most modules take to import, and little text needs it."""
     later = rf"([{LINE_ENDS}])"
-    patterns = (_STRUCTURAL, f"{later}(?={_STRUCTURAL})", rf"{later}\\(?={_STRUCTURAL})")
+    patterns = (_STRUCTURAL, f"{later}(?={_STRUCTURAL})")
     return _Lines(*map(re.compile, patterns))
 
 
@@ -72,14 +71,6 @@ def escape(content: str) -> str:
         return content
     escaped = _lines().later.sub(r"\1\\", content)
     return "\\" + escaped if _lines().first.match(content) else escaped
-
-
-def unescape(text: str) -> str:
-    """The content of which ``text`` is the ``escape``."""
-    if not _may_hold_structure(text):
-        return text
-    content = _lines().later_escaped.sub(r"\1", text)
-    return content[1:] if text.startswith("\\") and _lines().first.match(text) else content
 
 
 def _may_hold_structure(text: str) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from ctxd.assembly import render
 from ctxd.assembly.measure import size_bytes
-from ctxd.assembly.values import ActiveContent, ChatText, FileLine, PoolLine, ToolcallLine, ToolcallRef
+from ctxd.assembly.render import ActiveContent, ChatText, FileLine, PoolLine, ToolcallLine, ToolcallRef
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of

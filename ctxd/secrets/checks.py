@@ -44,7 +44,7 @@ def entropy(value: bytes) -> float:
 
 
 def is_placeholder(value: bytes) -> bool:
-    """Whether ``value`` says that a secret will stand here, is one of a manual, or counts up or repeats itself."""
+    """True if ``value`` says that a secret will stand here, is one of a manual, or counts up or repeats itself."""
     lowered = value.lower()
     if value in KNOWN_EXAMPLES or any(part in lowered for part in _PLACEHOLDERS):
         return True
@@ -52,13 +52,13 @@ def is_placeholder(value: bytes) -> bool:
 
 
 def _steps(value: bytes) -> bool:
-    """Whether most bytes follow the one before by the same step, as in ``abcdefgh`` and ``00000000``."""
+    """True if most bytes follow the one before by the same step, as in ``abcdefgh`` and ``00000000``."""
     steps = Counter(second - first for first, second in zip(value, value[1:], strict=False))
     return bool(steps) and steps.most_common(1)[0][1] > len(value) * 0.6
 
 
 def classes(value: bytes) -> int:
-    """How many of lower case, upper case, digits and signs occur in ``value``."""
+    """Number of of lower case, upper case, digits and signs occur in ``value``."""
     lower = any(97 <= byte <= 122 for byte in value)
     upper = any(65 <= byte <= 90 for byte in value)
     digit = any(48 <= byte <= 57 for byte in value)
@@ -66,7 +66,7 @@ def classes(value: bytes) -> int:
 
 
 def has_crc(value: bytes) -> bool:
-    """Whether the last six characters are the CRC-32 of the rest behind its prefix, as GitHub's and npm's tokens have
+    """True if the last six characters are the CRC-32 of the rest behind its prefix, as GitHub's and npm's tokens have
     it: base 62, padded with zeros."""
     body = value[value.index(b"_") + 1 :]
     number, digits = zlib.crc32(body[:-_CRC_DIGITS]), bytearray()
@@ -77,7 +77,7 @@ def has_crc(value: bytes) -> bool:
 
 
 def is_jwt(value: bytes) -> bool:
-    """Whether the first part is the header of a signed token and not that of the tutorial."""
+    """True if the first part is the header of a signed token and not that of the tutorial."""
     head, _, rest = value.partition(b".")
     try:
         header = json.loads(base64.urlsafe_b64decode(head + b"=" * (-len(head) % 4)))
@@ -88,7 +88,7 @@ def is_jwt(value: bytes) -> bool:
 
 
 def is_bech32(value: bytes) -> bool:
-    """Whether ``value`` has the check sum of Bech32, as age's keys do."""
+    """True if ``value`` has the check sum of Bech32, as age's keys do."""
     text = value.lower()
     place = text.rfind(b"1")
     alphabet = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -108,7 +108,7 @@ def is_bech32(value: bytes) -> bool:
 
 
 def is_bot_number(value: bytes) -> bool:
-    """Whether the first part of ``value`` is a number in base64, as that of a Discord bot is."""
+    """True if the first part of ``value`` is a number in base64, as that of a Discord bot is."""
     head = value.partition(b".")[0]
     try:
         return base64.urlsafe_b64decode(head + b"=" * (-len(head) % 4)).isdigit()
@@ -117,12 +117,12 @@ def is_bot_number(value: bytes) -> bool:
 
 
 def is_random(value: bytes) -> bool:
-    """Whether ``value`` is as mixed as a made-up token: two kinds of characters at least, and no placeholder."""
+    """True if ``value`` is as mixed as a made-up token: two kinds of characters at least, and no placeholder."""
     return classes(value) >= 2 and entropy(value) >= 3.0 and not is_placeholder(value)
 
 
 def is_unlikely_word(value: bytes) -> bool:
-    """Whether ``value``, which somebody assigned to a name such as ``api_key``, is no identifier, path or expression.
+    """True if ``value``, which somebody assigned to a name such as ``api_key``, is no identifier, path or expression.
 
     Anybody's form, so all of it must fit: two kinds of digits, much entropy, nothing that code or prose is made of.
     """
@@ -137,7 +137,7 @@ def is_unlikely_word(value: bytes) -> bool:
 
 
 def _is_no_identifier(value: bytes) -> bool:
-    """Whether ``value`` is not words with a number or two at their ends, as ``get_value_2`` and ``sha256-abc`` are."""
+    """True if ``value`` is not words with a number or two at their ends, as ``get_value_2`` and ``sha256-abc`` are."""
     parts = value.replace(b"-", b"_").replace(b".", b"_").replace(b"/", b"_").split(b"_")
     runs = _switches(value)
     return max(map(len, parts)) >= 12 or runs >= 6
@@ -150,7 +150,7 @@ def _switches(value: bytes) -> int:
 
 
 def is_password(value: bytes) -> bool:
-    """Whether ``value``, quoted and assigned to a password's name, may be one: short ones have little entropy."""
+    """True if ``value``, quoted and assigned to a password's name, may be one: short ones have little entropy."""
     lowered = value.lower()
     if is_placeholder(value) or any(word in lowered for word in _WORDY) or value[:1] in b"/.$@%-":
         return False
@@ -158,7 +158,7 @@ def is_password(value: bytes) -> bool:
 
 
 def is_url_password(value: bytes) -> bool:
-    """Whether the part before the ``@`` of a URL is a password and not a variable or a word of the manual."""
+    """True if the part before the ``@`` of a URL is a password and not a variable or a word of the manual."""
     lowered = value.lower()
     if is_placeholder(value) or value[:1] in b"$%{[(:" or lowered in _URL_WORDS:
         return False

@@ -77,7 +77,7 @@ class Capture:
 
     @property
     def secrets(self) -> Secrets | None:
-        """What was found so far; null if nothing was and the policy is the one that need not be told."""
+        """What was found so far; None if nothing was and the policy is the one that need not be told."""
         if not self._counts and self._policy == DEFAULT:
             return None
         found = tuple(SecretFound(rule=rule, tag=tag, count=n) for (rule, tag), n in self._counts.items())
@@ -85,7 +85,7 @@ class Capture:
 
     @property
     def redacted(self) -> bool:
-        """Whether anything was replaced."""
+        """True if anything was replaced."""
         return self._policy == "redact" and bool(self._counts)
 
     def text(self, text: str) -> str:
@@ -97,7 +97,7 @@ class Capture:
         return self._kept(text, data, hits) if hits else text
 
     def finds_nothing(self, value: Any, *texts: str) -> bool:  # noqa: ANN401 - any JSON value is what it is for
-        """Whether ``value`` and ``texts``, looked at in one go, hold nothing that would be flagged or redacted."""
+        """True if ``value`` and ``texts``, looked at in one go, hold nothing that would be flagged or redacted."""
         if self._policy == "off":
             return True
         said = _APART.join((*_said(value), *texts))
@@ -120,7 +120,7 @@ class Capture:
         return value
 
     def _lines(self, items: Sequence[Any]) -> list[str] | None:
-        """``items`` as they are to be kept if they are lines that hold a secret of several; else null."""
+        """``items`` as they are to be kept if they are lines that hold a secret of several; else None."""
         if len(items) < 2 or not all(isinstance(item, str) and "\n" not in item for item in items):
             return None
         text = "\n".join(items)

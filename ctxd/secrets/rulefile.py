@@ -46,7 +46,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scanner_of(path: Path | None) -> Scanner:
-    """A scanner for the built-in rules and those of the file at ``path``, null for none. Blocks.
+    """A scanner for the built-in rules and those of the file at ``path``, None for none. Blocks.
 
     Raises: RulesRefused.
     """

@@ -25,7 +25,7 @@ _NEAR: Final = 4096
 going to the end of what it is given, and after each of many matches that would be the whole text."""
 
 _FARTHER: Final = 8
-"""How many times as many bytes are searched next if those hold nothing."""
+"""Number of times as many bytes are searched next if those hold nothing."""
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ class Scanner:
         return found
 
     def _next(self, data: bytes, at: int, near: int) -> Any:  # noqa: ANN401 - re2 has no types
-        """The next match from ``at`` on, sought in ``near`` bytes first; null if there is none."""
+        """The next match from ``at`` on, sought in ``near`` bytes first; None if there is none."""
         size = len(data)
         while True:
             end = min(size, at + near)

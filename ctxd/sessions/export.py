@@ -44,7 +44,7 @@ class Reach(NamedTuple):
 class Step(NamedTuple):
     """One record to come. ``part`` ``TOOLCALL``: the tool call that the message at ``place`` of ``turn`` stands for.
 
-    ``part`` ``OBJECT``: what is at ``place`` of the index. ``object``: its id, null for the prompt and a message.
+    ``part`` ``OBJECT``: what is at ``place`` of the index. ``object``: its id, None for the prompt and a message.
     """
 
     part: int
@@ -144,7 +144,7 @@ class Exports:
         self._outlines: WeakKeyDictionary[LiveSession, _Shared] = WeakKeyDictionary()
 
     async def page(self, live: LiveSession, cursor: str | None, limit: int) -> tuple[list[Record], str | None]:
-        """At most ``limit`` records of ``live`` from ``cursor`` on, and the cursor to go on from; null at the end.
+        """At most ``limit`` records of ``live`` from ``cursor`` on, and the cursor to go on from; None at the end.
 
         They are the session's settings, its system prompt, every message with the tool call that it stands for behind
         it, and then what else the session knows: tool calls, and files by their metadata. What comes in after the first

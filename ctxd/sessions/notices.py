@@ -187,7 +187,7 @@ class Notices:
     async def subscribe(
         self, session: str, after: int | None, callback: Callable[[Notice], None], *, confined: bool
     ) -> Subscription:
-        """Have ``callback`` handed every notice to ``session`` beyond ``after`` (null: now), on the loop and in order.
+        """Have ``callback`` handed every notice to ``session`` beyond ``after`` (None: now), on the loop and in order.
 
         The backlog is handed over before this returns. ``callback`` does not raise. Close the subscription in the end.
         Raises: as ``since``. Cancel: safe; nothing is left subscribed.

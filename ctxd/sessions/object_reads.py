@@ -25,7 +25,7 @@ from ctxd_protocol.sessions import ContextLevel
 
 
 class Viewer(msgspec.Struct, frozen=True):
-    """Who looks: ids are meant as in session ``live``, or, with null, as they are.
+    """Who looks: ids are meant as in session ``live``, or, with None, as they are.
 
     ``confined``: beside the index of the session and its own infrastructure, nothing exists.
     """
@@ -34,7 +34,7 @@ class Viewer(msgspec.Struct, frozen=True):
     confined: bool
 
     def holds(self, id: str) -> bool:
-        """Whether ``id``, if there is such an object, may be seen."""
+        """True if ``id``, if there is such an object, may be seen."""
         if not self.confined:
             return True
         if self.live is None:
@@ -45,14 +45,14 @@ class Viewer(msgspec.Struct, frozen=True):
 
 
 class ReadTime(msgspec.Struct, frozen=True):
-    """As of which valid time (ms since 1970) and which transaction; null means the newest."""
+    """As of which valid time (ms since 1970) and which transaction; None means the newest."""
 
     valid_time: int | None = None
     tx: int | None = None
 
     @property
     def is_past(self) -> bool:
-        """Whether either time is given."""
+        """True if either time is given."""
         return self.valid_time is not None or self.tx is not None
 
     def includes(self, stored: Stored) -> bool:
@@ -78,7 +78,7 @@ class Objects:
         self._store = sessions.store
 
     async def viewer(self, session: str | None, *, confined: bool) -> Viewer:
-        """The viewer of ``session`` as of the calls before this one; of nobody in particular with null.
+        """The viewer of ``session`` as of the calls before this one; of nobody in particular with None.
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
@@ -203,7 +203,7 @@ class Objects:
         """At most ``limit`` objects of the index of ``live`` from place ``start`` on, that are of ``type`` and
         ``level``.
 
-        Returns: them, the place where the next page starts, null at the end, and the write that the answer waits for.
+        Returns: them, the place where the next page starts, None at the end, and the write that the answer waits for.
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
         state = live.state

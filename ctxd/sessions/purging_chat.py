@@ -79,7 +79,7 @@ def _emptied(event: Event) -> Event:
 
 
 def says_something(message: Message) -> bool:
-    """Whether there is anything in ``message`` to purge."""
+    """True if there is anything in ``message`` to purge."""
     return message.content not in ("", PURGED_TEXT) or message.meta is not None
 
 
@@ -89,7 +89,7 @@ def within(session: str) -> tuple[str, str]:
 
 
 def restating(gone: Gone) -> Callable[[Document], Document | None]:
-    """What tells of a version of a segment or a session's head what it becomes without ``gone``; null if it stays.
+    """What tells of a version of a segment or a session's head what it becomes without ``gone``; None if it stays.
 
     Raises, when called: msgspec.ValidationError, msgspec.DecodeError for what cannot be read.
     """

@@ -75,7 +75,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def scanned(guard: Guard, document: Document) -> Found | None:
-    """The secrets in a version that was read with its content, its path and its metadata; null if there are none."""
+    """The secrets in a version that was read with its content, its path and its metadata; None if there are none."""
     text = document.content or ""
     capture = guard.capture("flag")
     capture.text(text)
@@ -91,7 +91,7 @@ def scanned(guard: Guard, document: Document) -> Found | None:
 
 
 def scanned_turn(guard: Guard, messages: Sequence[Message]) -> Found | None:
-    """The secrets in what was said in a turn, and in what a harness attached to it; null if there are none."""
+    """The secrets in what was said in a turn, and in what a harness attached to it; None if there are none."""
     capture = guard.capture("flag")
     for message in messages:
         capture.text(message.content)

@@ -83,7 +83,7 @@ class Catalog:
         return session in self._heads
 
     def newest(self, session: str) -> tuple[SessionHead, int] | None:
-        """The head of ``session`` and when it was written, null if it is not known."""
+        """The head of ``session`` and when it was written, None if it is not known."""
         return self._heads.get(session)
 
     def names(self, after: str, limit: int) -> list[str]:
@@ -91,7 +91,7 @@ class Catalog:
         return nsmallest(limit, (session for session in self._heads if session > after))
 
     def state(self, session: str) -> SessionStatus | None:
-        """The state of ``session``, null if it is not known."""
+        """The state of ``session``, None if it is not known."""
         known = self._heads.get(session)
         return None if known is None else known[0].settings.state
 
@@ -128,7 +128,7 @@ class Catalog:
         return summary_of(session, head, valid_time)
 
     def current(self, session: str | None) -> CurrentContext:
-        """Where ``session`` stands; null means the only one that is not closed, or nowhere if there is not just one.
+        """Where ``session`` stands; None means the only one that is not closed, or nowhere if there is not just one.
 
         Raises: CtxdError session_not_found.
         """
@@ -219,7 +219,7 @@ class Sessions:
         self._loading: dict[str, SessionLock] = {}
         self.moved_sessions: dict[str, MovedSession] = {}
         self.shared = False
-        """Whether other hosts have sessions in the same log."""
+        """True if other hosts have sessions in the same log."""
         self._creating = SessionLock()
         self._ordinal = 0
         self._folding = anyio.CapacityLimiter(1)
@@ -245,7 +245,7 @@ class Sessions:
 
     @property
     def live_count(self) -> int:
-        """How many sessions are in memory."""
+        """Number of sessions are in memory."""
         return len(self._live)
 
     @property
@@ -263,7 +263,7 @@ class Sessions:
         return self._live.get(session)
 
     def is_watched(self, session: str) -> bool:
-        """Whether somebody subscribes to the notices of ``session``."""
+        """True if somebody subscribes to the notices of ``session``."""
         live = self._live.get(session)
         return live is not None and live.watched > 0
 
@@ -430,7 +430,7 @@ class Sessions:
         return summary_of(session, head, live.updated_at), live.barrier
 
     def current(self, session: str | None) -> CurrentContext:
-        """The durable context of ``session``; null: of the only session that is not closed.
+        """The durable context of ``session``; None: of the only session that is not closed.
 
         Raises: CtxdError session_not_found.
         """

@@ -16,7 +16,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.secrets.policy import DEFAULT
-from ctxd_protocol.events import Event, event_of, message_of
+from ctxd_protocol.events import Event, message_of
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Message, Mount, Role, SessionStatus
@@ -110,7 +110,7 @@ class SessionDelta(
 
     @property
     def has_requests(self) -> bool:
-        """Whether it holds more than messages, tool calls and reads, which is what most writes are."""
+        """True if it holds more than messages, tool calls and reads, which is what most writes are."""
         return bool(
             self.discovered
             or self.activated
@@ -130,11 +130,6 @@ def to_payload(delta: SessionDelta) -> dict[str, Any]:
     """``delta`` as a segment's payload."""
     payload: dict[str, Any] = msgspec.to_builtins(delta)
     return payload
-
-
-def events_of(delta: SessionDelta) -> tuple[Event, ...]:
-    """The entries that ``delta`` adds to the chat log: its events, or its messages as events."""
-    return delta.events or tuple(map(event_of, delta.messages))
 
 
 def speaks(payload: dict[str, Any]) -> bool:
@@ -261,7 +256,7 @@ LARGE_BYTES: Final = 2048
 
 
 class Bundle(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """``seqs``: the write of each segment of the run but the last. ``deltas``: theirs, null for a large one."""
+    """``seqs``: the write of each segment of the run but the last. ``deltas``: theirs, None for a large one."""
 
     seqs: tuple[int, ...]
     deltas: tuple[SessionDelta | None, ...]
@@ -272,7 +267,7 @@ _decode: Final = msgspec.json.Decoder(Bundle).decode
 
 
 def carries_bundle(number: int) -> bool:
-    """Whether segment ``number`` carries one."""
+    """True if segment ``number`` carries one."""
     return (number + 1) % RUN == 0
 
 
@@ -287,7 +282,7 @@ def kept_in_run(delta: SessionDelta | None) -> SessionDelta | None:
 
 
 def to_text(seqs: Sequence[int], deltas: Sequence[SessionDelta | None]) -> str:
-    """The bundle of a run's deltas but the last, null for one left out, and of the sequences of their writes."""
+    """The bundle of a run's deltas but the last, None for one left out, and of the sequences of their writes."""
     return _encode((seqs, [kept_in_run(delta) for delta in deltas])).decode()
 
 

@@ -80,7 +80,7 @@ class SessionLock:
 
     @property
     def free(self) -> bool:
-        """Whether nobody holds it or waits for it."""
+        """True if nobody holds it or waits for it."""
         return not self._queue
 
     def ticket(self) -> Ticket:
@@ -197,7 +197,7 @@ class LiveSession:
     """``state``, ``settings`` and ``mounts`` are read freely; they change by ``commit`` only, under ``lock``.
 
     ``seqs``: the journal sequence of each segment. ``updated_at``: valid time of the newest write, in ms. ``assembly``
-    and ``context_id``: the newest recorded assembly, 0 and null before the first. ``lost``: this object is out of date.
+    and ``context_id``: the newest recorded assembly, 0 and None before the first. ``lost``: this object is out of date.
     ``watched``: how many subscriptions need it in memory. ``moved_sessions``: those that went on on other hosts.
     """
 
@@ -248,7 +248,7 @@ class LiveSession:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way, so that it can be loaded again without a difference."""
+        """True if nothing is under way, so that it can be loaded again without a difference."""
         return self.lock.free and self.barrier is None and self.watched == 0
 
     def view(self) -> SessionView:
@@ -281,7 +281,7 @@ class LiveSession:
     async def admit(
         self, ticket: Ticket, call: WriteRequest, *, heads: Sequence[str] = (), paused: bool = False
     ) -> Replay | None:
-        """Wait for the turn of ``ticket``, and tell what ``call`` answered if it was made before; if null, make it now.
+        """Wait for the turn of ``ticket``, and tell what ``call`` answered if it was made before; if None, make it now.
 
         ``heads`` are in the store's cache afterwards. ``paused``: the call is fit for a session that is not active.
         Raises: CtxdError idempotency_mismatch, session_closed, session_not_active, store_failed if a write before this
@@ -445,7 +445,7 @@ class LiveSession:
     def _head_after(
         self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None
     ) -> SessionHead | None:
-        """The head that is due with this write; null if none is."""
+        """The head that is due with this write; None if none is."""
         said = [message.content for message in delta.said if message.role == "user"]
         if not said and settings is None and assembly is None:
             return None

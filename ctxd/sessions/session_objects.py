@@ -24,7 +24,7 @@ _PAGE = 1000
 
 
 def session_of(id: str) -> str | None:
-    """The session whose object or chat ``id`` is; null for every other id."""
+    """The session whose object or chat ``id`` is; None for every other id."""
     kind, _, session = id.partition(":")
     return session if kind in ("session", "chat") and session else None
 
@@ -32,9 +32,9 @@ def session_of(id: str) -> str | None:
 async def version(
     store: VersionStore, id: str, *, valid_time: int | None = None, tx: int | None = None
 ) -> Stored | None:
-    """The version of ``id``, a session's object or chat, as of both times, null meaning now; null if there is none.
+    """The version of ``id``, a session's object or chat, as of both times, None meaning now; None if there is none.
 
-    Its content is null for a session, empty for a chat. Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    Its content is None for a session, empty for a chat. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     session = session_of(id)
     assert session is not None, "only sessions and chats are folded"

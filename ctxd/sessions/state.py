@@ -117,7 +117,7 @@ class SessionState:
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether the next segment should carry a snapshot: the changes since the last one outweigh the sets."""
+        """True if the next segment should carry a snapshot: the changes since the last one outweigh the sets."""
         if self.tail <= SNAPSHOT_TAIL_MIN:
             return False
         return self.tail > len(self.index) + len(self.pool) + len(self.active) + len(self.pinned)

@@ -2,7 +2,7 @@
 
 Owns which files are leased for whom, and the writes of changes that nobody reported. A change is read and stored by
 the same path as before a rendering (``ctxd.indexing.freshen``), so a watcher that fails makes nothing stale. Those
-writes are nobody's: every session that read the file is told, and ``by_session`` is null. A session that follows the
+writes are nobody's: every session that read the file is told, and ``by_session`` is None. A session that follows the
 file and is at work just then is let go first, for it may be about to report the change as its own; one that does so
 later has it all the same (``ctxd.sessions.reconciliation``). Membership never changes here.
 """

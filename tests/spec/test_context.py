@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly.parse import parse
-from ctxd.assembly.values import ActiveContent, ChatText, FileLine, ToolcallLine, ToolcallRef
+from ctxd.assembly.render import ActiveContent, ChatText, FileLine, ToolcallLine, ToolcallRef
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message
 from tests.client.running import Running
 from tests.spec.mounts import mount
+from tests.unit.assembly.parsing import parse
 
 Start = Callable[..., SyncSession]
 

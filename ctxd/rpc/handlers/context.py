@@ -1,9 +1,8 @@
 """Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
 
-from ctxd.assembly.answer import Assembled
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.record import summary
+from ctxd.assembly.record import Assembled, summary
 from ctxd.errors import CtxdError
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.registry import Sessions

@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from ctxd.assembly import assemble
-from ctxd.assembly.parse import parse
 from ctxd.assembly.record import Recorded, new_context_id
 from ctxd.errors import CtxdError
 from ctxd.objects import next_version
@@ -15,6 +14,7 @@ from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
 from ctxd_protocol.sessions import Message, Mount
 from tests.unit.assembly.household import Household, TestClock, household
+from tests.unit.assembly.parsing import parse
 
 USER = Message(role="user", content="Fix it.")
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from ctxd import failpoints
-from ctxd.assembly.parse import parse
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message
 from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.parsing import parse
 
 
 async def work(home: Household, live: LiveSession, seed: int, made: list[AssembledContext]) -> None:

@@ -2,8 +2,7 @@ import random
 
 from ctxd.assembly.budget import Candidate, plan
 from ctxd.assembly.measure import size_bytes, tokens_of
-from ctxd.assembly.render import render, render_active
-from ctxd.assembly.values import ActiveContent, Context
+from ctxd.assembly.render import ActiveContent, Context, render, render_active
 
 
 def candidate(id: str, size: int, *, call: bool = False, pinned: bool = False) -> Candidate:

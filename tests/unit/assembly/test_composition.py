@@ -6,10 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.assembly.composition import Composition, Rendering, View
-from ctxd.assembly.parse import parse
-from ctxd.assembly.pool import CHUNK_LINES
-from ctxd.assembly.prefix import stable_prefix
+from ctxd.assembly.composition import CHUNK_LINES, Composition, Rendering, View
+from ctxd.assembly.measure import stable_prefix
 from ctxd.errors import CtxdError
 from ctxd.objects import next_version
 from ctxd.objects.document import Document, Stored
@@ -19,6 +17,7 @@ from ctxd.sessions.segments import SessionDelta
 from ctxd.sessions.state import Place, SessionState, apply
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Message
+from tests.unit.assembly.parsing import parse
 
 
 class World:

@@ -5,11 +5,19 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ctxd.assembly.escape import LINE_ENDS, escape, quote, unescape
-from ctxd.assembly.parse import NotARendering, parse
-from ctxd.assembly.render import render, render_blocks
-from ctxd.assembly.values import ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef
+from ctxd.assembly.escape import LINE_ENDS, escape, quote
+from ctxd.assembly.render import (
+    ActiveContent,
+    ChatText,
+    Context,
+    FileLine,
+    ToolcallLine,
+    ToolcallRef,
+    render,
+    render_blocks,
+)
 from tests.unit.assembly.contexts import drawn, shrinkable, texts
+from tests.unit.assembly.parsing import NotARendering, parse, unescape
 
 _MANY = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 

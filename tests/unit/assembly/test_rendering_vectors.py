@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from ctxd.assembly.parse import parse
-from ctxd.assembly.render import RENDERER, render
-from ctxd.assembly.values import ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef
+from ctxd.assembly.render import RENDERER, ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef, render
+from tests.unit.assembly.parsing import parse
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "protocol/vectors/rendering.json").read_text())
 

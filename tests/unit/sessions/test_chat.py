@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from ctxd.sessions.chat import read_pages, read_turns
-from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession
+from ctxd.sessions.segments import SessionDelta, from_payload
+from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession, WriteRequest
+from ctxd_protocol.events import PromptEvent, ResponseEvent, ThinkingEvent, Usage
 from tests.unit.sessions.world import World, record, world
 
 pytestmark = pytest.mark.anyio
@@ -89,3 +91,29 @@ async def test_a_message_longer_than_the_cache_is_read_back(tmp_path: Path) -> N
         live = await w.sessions.live("s")
         assert held(live) == 0
         assert await read(live) == [[], [("user", long)]]
+
+
+async def test_a_segment_of_typed_events_shows_its_view_in_the_chat(tmp_path: Path) -> None:
+    events = (
+        PromptEvent(id="1", text="fix it", at=5),
+        ThinkingEvent(text="hm", signature="sig"),
+        ResponseEvent(text="done", model="m", usage=Usage(input=7)),
+        PromptEvent(text="of a sub-agent", sidechain="a1"),
+    )
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s")
+        live = await w.sessions.live("s")
+        async with live.lock:
+            await live.commit(WriteRequest("test", "host"), SessionDelta(events=events)).wait()
+        assert live.state.turn == 1
+        state = live.state
+    async with world(tmp_path / "state") as w:
+        assert (await w.sessions.live("s")).state == state
+        (turn,) = (await w.call("session.chat", session="s")).turns
+        assert [(message.role, message.content) for message in turn.messages] == [
+            ("user", "fix it"),
+            ("assistant", "done"),
+        ]
+        assert turn.messages[1].meta == {"model": "m", "usage": {"input": 7}}
+        (stored,) = await w.store.scan("segment:s#")
+        assert from_payload(stored.document.payload).events == events

@@ -1,4 +1,4 @@
-"""The values of a rendered context: the exact inverse of ``render``, for checks and for experimenters.
+"""Parser of a rendered context: the exact inverse of ``render``, which proves that no content forges structure.
 
 Accepts the renderer's own texts and nothing else: what it accepts renders to the same bytes again.
 """
@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ctxd.assembly.escape import unescape
-from ctxd.assembly.render import POOL_HEADER, SEPARATOR, render
-from ctxd.assembly.values import (
+from ctxd.assembly.escape import _STRUCTURAL, LINE_ENDS, _may_hold_structure
+from ctxd.assembly.render import (
+    POOL_HEADER,
+    SEPARATOR,
     ActiveContent,
     ChatEntry,
     ChatText,
@@ -20,7 +21,20 @@ from ctxd.assembly.values import (
     PoolLine,
     ToolcallLine,
     ToolcallRef,
+    render,
 )
+
+_FIRST: Final = re.compile(_STRUCTURAL)
+_ESCAPED: Final = re.compile(rf"([{LINE_ENDS}])\\(?={_STRUCTURAL})")
+
+
+def unescape(text: str) -> str:
+    """The content of which ``text`` is the ``escape``."""
+    if not _may_hold_structure(text):
+        return text
+    content = _ESCAPED.sub(r"\1", text)
+    return content[1:] if text.startswith("\\") and _FIRST.match(text) else content
+
 
 _VALUE: Final = r'("(?:[^"\\\n]|\\.)*"|[^" \n]+)'
 _HEADER: Final = re.compile(r"(?:\A|(?<=\n\n))(?:METADATA_POOL\n|CHAT_MESSAGE |toolcall_ref |ACTIVE_CONTENT )")
