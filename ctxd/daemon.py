@@ -42,7 +42,7 @@ from ctxd.rpc.unix_socket import listening
 from ctxd.rpc.wire_errors import catch_strays
 from ctxd.sandboxes import methods as sandbox_methods
 from ctxd.sandboxes.directories import Directories
-from ctxd.sandboxes.listeners import Listeners
+from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.sandboxes.registry import Sandboxes
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
@@ -98,7 +98,7 @@ class Daemon:
         self._store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
         self._server: Server | None = None
         self._sessions: Sessions | None = None
-        self._listeners: Listeners | None = None
+        self._listeners: SandboxListeners | None = None
         self._sandboxes: Sandboxes | None = None
         self._tracking: Tracking | None = None
         self._ready_at = 0.0
@@ -246,13 +246,7 @@ class Daemon:
                 status=self.status,
                 check_witness=store.check_witness,
             ),
-            sandbox_methods.keeping_mounts(
-                host_methods.handlers(
-                    sessions.handlers(operations, notices),
-                    self._hosts,
-                ),
-                boxes,
-            ),
+            host_methods.handlers(sessions.handlers(operations, notices), self._hosts),
             files.FileCalls(live, indexer),
             objects.ObjectCalls(live),
             secrets.SecretCalls(live),
@@ -285,7 +279,7 @@ class Daemon:
 
     def _make_sandboxes(self, live: Sessions, on_host: HostFiles) -> Sandboxes:
         options = self._options
-        listeners = self._listeners = Listeners(
+        listeners = self._listeners = SandboxListeners(
             self._clock,
             self._log,
             sessions=live,

@@ -57,7 +57,7 @@ class Oversized(msgspec.Struct, frozen=True, tag=True):
         return payload.get("size_bytes") == self.size_bytes and same_time
 
 
-class Gone(msgspec.Struct, frozen=True, tag=True):
+class Absent(msgspec.Struct, frozen=True, tag=True):
     """The source is confirmed deleted."""
 
 
@@ -72,7 +72,7 @@ class OutOfReach(msgspec.Struct, frozen=True, tag=True):
     escapes: bool = False
 
 
-SourceState = Held | Oversized | Gone | OutOfReach
+SourceState = Held | Oversized | Absent | OutOfReach
 
 
 def decide(head: Document | None, state: SourceState) -> FileOutcome:
@@ -90,7 +90,7 @@ def decide(head: Document | None, state: SourceState) -> FileOutcome:
             if head is None:
                 return "created"
             return "unchanged" if state.may_be(head.payload) else "updated"
-        case Gone():
+        case Absent():
             if head is None:
                 return "orphaned"
             return "unchanged" if is_deleted(head) else "deleted"

@@ -20,7 +20,7 @@ from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.indexing.reading import SANDBOXES, DocumentBuilder, Observed, kind_of
 from ctxd.indexing.shell.paths import Candidate
 from ctxd.indexing.stat_cache import StatCache
-from ctxd.indexing.stubs import Found, discover, discover_named
+from ctxd.indexing.stubs import FoundFile, discover, discover_named
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
@@ -193,12 +193,12 @@ class Indexer:
             raise CtxdError("content_unavailable", f"object id={id} has no source to read")
         return await self._index_source(mounts, id, source, mounts.display(source), cause, policy, is_known=True)
 
-    async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[Found, ...]:
+    async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[FoundFile, ...]:
         """See ``ctxd.indexing.stubs.discover``."""
         self.confine(mounts)
         return await discover(self._versions, self._source, self.visibility, mounts, workdir, paths)
 
-    async def discover_named(self, mounts: MountTable, candidates: Sequence[Candidate]) -> tuple[Found, ...]:
+    async def discover_named(self, mounts: MountTable, candidates: Sequence[Candidate]) -> tuple[FoundFile, ...]:
         """See ``ctxd.indexing.stubs.discover_named``."""
         self.confine(mounts)
         return await discover_named(self._versions, self._source, self.visibility, mounts, candidates)

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from ctxd.indexing.decide import Gone, Held, OutOfReach, Oversized, SourceState
+from ctxd.indexing.decide import Absent, Held, OutOfReach, Oversized, SourceState
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
@@ -59,7 +59,7 @@ def _seen_at(reading: Reading, device: int | None) -> Observed:
         case Missing():
             same_disk = device is None or device == reading.parent_device
             if reading.parent_exists and same_disk:
-                return Observed(Gone())
+                return Observed(Absent())
             return Observed(
                 OutOfReach("missing", "its directory is not there" if same_disk else "its disk is not mounted")
             )
@@ -132,7 +132,7 @@ def _build(id: str, source: FilesystemSource, state: SourceState) -> Document:
             raise AssertionError("what was read is captured")
         case Oversized():
             return file_too_large(id, source, state.size_bytes, state.modified_us)
-        case Gone():
+        case Absent():
             return file_tombstone(id, source)
         case OutOfReach():
             raise AssertionError("nothing was seen that a version could tell")
@@ -147,7 +147,7 @@ def kind_of(state: SourceState) -> FileKind:
             return "binary" if state.text is None else "text"
         case Oversized():
             return "too_large"
-        case Gone():
+        case Absent():
             return "missing"
         case OutOfReach():
             return state.kind

@@ -35,7 +35,7 @@ PARENTS_MAX: Final = 64
 """Directories above each of them that are looked at."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
     """One path that was looked at, as it was given.
 
     ``created``: ``document`` is a stub to put, with a valid time of at least ``floor_vt`` (the object may exist: a
@@ -64,7 +64,7 @@ async def discover(
     mounts: MountTable,
     workdir: str,
     paths: Iterable[str],
-) -> tuple[Found, ...]:
+) -> tuple[FoundFile, ...]:
     """Decide for each of ``paths``, as the agent names them, in their order.
 
     A path that the daemon may not read counts only if its object exists. Decided on the newest versions, without an
@@ -81,7 +81,7 @@ async def discover_named(
     visibility: HostVisibility,
     mounts: MountTable,
     candidates: Sequence[Candidate],
-) -> tuple[Found, ...]:
+) -> tuple[FoundFile, ...]:
     """Decide for the candidates of a command, in their order, each path once.
 
     An uncertain one that has no object afterwards is left out. One anchored to the repository that is missing counts
@@ -147,8 +147,8 @@ def _is_git(look: Look | None) -> bool:
 
 async def _places(
     visibility: HostVisibility, mounts: MountTable, workdir: str, paths: Sequence[str]
-) -> list[_Place | Found]:
-    places: list[_Place | Found] = []
+) -> list[_Place | FoundFile]:
+    places: list[_Place | FoundFile] = []
     for path, lies in zip(paths, await visibility.place(mounts, workdir, paths), strict=True):
         places.append(_placed(path, lies))
         if len(places) % PLACED_IN_A_ROW == 0:
@@ -157,7 +157,7 @@ async def _places(
 
 
 async def _looks(
-    source: Source, visibility: HostVisibility, mounts: MountTable, places: Sequence[_Place | Found]
+    source: Source, visibility: HostVisibility, mounts: MountTable, places: Sequence[_Place | FoundFile]
 ) -> Mapping[str, Look]:
     """Look at each place that the daemon may read, by its object. One hop."""
     known = [place for place in places if isinstance(place, _Place)]
@@ -167,14 +167,14 @@ async def _looks(
 
 
 async def _judged_all(
-    versions: VersionStore, places: Sequence[_Place | Found], looks: Mapping[str, Look]
-) -> tuple[Found, ...]:
+    versions: VersionStore, places: Sequence[_Place | FoundFile], looks: Mapping[str, Look]
+) -> tuple[FoundFile, ...]:
     """Decided on the newest versions: no await after they were looked up."""
     heads = await versions.heads([place.id for place in places if isinstance(place, _Place)])
     stubbed: set[str] = set()
-    found: list[Found] = []
+    found: list[FoundFile] = []
     for place in places:
-        if isinstance(place, Found):
+        if isinstance(place, FoundFile):
             found.append(place)
             continue
         newest = versions.peek(place.id)
@@ -183,20 +183,20 @@ async def _judged_all(
     return tuple(found)
 
 
-def _placed(path: str, lies: FilesystemSource | CtxdError) -> _Place | Found:
+def _placed(path: str, lies: FilesystemSource | CtxdError) -> _Place | FoundFile:
     if isinstance(lies, CtxdError):
-        return Found(path=path, outcome="ignored", reason=lies.message)
+        return FoundFile(path=path, outcome="ignored", reason=lies.message)
     return _Place(path, file_id(lies), lies)
 
 
-def _judged(place: _Place, look: Look | None, head: Stored | None, stubbed: set[str]) -> Found:
+def _judged(place: _Place, look: Look | None, head: Stored | None, stubbed: set[str]) -> FoundFile:
     reason = _why_not(look, head)
     if reason:
-        return Found(path=place.path, outcome="ignored", reason=reason)
+        return FoundFile(path=place.path, outcome="ignored", reason=reason)
     if place.id in stubbed or (head is not None and not (look and is_deleted(head.document))):
-        return Found(path=place.path, outcome="unchanged", object=place.id)
+        return FoundFile(path=place.path, outcome="unchanged", object=place.id)
     stubbed.add(place.id)
-    return Found(
+    return FoundFile(
         path=place.path,
         outcome="created",
         object=place.id,

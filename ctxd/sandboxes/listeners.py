@@ -35,7 +35,7 @@ _WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Bytes of answers that wait for a sandbox that does not read, before it is read from no further."""
 
 
-class Figures(msgspec.Struct, frozen=True):
+class SocketFigures(msgspec.Struct, frozen=True):
     """Figures of one sandbox's socket: open connections, calls since it was opened, and those beyond the quota."""
 
     connections: int = 0
@@ -55,7 +55,7 @@ class _Open:
         self.ended = anyio.Event()
 
 
-class Listeners:
+class SandboxListeners:
     """The sandboxes' listeners. ``run`` before the first is opened; ``serve`` sets the handlers."""
 
     def __init__(
@@ -171,12 +171,12 @@ class Listeners:
             await made.ended.wait()
             await self._supervisor.forget(kept_as(sandbox))
 
-    def figures(self, sandbox: str) -> Figures:
+    def figures(self, sandbox: str) -> SocketFigures:
         """Figures of the socket of ``sandbox``."""
         made = self._open.get(sandbox)
         if made is None:
-            return Figures()
-        return Figures(made.server.connections, made.server.requests, made.meter.refused)
+            return SocketFigures()
+        return SocketFigures(made.server.connections, made.server.requests, made.meter.refused)
 
     async def drain(self) -> None:
         """Let every listener finish its calls in flight, all at once. Cancel: safe."""

@@ -8,7 +8,6 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.rpc.identity import Caller
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.registry import Sandboxes
@@ -17,33 +16,15 @@ from ctxd.sessions.session import Accepted, WriteRequest, find_replay, kept_resu
 from ctxd.store.writes import Pending, Replay, Write
 from ctxd_protocol.methods import sandboxes as wire
 from ctxd_protocol.methods.row import Nothing, WriteResult
-from ctxd_protocol.methods.sessions import SessionConfigureParams
 
 _USER: Final = "uid:"
 """Prefix of the principals of the host's users; their number follows."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _KeptSandbox(msgspec.Struct, frozen=True):
     """Stored result of a write for a resend: the rest of the answer is as of the resend."""
 
     sandbox: str
-
-
-def keeping_mounts(handlers: dict[str, Handler], sandboxes: Sandboxes) -> dict[str, Handler]:
-    """``handlers`` of sessions; ``session.configure`` refuses other mounts for the session of a registered sandbox."""
-    configure = handlers["session.configure"]
-
-    async def kept(caller: Caller, params: SessionConfigureParams, call: WriteRequest) -> Answer:
-        if params.mounts is not None and sandboxes.confines(params.session):
-            raise CtxdError(
-                "session_in_sandbox",
-                f"session {params.session} is a registered sandbox's, whose mounts are fixed",
-                hint="Release the sandbox, or register another one.",
-                outcome="not_applied",
-            )
-        return await configure(caller, params, call)
-
-    return {**handlers, "session.configure": kept}
 
 
 class SandboxCalls:
@@ -65,7 +46,7 @@ class SandboxCalls:
     async def _register(self, caller: Caller, params: wire.SandboxRegisterParams, call: WriteRequest) -> Accepted:
         replay = await find_replay(self._store, call)
         if replay is not None:
-            sandbox = msgspec.json.decode(replay.result, type=_Kept).sandbox
+            sandbox = msgspec.json.decode(replay.result, type=_KeptSandbox).sandbox
             self._hold(caller, sandbox)
             return self._shown(sandbox, replay.pending, replay)
         id = new_id()
@@ -85,7 +66,9 @@ class SandboxCalls:
             created_at=now,
             expires_at=None if params.ttl_s is None else now + 1000 * params.ttl_s,
         )
-        pending = await self._sandboxes.register(wanted, params.mounts, _write(call, kept_result(call, _Kept(id))))
+        pending = await self._sandboxes.register(
+            wanted, params.mounts, _write(call, kept_result(call, _KeptSandbox(id)))
+        )
         call.submitted = True
         self._hold(caller, id)
         return self._shown(id, pending)
@@ -93,7 +76,7 @@ class SandboxCalls:
     async def sandbox_renew(self, caller: Caller, params: wire.SandboxParams, call: WriteRequest) -> Accepted:
         if (replay := await find_replay(self._store, call)) is not None:
             return self._shown(params.sandbox, replay.pending, replay)
-        pending = self._sandboxes.renew(params.sandbox, _write(call, kept_result(call, _Kept(params.sandbox))))
+        pending = self._sandboxes.renew(params.sandbox, _write(call, kept_result(call, _KeptSandbox(params.sandbox))))
         self._hold(caller, params.sandbox)
         return self._shown(params.sandbox, pending)
 
@@ -102,7 +85,7 @@ class SandboxCalls:
         if replay is not None:
             pending = replay.pending
         else:
-            kept = kept_result(call, _Kept(params.sandbox))
+            kept = kept_result(call, _KeptSandbox(params.sandbox))
             pending = await self._sandboxes.release(params.sandbox, _write(call, kept))
             call.submitted = True
         first = None if replay is None else replay.receipt

@@ -22,9 +22,10 @@ from ctxd.errors import CtxdError, StateDirError
 from ctxd.mounts.mapping import normalise
 from ctxd.sandboxes import registration
 from ctxd.sandboxes.directories import Directories
-from ctxd.sandboxes.listeners import Listeners
+from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.sandboxes.registration import Registration
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import SessionSettings
 from ctxd.sources.port import Limited
 from ctxd.sources.rights import User
 from ctxd.store.writes import Pending, Write
@@ -97,7 +98,7 @@ class Sandboxes:
         sessions: Sessions,
         source: Limited,
         clock: Clock,
-        listeners: Listeners,
+        listeners: SandboxListeners,
         directories: Directories,
         log: FilteringBoundLogger,
         *,
@@ -165,6 +166,8 @@ class Sandboxes:
         self._directories.require_room()
         try:
             await self._open(made)
+            # No await from here to the registration: no session gets other mounts in between.
+            self._require_mounts(made)
             pending = self._store.submit(msgspec.structs.replace(write, puts=(registration.document(made),)))
         except BaseException as error:
             with anyio.CancelScope(shield=True):
@@ -274,10 +277,6 @@ class Sandboxes:
         rooms = (one.quota.tracked_files - sum(map(count, one.sessions)) for one in sharing)
         return min(rooms, default=FILES_MAX)
 
-    def confines(self, session: str) -> bool:
-        """True if a sandbox may name ``session``: its mounts are then fixed."""
-        return session in self._of_session
-
     # --- conditions of a registration
 
     def _require(self, wanted: Registration) -> None:
@@ -300,24 +299,8 @@ class Sandboxes:
 
     async def _mounts(self, wanted: Registration, given: tuple[Mount, ...] | None) -> tuple[Mount, ...]:
         """The mounts of the sessions of ``wanted``, which must be the same in all. Raises: CtxdError."""
-        host = self._sessions.host_filesystem_id
-        settings = {session: self._sessions.catalog.settings(session) for session in wanted.sessions}
-        mounts = next(iter(settings.values())).mounts if given is None else given
-        for session, each in settings.items():
-            if each.mounts != mounts:
-                raise CtxdError(
-                    "invalid_params",
-                    f"session {session} has other mounts than the sandbox",
-                    hint="Register the sandbox with the mounts that its sessions were made with, or leave them out.",
-                    outcome="not_applied",
-                )
-            if wanted.methods and (each.detect_filesystems or each.filesystem_id == host):
-                raise CtxdError(
-                    "invalid_params",
-                    f"the files of session {session} are the host's own",
-                    hint="Make it with a filesystem_id of the sandbox's own, or grant the sandbox nothing.",
-                    outcome="not_applied",
-                )
+        mounts = self._settings(wanted.sessions[0]).mounts if given is None else given
+        self._require_mounts(msgspec.structs.replace(wanted, mounts=mounts))
         try:
             with anyio.fail_after(ROOTS_S):
                 await anyio.to_thread.run_sync(
@@ -331,6 +314,32 @@ class Sandboxes:
                 outcome="not_applied",
             ) from error
         return mounts
+
+    def _require_mounts(self, wanted: Registration) -> None:
+        """Raises: CtxdError invalid_params unless the sessions have the mounts, and files of their own."""
+        host = self._sessions.host_filesystem_id
+        for session in wanted.sessions:
+            settings = self._settings(session)
+            if settings.mounts != wanted.mounts:
+                raise CtxdError(
+                    "invalid_params",
+                    f"session {session} has other mounts than the sandbox",
+                    hint="Register the sandbox with the mounts that its sessions were made with, or leave them out.",
+                    outcome="not_applied",
+                )
+            if wanted.methods and (settings.detect_filesystems or settings.filesystem_id == host):
+                raise CtxdError(
+                    "invalid_params",
+                    f"the files of session {session} are the host's own",
+                    hint="Make it with a filesystem_id of the sandbox's own, or grant the sandbox nothing.",
+                    outcome="not_applied",
+                )
+
+    def _settings(self, session: str) -> SessionSettings:
+        """The settings of ``session``, those of a write in flight included. Raises: CtxdError session_not_found."""
+        durable = self._sessions.catalog.settings(session)
+        live = self._sessions.peek(session)
+        return durable if live is None else live.settings
 
     # --- sockets
 

@@ -19,7 +19,7 @@ import msgspec
 from ctxd.errors import CtxdError, purged
 from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.indexing.shell.candidates import candidates
-from ctxd.indexing.stubs import Found
+from ctxd.indexing.stubs import FoundFile
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_reserved
@@ -232,6 +232,7 @@ class Operations:
         }
         if params.mounts is not None:
             given["prefixes"] = await self._indexer.visibility.resolve_prefixes(params.mounts)
+            self.sessions.visibility.require_free_mounts(params.session)
         if params.budget_tokens is not None:
             given["budget_tokens"] = params.budget_tokens or None
         return self._set(tx, **given)
@@ -571,7 +572,7 @@ def content_of(params: file_methods.FileIndexParams) -> bytes | None:
         raise CtxdError("invalid_params", f"content: {error}", outcome="not_applied") from error
 
 
-def _discovered(tx: Transaction, found: Sequence[Found]) -> Accepted:
+def _discovered(tx: Transaction, found: Sequence[FoundFile]) -> Accepted:
     """Put the stubs of ``found`` and add the files it names to the session.
 
     No await lies between its finding and the write: another session's version cannot come between.

@@ -14,7 +14,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.freshen import Freshened
 from ctxd.indexing.indexer import Indexed, Indexer
-from ctxd.indexing.stubs import Found
+from ctxd.indexing.stubs import FoundFile
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted, is_purged
@@ -112,8 +112,8 @@ async def until_durable(store: VersionStore, basis: int) -> None:
 
 
 async def found_for(
-    tx: Transaction, indexer: Indexer, find: Callable[[], Coroutine[Any, Any, Sequence[Found]]]
-) -> Sequence[Found]:
+    tx: Transaction, indexer: Indexer, find: Callable[[], Coroutine[Any, Any, Sequence[FoundFile]]]
+) -> Sequence[FoundFile]:
     """Return what ``find`` finds, without an await since.
 
     For a sandbox each file that another session has read is compared with the disk first, under the sandbox's mounts
@@ -141,10 +141,10 @@ async def found_for(
     return [_found_inside(one, live.state, away) for one in found]
 
 
-def _found_inside(one: Found, state: SessionState, away: set[str]) -> Found:
+def _found_inside(one: FoundFile, state: SessionState, away: set[str]) -> FoundFile:
     """``one`` as a sandbox receives it; ``away`` are files that it cannot read."""
     if one.object is None or one.object in state.index or one.document is not None:
         return one
     if one.object in away:
-        return Found(path=one.path, outcome="ignored", reason="cannot be looked at")
+        return FoundFile(path=one.path, outcome="ignored", reason="cannot be looked at")
     return msgspec.structs.replace(one, outcome="created")

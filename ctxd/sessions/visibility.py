@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
@@ -90,6 +91,16 @@ class Visibility:
     def restricts(self, session: str) -> bool:
         """True while a sandbox may name ``session``."""
         return session in self._registered
+
+    def require_free_mounts(self, session: str) -> None:
+        """Raises: CtxdError session_in_sandbox while a sandbox may name ``session``."""
+        if self.restricts(session):
+            raise CtxdError(
+                "session_in_sandbox",
+                f"session {session} belongs to a registered sandbox, whose mounts are fixed",
+                hint="Release the sandbox, or register another one.",
+                outcome="not_applied",
+            )
 
     # --- versions
 

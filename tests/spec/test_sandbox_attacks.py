@@ -519,3 +519,24 @@ def test_nothing_of_another_connection_or_an_earlier_sandbox_can_be_taken_over(
         assert SECRET not in json.dumps(answer)
         assert first not in json.dumps(answer)
     client.sandbox_release(box.sandbox)
+
+
+@pytest.mark.requirement("BOX-7")
+def test_mounts_and_registration_agree_in_whatever_order_they_are_asked_for(kept: Running, tmp_path: Path) -> None:
+    """Both calls are in flight at once, on connections of their own; never are both done."""
+    w, other = places(tmp_path, "w", "other")
+    with connect_sync(kept.socket) as one, connect_sync(kept.socket) as two:
+        for number in range(20):
+            session = session_in(one, f"both-{number}", mount("/w", w))
+            codes: list[str | None] = []
+            configure = threading.Thread(
+                target=lambda session=session, codes=codes: codes.append(
+                    refused(lambda: two.session_configure(session, mounts=(mount("/w", other),)))
+                )
+            )
+            configure.start()
+            registered = refused(lambda session=session: register(one, session, mounts=(mount("/w", w),)))
+            configure.join()
+            assert (registered, codes[0]) in ((None, "session_in_sandbox"), ("invalid_params", None))
+            (found,) = {one.session_get(session).session.mounts[0].canonical_prefix}
+            assert found == str(w if registered is None else other)

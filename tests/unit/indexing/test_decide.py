@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.indexing.decide import Gone, Held, OutOfReach, Oversized, SourceState, decide, is_due, is_overtaken
+from ctxd.indexing.decide import Absent, Held, OutOfReach, Oversized, SourceState, decide, is_due, is_overtaken
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.identity import file_id
@@ -27,7 +27,7 @@ STATES: dict[str, SourceState] = {
     "later": Oversized(9, 2),
     "sent": Oversized(9),
     "larger": Oversized(10, 1),
-    "gone": Gone(),
+    "gone": Absent(),
     "away": OutOfReach("missing"),
 }
 TABLE = """
