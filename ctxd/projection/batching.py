@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, to_doc
-from ctxd.backends.xtdb.operations import Delete, Doc, Op, Put
+from ctxd.backends.xtdb.operations import Delete, Op, Put
 from ctxd.projection.cursor import Cursor, moved
 
 
@@ -75,7 +75,9 @@ def documents(
 
     ``put`` names the newest eviction, which may have covered one of the texts; ``again``: also one of the versions.
     """
-    ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in _text_docs(texts, put)]
+    # Two texts may share a part, which is put once.
+    parts = {doc["xt/id"]: doc for ref, text in texts.items() for doc in content_docs(ref, text, put=put)}
+    ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in parts.values()]
     for piece in pieces:
         for version in piece.versions:
             if version.body is None:
@@ -83,12 +85,6 @@ def documents(
             else:
                 ops.append(Put(to_doc(version, writer, put=put if again else ""), version.valid_time))
     return ops
-
-
-def _text_docs(texts: Mapping[bytes, str], put: str) -> list[Doc]:
-    """The documents of ``texts``. Two texts may share a part: it is put once."""
-    docs = {doc["xt/id"]: doc for ref, text in texts.items() for doc in content_docs(ref, text, put=put)}
-    return list(docs.values())
 
 
 def transaction(before: Cursor | None, after: Cursor, puts: Sequence[Op], writer: str) -> list[Op]:
@@ -143,8 +139,3 @@ def adapted(pace: Pace, busy_s: float, versions: int, *, full: bool) -> Pace:
     elif 2 * versions > size and busy_s < BUSY_S / 2:
         size = min(VERSIONS_MAX, size + size // 2)
     return Pace(size, smooth)
-
-
-def is_full(bounds: Bounds, versions: int, size: int) -> bool:
-    """True if so many versions or bytes are more than half of ``bounds``."""
-    return 2 * versions > bounds.versions or 2 * size > bounds.bytes

@@ -238,7 +238,11 @@ class _Comparing:
             # Other journals may have many more entities there.
             ids = await self._node.ids("", after=after, limit=_PAGE, writer=writer, valid_time=NEWEST_VALID_TIME)
             for id, doc in (await self._strange(ids)).items():
-                version, _ = from_doc(doc)
+                try:
+                    version, _ = from_doc(doc)
+                except ValueError as error:
+                    self._report.note("damage", f"{id} at the node cannot be read: {error}")
+                    continue
                 if version.tx <= self._cursor.seq:
                     self._node_digest.add(version)
                     self._report.note("damage", f"{id} is at the node, but not in the journal")

@@ -27,7 +27,6 @@ from ctxd.projection.batching import (
     ProjectedRow,
     adapted,
     bounds,
-    is_full,
     linger_s,
     take,
     transaction,
@@ -264,7 +263,8 @@ class Stream:
                 return None
             return await self._disliked(batch, str(error))
         self._texts.add(refs)
-        full = is_full(allowed, versions, sum(piece.size for piece in batch))
+        size = sum(piece.size for piece in batch)
+        full = 2 * versions > allowed.versions or 2 * size > allowed.bytes
         return Sent(self._tip, after, tx_id, at, len(batch), versions, full=full, matched=_matched(guarded))
 
     async def _guarded(self, batch: list[ProjectedRow]) -> Guarded:

@@ -38,7 +38,7 @@ class MemoryNode:
         self.log: list[list[Op]] = []
 
     def copy(self) -> "MemoryNode":
-        """Another node that was told the same."""
+        """Another node with the same transactions."""
         other = MemoryNode()
         for ops in self.log:
             other._take(ops)

@@ -215,33 +215,33 @@ CLT-4 | A value that the daemon cannot take (nested deeper than 64 levels, a num
 CLT-5 | A harness is type-checked strictly against the installed client, by mypy and by pyright: no result is `Any`. | ctxd
 CLT-6 | Every method of client and handle has its signature, its errors and an example that runs. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
-XTB-2 | A version comes back from an XTDB node byte for byte; what a client named never becomes a key that XTDB indexes. | ctxd
-XTB-3 | What a failing XTDB node has done with a transaction is never guessed: it was not applied, or that is unknown; an answer that is not exactly what was asked for counts as none. | ctxd
-XTB-4 | A request to an XTDB node ends by itself; a node that keeps failing is left alone for a while, longer each time up to a minute, and then tried. | ctxd
-XTB-5 | A server that keeps to XTDB's HTTP protocol and is not ours serves as well: reads, histories and a daemon's versions are the same from it. | ctxd
-XDB-1 | The node that ctxd brings answers XTDB's HTTP protocol on a Unix socket as far as ctxd uses it, and what is absent is told apart from what is no operation. | ctxd
-XDB-2 | Every wait and every query of the node ends within a bound, and every failure names its class, its message and the operation; what is wrong with a request is the request's fault. | ctxd
-XDB-3 | Nothing that is sent to the node is run as code. | ctxd
-XDB-4 | The node's socket is its owner's only; a stale one is replaced, a live one and anything else in its place is refused. | ctxd
-XDB-5 | What the node has taken outlives its kill, and its index is made again from log and documents. | ctxd
-XDB-6 | Two nodes on one PostgreSQL see each other's writes. | ctxd
-XDB-7 | `ctxd xtdb install` takes only the jars it was made with, goes on where it was broken off, and says what helps when something is missing. | ctxd
-XDB-8 | `ctxd xtdb check` reports Java, installation, socket, version, ingester, flushing and lag of a node, each with a remedy; `ctxd doctor` does so where the store uses a node. | ctxd
+XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
+XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd
+XTB-4 | Every request to an XTDB node is bounded in time; after repeated failures a circuit breaker pauses requests, for up to a minute, and then tries one. | ctxd
+XTB-5 | Other servers of XTDB's HTTP protocol serve as well: reads, histories and a daemon's versions are the same there. | ctxd
 XTB-6 | Ids at a node are read in pages, so that no request grows with the node; a comparison counts only what its own journal wrote there. | ctxd
 XTB-7 | Every document at a node shows its true type and hashes at the top level, whatever numbers or hash bytes it holds. | ctxd
 XTB-8 | Queries look up documents at a node by index: by writer, session, tool, turn and path. | ctxd
 XTB-9 | A server that refuses requests for long ids is reported with the setting that makes it take them. | ctxd
 XTB-10 | With an XTDB node, Datalog queries over all documents are answered as of a valid time and a transaction, bounded in time and rows; the embedded store refuses them with a remedy. | ctxd
-PRJ-1 | Every row of the journal gets to the XTDB node once and in order, over kills of either at any moment. | ctxd
-PRJ-2 | A node that is slow, stands still, has failed or is away for hours delays and fails no write while there is room to wait, and then gets what waited. | ctxd
-PRJ-3 | A node that lost its data, or went back to an older copy, is noticed and gets what it lacks; one that holds what the journal does not is left alone, with a reason and a remedy. | ctxd
-PRJ-4 | A row that the node refuses is found, left out alone, and told; `ctxd requeue` puts it there once the node takes it. | ctxd
-PRJ-5 | `ctxd migrate` leads from either store to the other with everything kept; what is interrupted goes on, or is as it was. | ctxd
+XDB-1 | The node that ctxd brings serves XTDB's HTTP protocol on a Unix socket as far as ctxd uses it, and distinguishes a missing entity from a missing operation. | ctxd
+XDB-2 | Every wait and every query of the node is bounded, and every failure names its class, its message and the operation; bad requests are reported as such. | ctxd
+XDB-3 | Nothing sent to the node is run as code. | ctxd
+XDB-4 | The node's socket is its owner's only; a stale one is replaced, a live one and anything else in its place is refused. | ctxd
+XDB-5 | Data taken by the node survives its kill, and its index is rebuilt from log and documents. | ctxd
+XDB-6 | Two nodes on one PostgreSQL see each other's writes. | ctxd
+XDB-7 | `ctxd xtdb install` takes only the jars that it was made with, resumes after an interruption, and names a remedy when something is missing. | ctxd
+XDB-8 | `ctxd xtdb check` reports Java, installation, socket, version, ingester, flushing and lag of a node, each with a remedy; `ctxd doctor` does so where the store uses a node. | ctxd
+PRJ-1 | Every row of the journal reaches the XTDB node once and in order, over kills of either at any moment. | ctxd
+PRJ-2 | A node that is slow, paused, failed or away for hours delays and fails no write while the backlog has room, and then gets the backlog. | ctxd
+PRJ-3 | A node that lost its data, or went back to an older copy, is noticed and gets the missing rows; one that holds rows that the journal lacks is left alone, with a reason and a remedy. | ctxd
+PRJ-4 | A row that the node refuses is found, quarantined alone, and reported; `ctxd requeue` projects it once the node takes it. | ctxd
+PRJ-5 | `ctxd migrate` moves from either store to the other without loss; after an interruption it resumes, or the state is as before. | ctxd
 PRJ-6 | `ctxd verify --store` compares journal, embedded versions and node, version by version and text by text; `ctxd rebuild-xtdb` fills an empty node and compares. | ctxd
 PRJ-7 | On an XTDB node the daemon does all that this specification says; as-of reads are answered by the node where its cursor covers them and by the embedded versions otherwise, with the same result. | ctxd
-PRJ-8 | Rows that wait for the node are told of when half the room for them is taken; from four fifths on writes pass as fast as rows drain, and when it is full they are refused, applied nowhere, and told when to come back. | ctxd
-PRJ-9 | The store is `sqlite` or `xtdb`, named alone or in a table with its address, in a file, the environment or a flag. | ctxd
-PRJ-10 | What is purged is evicted from the node, all its versions and texts, and nothing that still holds it there is shown meanwhile; a text that something else says stays, and what is left of a restated one comes, wherever that is cut off; so it is at a node that comes to it later, or makes its index anew. | ctxd
+PRJ-8 | From half of the backlog limit on, its level is reported; from four fifths on, writes pass as fast as rows drain; at the limit they are refused, not applied, with a time for the retry. | ctxd
+PRJ-9 | The store is `sqlite` or `xtdb`, given alone or in a table with its address, in a file, the environment or a flag. | ctxd
+PRJ-10 | A purge evicts from the node all versions and texts, and nothing that still holds them there is shown meanwhile; a text that another object holds stays, and the rest of a restated one returns, wherever the purge is interrupted; the same holds at a node that is attached later, or rebuilds its index. | ctxd
 PRJ-11 | Rows that change one entity again and again are projected many to a transaction. | ctxd
 HST-1 | A session that was paused on one of several hosts is resumed on another with the same sets, chat and settings, and each of its recorded assemblies has the same bytes there; so it is when it comes back, and after a break at any point of it. | ctxd
 HST-2 | A session has one owner among the hosts; one whose owner is alive is refused elsewhere as `session_owned_elsewhere`, which names the host, and is listed on request, as are the hosts with their sessions, lag and lease. | ctxd

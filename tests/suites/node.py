@@ -1,4 +1,4 @@
-"""What the projection relies on in a node, over every implementation. Subclasses give ``fresh_node``, which makes one
+"""Promises of a node to the projection, for every implementation. Subclasses give ``fresh_node``, which makes one
 that may hold others' entities, and ``anyio_backend``."""
 
 import itertools
@@ -22,7 +22,7 @@ def doc(id: str, **payload: object) -> dict:
 class NodeSuite:
     @pytest.fixture
     def name(self):
-        """Ids that nobody else has."""
+        """Unique ids."""
         run, number = uuid.uuid4().hex, itertools.count()
         return lambda: f"suite/{run}/{next(number):03d}"
 

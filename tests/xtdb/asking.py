@@ -59,7 +59,7 @@ class Http:
 
 
 def explained(told, operation, kind=None):
-    """Whether a failure says its class, its message and its operation."""
+    """True if a failure has its class, its message and its operation."""
     assert told["class"] and told["message"], told
     assert told["operation"] == operation
     assert kind is None or kind in told["class"], told

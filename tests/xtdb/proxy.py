@@ -23,7 +23,7 @@ _TX_ID: Final = re.compile(rb'tx-id",(\d+)')
 
 
 class Fault(StrEnum):
-    """What happens to one request, its reply, or the connection of both."""
+    """Fault of one request, its reply, or the connection of both."""
 
     NONE = "none"
     DELAY = "the request comes late"
@@ -48,7 +48,7 @@ _ERRORS: Final = (408, 500, 502, 503, 504)
 
 
 class Schedule:
-    """Which fault strikes which request: a function of ``seed``, with ``share`` of the requests harmed until healed."""
+    """Schedule of faults: a function of ``seed``, with ``share`` of the requests harmed until healed."""
 
     def __init__(self, seed: int, share: float, faults: tuple[Fault, ...] = HARMFUL) -> None:
         self._random = random.Random(seed)
@@ -79,7 +79,7 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def submits(self) -> bool:
-        """Whether it is a transaction."""
+        """True if it is a transaction."""
         return b"/submit-tx" in self.head.partition(b"\r\n")[0]
 
     def closing(self) -> bytes:
@@ -89,7 +89,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """The next request of a connection; null at its end."""
+    """The next request of a connection; ``None`` at its end."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -117,7 +117,7 @@ def kept_open(answer: bytes) -> bytes:
 
 
 class ChaosProxy:
-    """Listens on ``path`` and passes what comes on to the node at ``upstream``, as ``schedule`` says."""
+    """Proxy at ``path`` for the node at ``upstream``, with the faults of ``schedule``."""
 
     def __init__(self, path: Path, upstream: Path, schedule: Schedule) -> None:
         self.url = f"unix:{path}"
@@ -168,7 +168,7 @@ class ChaosProxy:
         if fault is Fault.ERROR_BEFORE:
             return await self._say(writer, reply(self._error(), b'["^ ","~:type","chaos"]'))
         if fault is Fault.LIE:
-            # The id that the next one will really have: what a node says that loses it in a power cut.
+            # The id that the next transaction will have: the response of a node that loses it in a power cut.
             said = b'["^ ","~:xtdb.api/tx-id",%d,"~:xtdb.api/tx-time","~m1700000000000"]' % (self._newest_tx + 1)
             return await self._say(writer, reply(202, said))
         if fault is Fault.DELAY:

@@ -3,7 +3,7 @@
     with node("rocksdb", directory=tmp_path) as running:
         ...  # running.url; running.kill(), .stop(), .pause(), .cont(), .start(), .restart()
 
-Without Java, Maven or PostgreSQL the test is skipped, saying why; with ``CTXD_REQUIRE_XTDB=1`` it fails.
+Without Java, Maven or PostgreSQL the test is skipped with the reason; with ``CTXD_REQUIRE_XTDB=1`` it fails.
 """
 
 import functools
@@ -54,7 +54,7 @@ def _installed() -> Installation | NodeFailure:
 
 
 def prepare() -> None:
-    """Install the node if that has not been done, however long it takes; ``installation`` says whether it went well."""
+    """Install the node if that has not been done, however long it takes; ``installation`` returns it."""
     _installed()
 
 
@@ -98,11 +98,11 @@ class Node:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Have it stand still (SIGSTOP): it takes connections and answers nothing."""
+        """Pause it (SIGSTOP): it takes connections and answers nothing."""
         self._send(signal.SIGSTOP)
 
     def cont(self) -> None:
-        """Have it go on after ``pause``."""
+        """Continue it after ``pause``."""
         self._send(signal.SIGCONT)
 
     def restart(self) -> None:
@@ -169,7 +169,7 @@ def node(
 
 @dataclass(frozen=True)
 class Postgres:
-    """A PostgreSQL on loopback with one empty database. ``environ`` tells nodes of it."""
+    """A PostgreSQL on loopback with one empty database. ``environ`` configures nodes for it."""
 
     host: str
     port: int
@@ -179,11 +179,11 @@ class Postgres:
     data: Path
 
     def pause(self) -> None:
-        """Have all its processes stand still (SIGSTOP): it takes connections and answers nothing."""
+        """Pause all its processes (SIGSTOP): it takes connections and answers nothing."""
         self._send(signal.SIGSTOP)
 
     def cont(self) -> None:
-        """Have it go on after ``pause``."""
+        """Continue it after ``pause``."""
         self._send(signal.SIGCONT)
 
     def _send(self, number: signal.Signals) -> None:
@@ -196,7 +196,7 @@ class Postgres:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What a node of ``postgres`` reads."""
+        """Environment of a node of ``postgres``."""
         fields = {"HOST": self.host, "PORT": self.port, "DATABASE": self.database, "USER": self.user}
         return {f"CTXD_XTDB_PG_{name}": str(value) for name, value in fields.items()} | {
             "CTXD_XTDB_PG_PASSWORD": self.password
@@ -245,7 +245,7 @@ def _postgres_programs() -> Path:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """Whom to run PostgreSQL as: it refuses root. Null: as ourselves."""
+    """User to run PostgreSQL as, which refuses root; ``None``: the current one."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

@@ -88,7 +88,7 @@ async def level(store: VersionStore) -> None:
 
 
 def folded(root: Path) -> list[Version]:
-    """Every version that the journal in ``root`` says there is."""
+    """Every version in the journal in ``root``."""
     connection = dbfile.open_reader(root / "state.db")
     try:
         return [version for row in journal.read_rows(connection, after=0) for version in fold(row)]
@@ -108,7 +108,7 @@ async def at_the_node(url: str, versions: list[Version]) -> list[Version]:
 
 
 async def require_equal(url: str, root: Path) -> None:
-    """The node has what the journal says: nothing less, nothing more, nothing twice."""
+    """Assert that the node has what the journal has: nothing less, nothing more, nothing twice."""
     wanted = folded(root)
     found = await at_the_node(url, wanted)
     if digest(found) != digest(wanted):

@@ -135,7 +135,7 @@ def questions(dice: random.Random, world: World, rows: Sequence[Version]) -> lis
 
 
 async def differences(world: World) -> list[str]:
-    """Where the node, the embedded tables and the plain algebra answer differently."""
+    """Differences between the node, the embedded tables and the plain algebra."""
     reference = world.reference()
     rows = [row for id in world.ids for row in reference.history(id, corrections=True)]
     found = []
@@ -176,7 +176,7 @@ async def test_reads_through_the_node_equal_those_of_the_embedded_tables(memory_
         reads = await compare_world(tmp_path / str(seed), memory_node.url, seed, deletions)
         answered += reads.answered
         fallen_back += reads.fallen_back
-    # Rows of one millisecond cannot be told apart at the node, nor whose a deletion is.
+    # Rows of one millisecond cannot be distinguished at the node, nor can the journal of a deletion.
     assert answered > (5 if not deletions else 1) * fallen_back, "the node answers most reads"
 
 

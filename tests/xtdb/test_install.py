@@ -1,4 +1,4 @@
-"""An installation takes only the jars it was made with, goes on where it was broken off, and says what helps."""
+"""An installation takes only the jars it was made with, resumes where it was interrupted, and names a remedy."""
 
 import http.server
 import json

@@ -1,4 +1,4 @@
-"""The node program answers XTDB's protocol, ends every wait and query, says why it fails, and runs nothing as code."""
+"""The node program speaks XTDB's protocol, ends every wait and query, explains failures, and runs nothing as code."""
 
 import anyio
 import pytest

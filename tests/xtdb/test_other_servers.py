@@ -59,7 +59,7 @@ def standing_in(log: Path, header_bytes: str = HEADER_BYTES) -> Iterator[Server]
 
 
 def address_in(log: Path) -> str:
-    """The address that the stand-in said it serves at."""
+    """Address printed by the stand-in."""
     return log.read_text().partition("serving ")[2].split()[0]
 
 
@@ -74,7 +74,7 @@ def memory_node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 class TestNode(test_node_suite.TestXtdbNode):
-    """What the projection relies on."""
+    """Promises on which the projection relies."""
 
 
 @pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""What is purged is gone from a real node: from what it answers at any time, and from the documents it is made of."""
+"""Purged content is gone from a real node: from its responses at any time, and from the documents it is made of."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def live(client: SyncClient, tree: Path) -> str:
 
 
 async def shown(at: Node, txs: list[int | None]) -> str:
-    """Everything that the node answers as of each of ``txs``, null being now, of each entity that was there at any."""
+    """Everything that the node answers as of each of ``txs``, ``None``: now, of each entity that was there at any."""
     async with XtdbClient(at.url) as client:
         ids: set[str] = set()
         for tx in txs:

@@ -35,7 +35,7 @@ async def store(memory_node, tmp_path):
         for n in range(3):
             call = document(f"{store.tool}-{n}", f"output {n}", tool=store.tool, chat_ref="chat:s1", n=n)
             await store.submit(write(call)).wait()
-            # Rows of one millisecond cannot be told apart at the node.
+            # Rows of one millisecond cannot be distinguished at the node.
             await anyio.sleep(0.002)
         await level(store)
         yield store

@@ -1,4 +1,4 @@
-"""What the specification says of versions, objects, sessions and contexts holds on a node as on the embedded store.
+"""Specification of versions, objects, sessions and contexts, on a node as on the embedded store.
 
 The same tests run again, in a process of their own, with a daemon that projects to this session's node. Only as-of
 reads differ there, which ``test_differential.py`` compares read by read; so this is for the nightly run.

@@ -31,7 +31,7 @@ def test_the_units_of_daemon_and_node_find_each_other(tmp_path: Path) -> None:
             assert (found["state"], found["url"]) == ("projecting", "unix:/run/ctxd/xtdb.sock")
             machine.run("systemctl", "kill", "--signal=KILL", "xtdb.service")
             machine.until("NRestarts", "1", "xtdb.service")
-            # It says so each time: at its start, and after the kill.
+            # It is logged each time: at its start, and after the kill.
             machine.until_logged("ready unix:/run/ctxd/xtdb.sock", "xtdb.service", times=2)
             # The daemon tries again by itself, now and then.
             machine.run("sh", "-c", "for _ in $(seq 100); do ctx doctor && break; sleep 0.1; done >/dev/null")

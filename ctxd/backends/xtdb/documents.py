@@ -93,7 +93,10 @@ def _named(document: Document) -> Doc:
     """Top-level keys of ``document``, by which queries look it up."""
     named: Doc = {"type": document.type}
     fields = document.payload if isinstance(document.payload, dict) else {}
-    if (session := session_of(document.id) or _session_in(fields)) is not None:
+    # A tool call names its session by its chat.
+    chat = fields.get("chat_ref")
+    of_chat = chat.removeprefix("chat:") if isinstance(chat, str) and chat.startswith("chat:") else None
+    if (session := session_of(document.id) or of_chat) is not None:
         named["session"] = session
     for key, kind in _LOOKED_UP.items():
         if type(value := fields.get(key)) is kind:
@@ -106,12 +109,6 @@ def _named(document: Document) -> Doc:
         named["source_hash"] = document.source_hash
     named["content_hash"] = document.content_hash
     return named
-
-
-def _session_in(fields: dict[str, Any]) -> str | None:
-    """Session of a tool call, whose fields name its chat."""
-    chat = fields.get("chat_ref")
-    return chat.removeprefix("chat:") if isinstance(chat, str) and chat.startswith("chat:") else None
 
 
 def from_doc(doc: Doc, valid_time: int | None = None) -> tuple[Version, str]:

@@ -18,6 +18,6 @@ def node():
 
 @pytest.fixture
 def quick(monkeypatch):
-    """What a node is given to recover is not waited for."""
+    """Shorten the waits between attempts."""
     monkeypatch.setattr(projection, "BACKOFF_MAX_S", 0.05)
     monkeypatch.setattr(projection, "RECHECK_S", 0.02)

@@ -24,7 +24,7 @@ ROOM = Room()
 
 
 class Projecting(VersionStore):
-    """A store with the projection at hand, and what it told."""
+    """A store with its projection, and the events that were logged."""
 
     def __init__(self, root: Path, url: str, connect: Connect, room: Room, clock: Clock | None = None) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
@@ -61,7 +61,7 @@ async def projecting(
 
 
 async def until(condition: Callable[[], object], wait_s: float = WAIT_S) -> None:
-    """Return once ``condition`` holds. What is waited for tells nobody, so it is asked at intervals."""
+    """Return once ``condition`` holds. It is polled, since nothing signals it."""
     with anyio.fail_after(wait_s):
         while not condition():
             await anyio.sleep(0.005)
@@ -81,7 +81,7 @@ async def level(store: VersionStore) -> None:
 
 
 async def compared(root: Path, connect: Connect, url: str = "") -> Comparison:
-    """What a comparison of the state directory with the node finds."""
+    """Compare the state directory with the node."""
     rows = await run_sync(lambda: Rows(root / "state.db", ArtifactStore(root / "artifacts")))
     try:
         async with connect(url) as node:

@@ -1,8 +1,9 @@
-"""What a comparison of the state directory with the node finds."""
+"""Comparison of a state directory with a node."""
 
 import pytest
 
 from ctxd.backends.xtdb.operations import Put
+from ctxd.projection import compare
 from tests.unit.projection.projecting import compared, fill, level, projecting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
@@ -41,3 +42,24 @@ class TestComparing:
         node.down = False
         found = await compared(root, node.connect)
         assert found.equal and [problem.severity for problem in found.problems] == ["warning"]
+
+    @pytest.mark.requirement("XTB-6")
+    async def test_a_comparison_counts_only_entities_of_its_own_journal(self, root, node, monkeypatch):
+        monkeypatch.setattr(compare, "_PAGE", 4)
+        async with projecting(root, node.connect) as store:
+            fill(store, 10)
+            await level(store)
+        for number in range(20):
+            await node.submit([Put({"xt/id": f"other{number}", "type": "file", "writer": "another", "payload": {}}, 5)])
+        await node.submit([Put({"xt/id": "broken", "type": "file", "writer": store.writer, "payload": {}}, 5)])
+        asked: list[str] = []
+        entities = node.entities
+
+        async def noted(ids, **at):
+            asked.extend(wanted := list(ids))
+            return await entities(wanted, **at)
+
+        monkeypatch.setattr(node, "entities", noted)
+        found = await compared(root, node.connect)
+        assert [problem.message for problem in found.problems if "broken" not in problem.message] == []
+        assert len(found.problems) == 1 and not any(id.startswith("other") for id in asked)

@@ -1,4 +1,4 @@
-"""What the projection decides, without a node: cursors, batches, pace, room."""
+"""Decisions of the projection, without a node: cursors, batches, pace, room."""
 
 import msgspec
 import pytest
@@ -151,10 +151,6 @@ class TestPace:
 
     def test_a_small_batch_that_a_node_stood_still_over_says_nothing_of_large_ones(self) -> None:
         assert batching.adapted(batching.Pace(), 60.0, 3, full=False).versions == batching.Pace().versions
-
-    def test_a_batch_is_full_that_has_more_than_half_of_what_it_may(self) -> None:
-        bounds = batching.Bounds(rows=10, versions=100, bytes=1_000)
-        assert [batching.is_full(bounds, *of) for of in ((50, 500), (51, 0), (0, 501))] == [False, True, True]
 
     def test_rows_wait_for_company_as_long_as_a_transaction_takes_within_bounds(self) -> None:
         assert batching.linger_s(batching.Pace(busy_s=0.0)) == batching.LINGER_MIN_S

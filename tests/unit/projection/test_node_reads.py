@@ -17,7 +17,7 @@ async def fill_and_level(store, versions):
     """One row per version: entity ``t`` again and again, and an entity of its own."""
     for n in versions:
         await store.submit(write(document("t", f"v{n}", tool="x"), document(f"u{n:02d}", tool="y"))).wait()
-        # Rows of one millisecond cannot be told apart at the node.
+        # Rows of one millisecond cannot be distinguished at the node.
         await anyio.sleep(0.002)
     await level(store)
 

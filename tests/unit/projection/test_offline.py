@@ -1,4 +1,4 @@
-"""What is done to a projection while no daemon runs: rebuilt, migrated, rows put back."""
+"""Projections without a daemon: rebuilt, migrated, rows put back."""
 
 import sqlite3
 from contextlib import closing

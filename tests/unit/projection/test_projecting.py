@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 
 
 def versions_put(node):
-    """How often each version was put by a transaction that took place."""
+    """Number of committed transactions that put each version."""
     done = [ops for ops, committed in zip(node.log, node._committed, strict=True) if committed]
     puts = [op for ops in done for op in ops if isinstance(op, Put) and "tx" in op.doc["payload"]]
     return [(op.doc["xt/id"], op.doc["payload"]["tx"]) for op in puts]

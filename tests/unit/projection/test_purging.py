@@ -1,4 +1,4 @@
-"""What is purged here is evicted there, and nothing shows it in between."""
+"""Purged content is evicted from the node, and nothing shows it in between."""
 
 import json
 
@@ -43,7 +43,7 @@ def fill(store):
 
 
 def held(node):
-    """Everything that the node shows to whoever asks, its log left out."""
+    """Everything that the node shows, without its log."""
     return json.dumps(
         [row.body.decode() for rows in node._versions._rows.values() for row in rows.values() if row.body]
     )
@@ -139,7 +139,7 @@ async def test_a_part_that_another_text_shares_comes_back(root, node):
 
 
 def without_secret(stored):
-    """What a purge that restates leaves of ``stored``."""
+    """``stored`` after a purge that restates it."""
     if f"before {SECRET}" not in (stored.content or ""):
         return None
     return document(stored.id, stored.content.replace(SECRET, "[purged]"), stored.type, **stored.payload)

@@ -1,4 +1,4 @@
-"""A row that the node refuses is found, left out alone, and told."""
+"""A row that the node refuses is found, left out alone, and reported."""
 
 import pytest
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Node:
-    """A node that completes what it is told to, and how many ask it at a time."""
+    """A node that completes chosen transactions, and counts concurrent requests."""
 
     def __init__(self) -> None:
         self.completed = -1

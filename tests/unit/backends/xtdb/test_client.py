@@ -1,4 +1,4 @@
-"""What a client makes of a node that fails: whether it was applied is never guessed, and no wait is without end."""
+"""Failing nodes: the client never guesses whether a transaction was applied, and no wait is without end."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

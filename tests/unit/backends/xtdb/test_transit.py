@@ -1,4 +1,4 @@
-"""What is written reads back as it was, from a writer too that caches as XTDB does; what is no transit is refused."""
+"""Transit reads back as it was written, also by a writer that caches as XTDB does; other input is refused."""
 
 import json
 import math
