@@ -5,17 +5,15 @@ Hashing and encoding text beyond a bound takes long enough to hold up every othe
 
 import errno
 import os
-from collections.abc import Callable
 from typing import Final, TypeVar, assert_never
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from ctxd.indexing.decide import Absent, Held, OutOfReach, Oversized, SourceState
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
+from ctxd.offload import Lane
 from ctxd.secrets.guard import Guard
 from ctxd.secrets.policy import captured_under
 from ctxd.sources.port import LEADS_OUT, Missing, Present, Reading, Special, Stamp, TooLarge, Unreadable
@@ -72,7 +70,7 @@ class DocumentBuilder:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._limiter = anyio.CapacityLimiter(THREADS)
+        self._lane = Lane("capture", THREADS, inline=INLINE_BYTES_MAX)
 
     def seen_at(self, reading: Reading, *, device: int | None, policy: SecretPolicy, author: str = "") -> Observed:
         """Convert a reading of the daemon, to be captured under ``policy``.
@@ -85,7 +83,7 @@ class DocumentBuilder:
         """Convert the bytes that a caller sent. ``author``: see ``Held``."""
         if len(content) > FILE_BYTES_MAX:
             return Observed(Oversized(len(content)))
-        return self._under(policy, await self._by_size(len(content), lambda: _held(content)), author)
+        return self._under(policy, await self._lane.run(lambda: _held(content), len(content)), author)
 
     def _under(self, policy: SecretPolicy, seen: Observed, author: str) -> Observed:
         state = seen.state
@@ -96,7 +94,7 @@ class DocumentBuilder:
 
     async def built(self, id: str, source: FilesystemSource, seen: Observed, head: Document | None) -> Document:
         """Build the document of what was read, after ``head``; not for what is out of reach."""
-        return await self._by_size(seen.size, lambda: self.build(id, source, seen.state, head))
+        return await self._lane.run(lambda: self.build(id, source, seen.state, head), seen.size)
 
     def build(
         self,
@@ -111,11 +109,6 @@ class DocumentBuilder:
         if early is not None and (held is None or captured_under(early.payload) == held.policy):
             return early
         return _build(id, source, state) if held is None else _captured(self._guard, id, source, held)
-
-    async def _by_size(self, size: int, work: Callable[[], T]) -> T:
-        if size <= INLINE_BYTES_MAX:
-            return work()
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
 
 def _captured(guard: Guard, id: str, source: FilesystemSource, held: Held) -> Document:

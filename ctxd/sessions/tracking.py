@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
@@ -23,6 +22,7 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted
+from ctxd.offload import Lane
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import READ_FIELDS
 from ctxd.sessions.session import LiveSession
@@ -81,7 +81,7 @@ class Tracking:
         self._wanted: dict[str, dict[str, bool]] = {}
         self._busy: OrderedDict[str, float] = OrderedDict()
         self._asked = anyio.Event()
-        self._listing = anyio.CapacityLimiter(1)
+        self._listing = Lane("tracker.list", inline=ROWS_INLINE_MAX)
         # Of all types: an edit of a file that its session knows is a write of that file alone, and is work as well.
         self._store.on_durable(self._land)
         sessions.on_live(self._take_up)
@@ -260,9 +260,7 @@ class Tracking:
             behind = [row for row in rows if state in (None, row[1].state) and place_of(*row) > after]
             return heapq.nsmallest(limit, behind, key=lambda row: place_of(*row))
 
-        if len(rows) <= ROWS_INLINE_MAX:
-            return page()
-        return await anyio.to_thread.run_sync(page, limiter=self._listing)
+        return await self._listing.run(page, len(rows))
 
 
 def place_of(id: str, file: File) -> str:

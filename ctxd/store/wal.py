@@ -7,12 +7,14 @@ a copy that the writer waits for, and finds little to copy after one of the othe
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ctxd import dbfile, limits
 from ctxd.failpoints import hit
+from ctxd.offload import background
 from ctxd.store.witness import WitnessFile
 
 _PAGE_BYTES: Final = 4096
@@ -32,7 +34,6 @@ class WriteAheadLog:
         self._witness = witness
         self._copier = dbfile.open_reader(path)
         self._copier.execute("PRAGMA synchronous=FULL").fetchall()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ctxd-checkpoint")
         self._copying: Future[None] | None = None
         self._pages = 0
         self._copied = 0
@@ -55,7 +56,7 @@ class WriteAheadLog:
         """Call ``work`` on the copying thread, then copy the log there; requires ``is_idle``. May raise there."""
         assert self._copying is None, "one copy at a time"
         self._copied = self._pages
-        self._copying = self._thread.submit(self._copy, work)
+        self._copying = background(partial(self._copy, work))
 
     def is_idle(self) -> bool:
         """True if nothing is being copied. Raises what a copy that has ended raised."""
@@ -72,7 +73,7 @@ class WriteAheadLog:
                 self.copy(truncate=False)
         elif self._copying is None and grown >= limits.CHECKPOINT_BYTES:
             self._copied = self._pages
-            self._copying = self._thread.submit(self._copy)
+            self._copying = background(self._copy)
         elif grown >= limits.LOG_BYTES:
             self.copy(truncate=False)
 
@@ -88,7 +89,8 @@ class WriteAheadLog:
 
     def close(self) -> None:
         """Wait for the copy that is made, whatever comes of it, and copy no more."""
-        self._thread.shutdown()
+        if self._copying is not None:
+            wait([self._copying])
         self._copier.close()
 
     def wait(self) -> None:
