@@ -207,6 +207,8 @@ class Load:
             its.cont()
         unlevel = self._level(began)
         level_s = time.monotonic() - began
+        self._complete()
+        unlevel += self._level(time.monotonic())
         rows = sum(host.client.daemon_status().store.head_seq for host in self.three.hosts)
         lost, doubled = self._compare()
         # Reading writes nothing: a journal that grows without clients has not settled.
@@ -230,6 +232,12 @@ class Load:
             faults=[f"{count} times {fault}" for fault, count in self.faults.items()],
             refusals=dict(self.refusals.most_common()),
         )
+
+    def _complete(self) -> None:
+        """Resume every session where it is owned: a claim may have broken off before its import."""
+        by_name = {host.name: host for host in self.three.hosts}
+        for session in self.sessions:
+            by_name[self.three.hosts[0].client.session_owner(session).host].client.session_resume(session)
 
     def _level(self, began: float) -> list[str]:
         heads: list[int] = []
