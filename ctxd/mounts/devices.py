@@ -1,6 +1,6 @@
 """Filesystem ids by device: the fallback for paths without a mount mapping (spec 1 §5.3).
 
-Stands alone: only sessions that tell filesystems apart by device need it. An id made of a device number
+Stands alone: only sessions that detect filesystems by device need it. An id made of a device number
 holds as long as the number does: until the device is unmounted or the host restarts.
 """
 

@@ -154,7 +154,7 @@ FILES_MAX: Final = 200_000
 """Files tracked at most, about 1 KiB each. Further ones are not tracked, and still never shown stale."""
 
 HOLD_S: Final = 0.3
-"""Seconds that the handing on of a change is put off at most while ``held`` asks for it."""
+"""Longest deferral of a change while ``Observer.is_busy``, in seconds."""
 
 
 class Followed(msgspec.Struct, frozen=True):
