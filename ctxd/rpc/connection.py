@@ -279,9 +279,12 @@ class Connection(asyncio.Protocol):
                 if request is None:
                     continue
                 entry = entry_of(request.method)
-                if entry is not None and entry.is_metered and calls.must_wait(entry, self._go_on):
-                    self._inbox.give_back([item, *rest])
-                    return False
+                is_large = False
+                if entry is not None and entry.is_metered:
+                    if calls.must_wait(entry, self._go_on):
+                        self._inbox.give_back([item, *rest])
+                        return False
+                    is_large = entry.answer_bytes > 0
                 answer: Answer | None
                 if request is item:
                     answer = begin(request, entry)
@@ -293,7 +296,7 @@ class Connection(asyncio.Protocol):
                     self._inbox.give_back(list(rest))
                     return self._grow(piece)
                 # A large answer is sent before the next one is made.
-                if perf_counter() >= ends or (entry is not None and entry.answer_bytes):
+                if is_large or perf_counter() >= ends:
                     self._inbox.give_back(list(rest))
                     break
         finally:
