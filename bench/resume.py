@@ -21,8 +21,8 @@ import msgspec
 
 from bench.figures import Figure
 from bench.running import folder, quick
-from ctxd.backends import documents
 from ctxd.clock import SystemClock
+from ctxd.objects.document import decode_document
 from ctxd.objects.identity import file_id
 from ctxd.objects.next_version import file_text, toolcall
 from ctxd.sessions import transitions
@@ -115,7 +115,7 @@ def floor(database: Path, ids: list[str]) -> float:
     began = time.perf_counter()
     connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
     rows = [*connection.execute(_SEGMENTS), *connection.execute(_OBJECTS, (wanted,))]
-    decoded = [documents.decode(row[0], row[1]) for row in rows]
+    decoded = [decode_document(row[0], row[1]) for row in rows]
     seconds = time.perf_counter() - began
     connection.close()
     assert len(decoded) > 2 * len(ids)

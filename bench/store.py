@@ -23,15 +23,14 @@ from bench.figures import Figure
 from bench.running import environment
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.clock import SystemClock
-from ctxd.objects.document import Document
-from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.document import Document, encode_document
+from ctxd.objects.identity import content_hash, identity_hash
 from ctxd.store import journal, statedir
 from ctxd.store.committer import Committer
-from ctxd.store.witness import Head, WitnessFile
+from ctxd.store.journal import Head, WitnessFile
 from ctxd.store.writes import Write
 
 ROWS = 1_000_000
@@ -80,7 +79,7 @@ def _add(connection: dbfile.Connection, backend: SqliteBackend, seqs: range, cha
             content_hash=content_hash(payload, None),
             payload=payload,
         )
-        put = journal.Put(id, documents.encode(document), None)
+        put = journal.Put(id, encode_document(document), None)
         write = Write(kind="session.append", principal="host", session=session, request=b"q" * 16, result=b"{}")
         at = 1_700_000_000_000 + seq
         columns = (1, "host", session, "session.append", f"op-{seq}", at, at)

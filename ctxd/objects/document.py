@@ -1,9 +1,12 @@
-"""A document: one version of one entity, before or after it is stored.
+"""A document: one version of one entity, before and after it is stored, and its stored form.
 
 Documents refer to nothing that refers back, so the garbage collector is spared looking at them: many are kept.
+
+The stored form is a MessagePack array without names; text that is 64 hex digits, a hash mostly, takes 32 bytes. The
+order of a payload's fields is kept. ``FORMAT`` stands before what is stored, so that an old row stays readable.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -40,3 +43,69 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     valid_time: int
     tx: int
     tx_time: int
+
+
+FORMAT: Final = 1
+"""The form that is written."""
+
+_HEX_DIGITS: Final = 64
+_encoder: Final = msgspec.msgpack.Encoder()
+_sorting: Final = msgspec.msgpack.Encoder(order="sorted")
+_decoder: Final = msgspec.msgpack.Decoder(list[Any])
+
+
+def pack_text(text: str) -> str | bytes:
+    """``text``, or the 32 bytes that it spells in lower-case hex."""
+    if len(text) != _HEX_DIGITS:
+        return text
+    try:
+        packed = bytes.fromhex(text)
+    except ValueError:
+        return text
+    return packed if packed.hex() == text else text
+
+
+def unpack_text(packed: str | bytes) -> str:
+    """Undo ``pack_text``."""
+    return packed if isinstance(packed, str) else packed.hex()
+
+
+def encode_document(document: Document, *, ordered: bool = False) -> bytes:
+    """The stored form of ``document``: everything but its id and its content; with ``ordered`` as if the keys of its
+    payload were in order, at every depth.
+
+    Raises: TypeError, ValueError or OverflowError for a payload that is no JSON value.
+    """
+    source = document.source
+    return (_sorting if ordered else _encoder).encode(
+        (
+            FORMAT,
+            document.type,
+            None if source is None else (pack_text(source.filesystem_id), source.path),
+            None if document.identity_hash == document.id else pack_text(document.identity_hash),
+            None if document.source_hash is None else pack_text(document.source_hash),
+            pack_text(document.content_hash),
+            document.payload,
+        )
+    )
+
+
+def decode_document(id: str, body: bytes, content: str | None = None) -> Document:
+    """The document that ``encode_document`` was given, with ``content`` put back.
+
+    Raises: ValueError for an unknown form.
+    """
+    version, *fields = _decoder.decode(body)
+    if version != FORMAT:
+        raise ValueError(f"document form {version} is unknown")
+    kind, source, identity, source_hash, content_hash, payload = fields
+    return Document(
+        id=id,
+        type=kind,
+        source=None if source is None else FilesystemSource(unpack_text(source[0]), source[1]),
+        identity_hash=id if identity is None else unpack_text(identity),
+        source_hash=None if source_hash is None else unpack_text(source_hash),
+        content_hash=unpack_text(content_hash),
+        payload=payload,
+        content=content,
+    )

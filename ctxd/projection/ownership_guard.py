@@ -14,10 +14,9 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from ctxd.backends import documents
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.operations import Doc, Op
-from ctxd.objects.document import Stored
+from ctxd.objects.document import Stored, decode_document
 from ctxd.objects.identity import session_of
 from ctxd.projection import owners
 from ctxd.projection.batching import ProjectedRow
@@ -173,7 +172,7 @@ class Ownership:
             for version in piece.versions:
                 session = session_of(version.id)
                 if session is not None and version.id == f"session:{session}" and version.body is not None:
-                    head = documents.decode(version.id, version.body).payload
+                    head = decode_document(version.id, version.body).payload
                     if not head.get("entering"):
                         at_rest = head["settings"].get("state", "active") != "active"
                         states[session] = (at_rest, version.tx)

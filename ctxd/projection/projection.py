@@ -40,9 +40,9 @@ from ctxd.projection.node_reads import NodeReads
 from ctxd.projection.ownership_guard import Lost, Ownership
 from ctxd.projection.rows import Rows
 from ctxd.projection.stream import Aborted, HighWaterMark, Sent, Stopped, Stream
-from ctxd.store.listeners import Landed
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.store import VersionStore
+from ctxd.store.writes import Landed
 from ctxd_protocol.status import ProjectionStatus, StoreStatus
 
 FENCES_MAX: Final = 10

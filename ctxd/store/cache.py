@@ -1,11 +1,72 @@
-"""Least-recently-used caches of newest versions and of texts. Both bounded, both on the loop only."""
+"""Memory of the store: the Bloom filter over all ids, the caches of heads, texts and operations, and the loader that
+reads what is not in them.
+
+All of it lives on the loop. The loader reads on a thread of its own: what one turn of the loop requests is read in one
+go.
+"""
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Final
 
+import anyio
+from anyio.lowlevel import checkpoint
+from anyio.to_thread import run_sync
+
+from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
-from ctxd.store.writes import NOT_CACHED, NotCached
+from ctxd.objects.identity import UNCACHED_PREFIXES
+from ctxd.store import journal
+from ctxd.store.journal import Body
+from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
+from ctxd.store.writes import NOT_CACHED, NotCached, QueuedWrite, Replay, Write
+from ctxd_protocol.objects import Receipt
+
+_BITS: Final = 27
+"""Bits of an index: 16 MiB in memory. With a million keys one lookup in 3,400 is left to the database, with ten one in
+50."""
+_MASK: Final = (1 << _BITS) - 1
+_NEAR: Final = 511
+"""Both bits of a text are in one block of 64 bytes: memory is waited for once."""
+
+_STEP_BYTES: Final = 1 << 17
+
+
+class BloomFilter:
+    """A set of texts with false positives: a miss is certain, a hit is not."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray(1 << (_BITS - 3))
+        self.whole = False
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Remember ``texts``."""
+        bits = self._bits
+        for text in texts:
+            value = hash(text)
+            first = value & _MASK
+            second = first & ~_NEAR | value >> _BITS & _NEAR
+            bits[first >> 3] |= 1 << (first & 7)
+            bits[second >> 3] |= 1 << (second & 7)
+
+    def take_in(self, other: "BloomFilter") -> Iterator[None]:
+        """Remember all that ``other`` does, a step at a time, each well below a millisecond."""
+        ours, theirs = memoryview(self._bits), memoryview(other._bits)
+        for first in range(0, len(ours), _STEP_BYTES):
+            part = slice(first, first + _STEP_BYTES)
+            both = int.from_bytes(ours[part], "little") | int.from_bytes(theirs[part], "little")
+            ours[part] = both.to_bytes(_STEP_BYTES, "little")
+            yield
+
+    def lacks(self, text: str) -> bool:
+        """Return True if ``text`` was certainly never added."""
+        if not self.whole:
+            return False
+        bits, value = self._bits, hash(text)
+        first = value & _MASK
+        second = first & ~_NEAR | value >> _BITS & _NEAR
+        return not (bits[first >> 3] >> (first & 7) & 1 and bits[second >> 3] >> (second & 7) & 1)
 
 
 class Heads:
@@ -110,3 +171,232 @@ class Texts:
         self._size += size
         while self._size > self._limit:
             self._size -= self._texts.popitem(last=False)[1][1]
+
+
+Operation = tuple[str, str]
+"""A principal and its operation id."""
+
+
+def operation(write: Write) -> Operation | None:
+    """Return the operation of ``write``; None if it has no id."""
+    return None if write.op_id is None else (write.principal, write.op_id)
+
+
+def op_text(key: Operation) -> str:
+    """``key`` as one text."""
+    return f"{key[0]}\0{key[1]}"
+
+
+def replay_of(key: Operation, request: bytes, found: QueuedWrite | tuple[Body, Receipt]) -> Replay:
+    """The answer to a resend of the write that was ``found`` under ``key``.
+
+    Raises: CtxdError ``idempotency_mismatch`` if that had another ``request``.
+    """
+    if isinstance(found, QueuedWrite):
+        was, replay = found.write.request, Replay(found.write.result, found.pending, None)
+    else:
+        body, receipt = found
+        was, replay = body.request, Replay(body.result, None, receipt)
+    # Of a write that was purged, the digest of its parameters is gone as well.
+    if was and was != request:
+        raise CtxdError(
+            "idempotency_mismatch",
+            f"operation id {key[1]} was used with other parameters",
+            hint="Take a new op_id for a new call.",
+            outcome="not_applied",
+        )
+    return replay
+
+
+class RecentOperations:
+    """The operations that memory knows. At most ``limit`` finished ones are remembered."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._under_way: dict[Operation, QueuedWrite] = {}
+        self._finished: OrderedDict[Operation, None] = OrderedDict()
+
+    def under_way(self, key: Operation) -> QueuedWrite | None:
+        """Return the write under ``key`` that is not durable yet; None without one."""
+        return self._under_way.get(key)
+
+    def ended(self, key: Operation) -> bool:
+        """Return True if the write under ``key`` became durable a short while ago."""
+        return key in self._finished
+
+    def require_new(self, key: Operation | None) -> None:
+        """Raises: CtxdError ``cancelled``, to be sent again, if ``key`` was begun in the meantime."""
+        if key in self._under_way or key in self._finished:
+            raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
+
+    def begin(self, entry: QueuedWrite) -> None:
+        """Remember ``entry`` until it ends."""
+        if (key := operation(entry.write)) is not None:
+            self._under_way[key] = entry
+
+    def end(self, entry: QueuedWrite, *, durable: bool) -> None:
+        """Record that ``entry`` is durable, or that it was lost."""
+        if (key := operation(entry.write)) is None:
+            return
+        self._under_way.pop(key, None)
+        if durable:
+            self._finished[key] = None
+            if len(self._finished) > self._limit:
+                self._finished.popitem(last=False)
+
+
+class Batch:
+    """Ids and operations of one reading, and its results."""
+
+    def __init__(self) -> None:
+        # In the order of their asking, which is mostly that of their writing: so a page is read once.
+        self.ids: dict[str, None] = {}
+        self.written: set[str] = set()
+        self.logged: set[str] = set()
+        self.keys: set[Operation] = set()
+        self.heads: dict[str, Stored | None] = {}
+        self.operations: dict[Operation, tuple[Body, Receipt]] = {}
+        self.claims: list[tuple[Receipt, Callable[[str], None]]] = []
+        self.refuted: list[tuple[str, Callable[[str], None]]] = []
+        self.error: CtxdError | None = None
+        self.done = anyio.Event()
+
+    def read(self, reader: Reader) -> None:
+        """Find everything; blocks."""
+        try:
+            with answering():
+                self.heads = reader.heads(self.ids)
+                self.operations = reader.operations(self.keys)
+                for receipt, refute in self.claims:
+                    chain = journal.chain_at(reader.connection, receipt.seq)
+                    if chain is None or chain.hex() != receipt.chain:
+                        message = f"row {receipt.seq} is not the one that a client holds a receipt for"
+                        self.refuted.append((message, refute))
+        except CtxdError as error:
+            self.error = error
+
+
+class HeadLoader:
+    """Reads batch after batch, each as large as what came in during the one before."""
+
+    def __init__(self, heads: Heads) -> None:
+        self._heads = heads
+        self._next = Batch()
+        self._wake = anyio.Event()
+        self._reading: Batch | None = None
+
+    def note_written(self, ids: Iterable[str]) -> None:
+        """Record that newer heads of ``ids`` were accepted: one that is being read is not the newest."""
+        for batch in (self._next, self._reading):
+            if batch is not None and batch.ids:
+                batch.written.update(id for id in ids if id in batch.ids)
+
+    def compare(self, receipt: Receipt, refute: Callable[[str], None]) -> None:
+        """Call ``refute`` soon if the journal does not hold the row of ``receipt``."""
+        self._next.claims.append((receipt, refute))
+        self._wake.set()
+
+    async def find(self, ids: Iterable[str], key: Operation | None = None) -> Batch:
+        """Read the heads of ``ids`` and the write under ``key``. The heads are in the cache afterwards, as far as it
+        has room.
+
+        Raises: CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
+        """
+        batch = self._next
+        batch.ids.update(dict.fromkeys(ids))
+        if key is not None:
+            batch.keys.add(key)
+        self._wake.set()
+        await batch.done.wait()
+        if batch.error is not None:
+            raise CtxdError(batch.error.code, batch.error.message, hint=batch.error.hint)
+        return batch
+
+    async def newest(
+        self, ids: dict[str, None], lacks: Callable[[str], bool], settle: Callable[[], Awaitable[None]]
+    ) -> dict[str, Stored | None]:
+        """The newest accepted heads of ``ids``, in their order, None for those that ``lacks`` knows or none are of.
+
+        ``settle`` returns once all that was accepted is in the database, or lost. Raises and cancel: as ``find``.
+        """
+        readings: list[dict[str, Stored | None]] = []
+        while True:
+            # What was accepted, or lost, during a reading shows here, and overrides what was read.
+            heads = self._heads.known(ids)
+            if len(heads) == len(ids):
+                return heads
+            # What was read may be more than the cache holds.
+            for found in readings:
+                heads = {id: found[id] for id in ids if id in found} | heads
+            missing = [id for id in ids if id not in heads]
+            if all(map(lacks, missing)):
+                return {id: heads.get(id) for id in ids}
+            if logged := [id for id in missing if id.startswith(UNCACHED_PREFIXES)]:
+                await settle()
+                # A head that came in meanwhile may not be durable: what is read now would be taken for the newest.
+                known = self._heads.known(missing)
+                missing = [id for id in missing if id not in known]
+                self._next.logged.update(logged)
+            readings.append((await self.find(missing)).heads)
+
+    async def run(self, reader: Reader) -> None:
+        """Serve ``find`` until cancelled; calls that wait then are refused as ``draining``."""
+        limiter = anyio.CapacityLimiter(1)
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = anyio.Event()
+                batch, self._next = self._next, Batch()
+                self._reading = batch
+                await run_sync(batch.read, reader, limiter=limiter)
+                self._reading = None
+                self._answer(batch)
+        finally:
+            for batch in filter(None, (self._reading, self._next)):
+                batch.error = CtxdError("draining", "the daemon is going down", retry_after_ms=1_000)
+                batch.done.set()
+
+    def _answer(self, batch: Batch) -> None:
+        for id in batch.written:
+            batch.heads.pop(id, None)
+        kept = batch.heads
+        if batch.logged:
+            kept = {id: head for id, head in kept.items() if id not in batch.logged}
+        self._heads.add(kept)
+        for message, refute in batch.refuted:
+            refute(message)
+        batch.done.set()
+
+
+_KEYS_READ: Final = 5_000
+"""Keys of one reading while a sieve is filled: how long the end of the store may wait for it."""
+
+
+async def fill_bloom(sieve: BloomFilter, reader: Reader, damaged: Callable[[str], None]) -> None:
+    """Add every entity and operation of the database to ``sieve``, which is whole then.
+
+    The tables are read, not the indexes by which both are looked up later; these are compared with the tables on the
+    way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
+    """
+    limiter = anyio.CapacityLimiter(1)
+    stored = BloomFilter()
+    try:
+        last = await run_sync(answered, reader.last_keys, limiter=limiter)
+        for index in KEY_INDEXES:
+            sums = []
+            for by_index in (False, True):
+                walk = reader.keys(index, last, _KEYS_READ, by_index=by_index)
+                total = 0
+                while keys := await run_sync(answered, lambda walk=walk: next(walk, ()), limiter=limiter):
+                    total = (total + sum(map(hash, keys))) % 2**64
+                    if not by_index:
+                        stored.add(text for text, _ in keys)
+                sums.append(total)
+            if sums[0] != sums[1]:
+                damaged(f"the index of {index.what} does not match its table: stop the daemon, run ctxd verify")
+    except CtxdError:
+        # Without the filter every lookup reads the database, and fails there with the reason.
+        return
+    for _ in sieve.take_in(stored):
+        await checkpoint()
+    sieve.whole = True

@@ -21,9 +21,8 @@ from ctxd.failpoints import hit
 from ctxd.observe.tally import Durations
 from ctxd.store import journal, schema
 from ctxd.store import purge as purging
+from ctxd.store.journal import Head, WitnessFile
 from ctxd.store.statedir import StateDir
-from ctxd.store.wal import WriteAheadLog
-from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, QueuedWrite
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
@@ -86,7 +85,7 @@ class Committer:
             version = int(self._connection.pragma("user_version"))
             if version == 0:
                 self._create()
-            self._log = WriteAheadLog(self._path, self._connection, self._witness)
+            self._log = dbfile.WriteAheadLog(self._path, self._connection, self._witness.sync)
             damage = self._read_tail() or self._compare_witness()
             if not damage:
                 self.incarnation += 1

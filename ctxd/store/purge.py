@@ -25,12 +25,11 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
-from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.failpoints import hit
-from ctxd.objects.document import Document
-from ctxd.objects.hashing import content_hash
+from ctxd.objects.document import Document, decode_document, encode_document
+from ctxd.objects.identity import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
 from ctxd.store.writes import Purged, PurgeRequest, Restate
@@ -134,7 +133,7 @@ def _restated(
                 if version.body is None:
                     continue
                 text = None if version.content is None else _text(connection, version.content)
-                document = restate(documents.decode(id, version.body, text))
+                document = restate(decode_document(id, version.body, text))
                 if document is not None:
                     yield version, document
 
@@ -172,13 +171,13 @@ def _still_said(
 
 
 def _says_something(version: Version) -> bool:
-    return version.body is not None and not is_purged(documents.decode(version.id, version.body))
+    return version.body is not None and not is_purged(decode_document(version.id, version.body))
 
 
 def _instead(connection: dbfile.Connection, version: Version, purge: PurgeRequest) -> Version:
     """Return the replacement of ``version``, one of the targets: without text unless it keeps some."""
     assert version.body is not None, "a deletion says nothing that could be purged"
-    document = documents.decode(version.id, version.body)
+    document = decode_document(version.id, version.body)
     if purge.sharing is not None and version.id not in purge.ids and version.content is not None:
         text = _inline(connection, version.content)
         # What has to go on is small enough to be in the database.
@@ -189,7 +188,7 @@ def _instead(connection: dbfile.Connection, version: Version, purge: PurgeReques
 
 
 def _rewritten(version: Version, document: Document, content: bytes | None) -> Version:
-    return msgspec.structs.replace(version, body=documents.encode(document), content=content)
+    return msgspec.structs.replace(version, body=encode_document(document), content=content)
 
 
 def _rewrite_row(

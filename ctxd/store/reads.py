@@ -13,11 +13,10 @@ from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends import documents
 from ctxd.backends.port import LATEST, DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import Stored, decode_document
 from ctxd.store import journal
 from ctxd.store.writes import Change
 from ctxd_protocol.objects import Receipt
@@ -59,7 +58,7 @@ def to_stored(version: Version) -> Stored | None:
     if version.body is None:
         return None
     try:
-        document = documents.decode(version.id, version.body)
+        document = decode_document(version.id, version.body)
     except (ValueError, TypeError) as error:
         raise CtxdError("corrupt", f"the document of {version.id} in write {version.tx} is damaged") from error
     return Stored(

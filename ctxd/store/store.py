@@ -25,24 +25,30 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.observe.tally import Durations
 from ctxd.store import statedir
-from ctxd.store.bloom import BloomFilter
-from ctxd.store.cache import Heads, Texts
+from ctxd.store.cache import (
+    BloomFilter,
+    HeadLoader,
+    Heads,
+    RecentOperations,
+    Texts,
+    fill_bloom,
+    op_text,
+    operation,
+    replay_of,
+)
 from ctxd.store.committer import Committer
 from ctxd.store.follow import Follower
-from ctxd.store.group_commit import GroupCommit
-from ctxd.store.head_loader import HeadLoader, fill_bloom
-from ctxd.store.health import Health
-from ctxd.store.idempotency import RecentOperations, op_text, operation, replay_of
-from ctxd.store.journal import Body, Row
-from ctxd.store.listeners import Landed, Listeners
+from ctxd.store.group_commit import GroupCommit, Health
+from ctxd.store.journal import Body, Row, ValidTimes
 from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, answered, basis, to_stored
 from ctxd.store.scrub import Scrub, quiet
-from ctxd.store.valid_time import ValidTimes
 from ctxd.store.writes import (
     NOT_CACHED,
     Change,
     EncodedWrite,
+    Landed,
+    Listeners,
     NotCached,
     Pending,
     Purged,

@@ -14,14 +14,14 @@ from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends import documents
 from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.document import decode_document
+from ctxd.objects.identity import content_hash, identity_hash
 from ctxd.store import journal
+from ctxd.store.journal import WitnessFile
 from ctxd.store.purge import KIND, is_unfinished
-from ctxd.store.witness import WitnessFile
 
 _MODULUS: Final = 2**256
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -326,7 +326,7 @@ class _Verification:
             return
         try:
             text = None if version.content is None else self._text(version.content)
-            document = documents.decode(version.id, version.body)
+            document = decode_document(version.id, version.body)
             if identity_hash(document.type, document.source, document.id) != document.identity_hash:
                 self._report.note("damage", f"{version.id} at {version.valid_time} has another identity hash")
             if content_hash(document.payload, text) != document.content_hash:

@@ -1,15 +1,15 @@
-"""Writes: what a call submits, what waits for its flush, and what the store returns for either."""
+"""Writes: what a call submits, what waits for its flush, what the store returns for either, and who is notified."""
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
 
 import anyio
 import msgspec
 from blake3 import blake3
 
-from ctxd.backends import documents
 from ctxd.backends.port import Version
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, encode_document
 from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.store import journal
 from ctxd_protocol.objects import Receipt
@@ -217,7 +217,7 @@ class EncodedWrite:
             data = document.content.encode()
             ref = blake3(data).digest()
             self.texts[ref] = data
-        return journal.Put(document.id, documents.encode(document), ref)
+        return journal.Put(document.id, encode_document(document), ref)
 
 
 class QueuedWrite:
@@ -259,3 +259,48 @@ class QueuedWrite:
             head = Stored(document=document, content_ref=ref, valid_time=vt, tx=seq, tx_time=tx_time)
             heads.append((head, text))
         return heads
+
+
+T = TypeVar("T")
+Landed = Sequence[tuple[Write, Pending]]
+
+
+class Listeners:
+    """Callbacks of one store, by event, in the order of their registration.
+
+    Those of ``on_durable`` are registered for types of entities, ``None`` for all.
+    """
+
+    def __init__(self) -> None:
+        self.on_lost: list[Callable[[frozenset[str]], None]] = []
+        self.on_durable: list[tuple[Callable[[Landed], None], Collection[str] | None]] = []
+        self.on_fault: list[Callable[[Exception], None]] = []
+
+    def lost(self, sessions: frozenset[str]) -> None:
+        """Report the sessions whose writes were lost."""
+        self._call(self.on_lost, sessions)
+
+    def durable(self, landed: Landed) -> None:
+        """Report writes that are on the disk; a purge, whose types are not known here, to every listener."""
+        types = {document.type for write, _ in landed for document in write.puts}
+        everybody = any(write.purge is not None for write, _ in landed)
+        told = [
+            callback
+            for callback, wanted in self.on_durable
+            if everybody or wanted is None or not types.isdisjoint(wanted)
+        ]
+        self._call(told, landed)
+
+    def fault(self, raised: Exception) -> None:
+        """Report what a callback raised."""
+        for callback in self.on_fault:
+            # A log that cannot be written is no reason to stop either.
+            with suppress(Exception):
+                callback(raised)
+
+    def _call(self, callbacks: Iterable[Callable[[T], None]], what: T) -> None:
+        for callback in callbacks:
+            try:
+                callback(what)
+            except Exception as raised:  # noqa: BLE001 - see the module
+                self.fault(raised)

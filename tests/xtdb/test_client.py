@@ -6,7 +6,6 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import client as client_module
 from ctxd.backends.xtdb import documents as xtdb_documents
@@ -14,7 +13,7 @@ from ctxd.backends.xtdb import responses
 from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, Put, XtdbClient
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
 from ctxd.backends.xtdb.http import HttpConnections
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, encode_document
 from tests.xtdb.running import node
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +135,7 @@ async def test_queries_find_every_document_by_type_and_by_what_is_looked_up(clie
         document = Document(
             id=f"{name}{number}", type="toolcall", identity_hash=look_alike, content_hash=look_alike, payload=fields
         )
-        version = Version(document.id, 5, number, 5, documents.encode(document))
+        version = Version(document.id, 5, number, 5, encode_document(document))
         return Put(xtdb_documents.to_doc(version, name), 5)
 
     assert await done(client, call(0, {}), call(1, {"args": {"x": -0.0}}))

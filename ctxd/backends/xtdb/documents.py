@@ -16,10 +16,9 @@ from typing import Any, Final
 import msgspec
 from blake3 import blake3
 
-from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.operations import Doc
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, decode_document, encode_document
 from ctxd.objects.identity import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
@@ -147,7 +146,7 @@ def _whole(value: Any) -> int:  # noqa: ANN401
 def _document(id: str, body: bytes) -> Document | None:
     """Document in ``body``; ``None`` if it holds no document of ours, or one that JSON cannot carry."""
     try:
-        document = documents.decode(id, body)
+        document = decode_document(id, body)
         _json([document.type, document.source, document.source_hash, document.identity_hash, document.content_hash])
         return document if isinstance(document.type, str) else None
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError):
@@ -161,9 +160,9 @@ def _key_order(document: Document, body: bytes) -> list[Any] | None:
             return None
         if _NEGATIVE_ZERO in body and _has_negative_zero(document.payload):
             return None
-        if documents.encode(document, ordered=True) == body:
+        if encode_document(document, ordered=True) == body:
             return []
-        if not isinstance(document.payload, dict) or documents.encode(document) != body:
+        if not isinstance(document.payload, dict) or encode_document(document) != body:
             return None
         return _order(document.payload)
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError):
@@ -235,7 +234,7 @@ def _body(doc: Doc, payload: dict[str, Any]) -> bytes:
         content_hash=doc["content_hash"],
         payload=fields if order is None else _put_in_order(fields, iter(order)),
     )
-    return documents.encode(document, ordered=order is None)
+    return encode_document(document, ordered=order is None)
 
 
 # --- text ---

@@ -6,8 +6,8 @@ import apsw
 import pytest
 
 from ctxd import dbfile, limits
-from ctxd.store.wal import WriteAheadLog
-from ctxd.store.witness import Head, WitnessFile
+from ctxd.dbfile import WriteAheadLog
+from ctxd.store.journal import Head, WitnessFile
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -23,7 +23,7 @@ class Writer:
         self.connection = dbfile.open_writer(self.path)
         self.connection.execute("CREATE TABLE rows(row)").fetchall()
         self.witness = WitnessFile(place / "head")
-        self.log = WriteAheadLog(self.path, self.connection, self.witness)
+        self.log = WriteAheadLog(self.path, self.connection, lambda: self.witness.sync())
 
     def write(self, rows):
         for _ in range(rows):

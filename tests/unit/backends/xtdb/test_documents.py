@@ -9,11 +9,10 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends import documents
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb import operations, transit
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, decode_document, encode_document
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 
@@ -28,7 +27,7 @@ values = st.recursive(
 )
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
 bodies = st.builds(
-    lambda **fields: documents.encode(Document(**fields)),
+    lambda **fields: encode_document(Document(**fields)),
     id=st.just("id"),
     type=text,
     source=st.none() | st.builds(FilesystemSource, hashes | text, text),
@@ -77,7 +76,7 @@ def test_what_a_client_named_never_becomes_a_key_of_xtdb(body):
 
 
 def body_of(payload: dict[str, Any]) -> bytes:
-    return documents.encode(
+    return encode_document(
         Document(id="a", type="file", identity_hash="i" * 64, content_hash="c" * 64, payload=payload)
     )
 
@@ -93,7 +92,7 @@ def test_a_document_is_readable_in_the_node():
         content_hash="c" * 64,
         payload={"b": 1, "a": {"d": 2, "c": 3}},
     )
-    doc = xtdb_documents.to_doc(Version("a", 4, 7, 9, documents.encode(document), b"\1" * 32), WRITER)
+    doc = xtdb_documents.to_doc(Version("a", 4, 7, 9, encode_document(document), b"\1" * 32), WRITER)
     assert doc == {
         "xt/id": "a",
         "type": "file",
@@ -132,7 +131,7 @@ def test_hashes_that_look_like_unsafe_floats_change_nothing():
     hashes = ("1a2354d7d0e832355d4cd42424aa6c903d46990e7369f598adcbfff109f2bf9f", "cb8000000000000000" + "0" * 46)
     for hash in hashes:
         document = Document(id="a", type="toolcall", identity_hash=hash, content_hash=hash, payload={"tool": "ls"})
-        doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, documents.encode(document)), WRITER)
+        doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, encode_document(document)), WRITER)
         assert (doc["type"], doc["content_hash"], doc["payload"]["fields"]) == ("toolcall", hash, {"tool": "ls"})
 
 
@@ -145,7 +144,7 @@ def test_what_is_looked_up_is_at_the_top_level():
         content_hash="c" * 64,
         payload={"tool": "bash", "args": {"path": "/x", "turn": 5}, "chat_ref": "chat:s1"},
     )
-    doc = xtdb_documents.to_doc(Version("call-1", 1, 1, 1, documents.encode(call)), WRITER)
+    doc = xtdb_documents.to_doc(Version("call-1", 1, 1, 1, encode_document(call)), WRITER)
     assert {key: doc[key] for key in ("tool", "session", "writer")} == {
         "tool": "bash",
         "session": "s1",
@@ -153,7 +152,7 @@ def test_what_is_looked_up_is_at_the_top_level():
     }
     assert doc.keys() & {"turn", "path"} == set(), "arguments are the tool's own"
     head = Document(id="session:s1", type="session", identity_hash="i" * 64, content_hash="c" * 64, payload={"turn": 3})
-    doc = xtdb_documents.to_doc(Version("session:s1", 1, 1, 1, documents.encode(head)), WRITER)
+    doc = xtdb_documents.to_doc(Version("session:s1", 1, 1, 1, encode_document(head)), WRITER)
     assert (doc["session"], doc["turn"]) == ("s1", 3)
 
 
@@ -226,6 +225,6 @@ def test_text_comes_back_in_parts_that_are_named_by_their_hash(size, character):
 def test_an_encoding_in_order_is_that_of_sorted_keys():
     payload = {"b": {"\U0001f600": 1, "\uffee": 2, "": 3}, "a": [{"d": 1, "c": 2}]}
     ordered = {"a": [{"c": 2, "d": 1}], "b": {"": 3, "\uffee": 2, "\U0001f600": 1}}
-    document = documents.decode("a", body_of(payload))
-    assert documents.encode(document, ordered=True) == body_of(ordered)
+    document = decode_document("a", body_of(payload))
+    assert encode_document(document, ordered=True) == body_of(ordered)
     assert list(msgspec.msgpack.decode(body_of(ordered))[-1]) == ["a", "b"]
