@@ -38,7 +38,7 @@ from bench.xtdb_node import Bare, node
 from ctxd import dbfile
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
-from ctxd.backends.xtdb.operations import Op, Put
+from ctxd.backends.xtdb.operations import Op, PutDoc
 from ctxd.store import journal
 from ctxd.store.journal import fold
 
@@ -154,8 +154,8 @@ def documents(state: Path) -> list[Op]:
             if version.content is not None:
                 (text,) = connection.execute("SELECT bytes FROM content WHERE hash=?", (version.content,)).fetchone()
                 docs = xtdb_documents.content_docs(version.content, str(text, "utf-8"))
-                ops += [Put(doc, xtdb_documents.FIXED_VALID_TIME) for doc in docs]
-            ops.append(Put(xtdb_documents.to_doc(version, writer), version.valid_time))
+                ops += [PutDoc(doc, xtdb_documents.FIXED_VALID_TIME) for doc in docs]
+            ops.append(PutDoc(xtdb_documents.to_doc(version, writer), version.valid_time))
     connection.close()
     return ops
 

@@ -50,9 +50,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting, checked. Times are in seconds, sizes in bytes. ``origins`` says per key where the value came from:
-    ``flag``, ``env CTXD_…``, ``file /path``, or ``default``.
-    """
+    """Every setting, checked. Times are in seconds, sizes in bytes.
+
+    ``origins`` maps each key to its source: ``flag``, ``env CTXD_…``, ``file /path``, or ``default``."""
 
     socket: Path
     socket_group: str | None

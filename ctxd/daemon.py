@@ -108,13 +108,13 @@ class Daemon:
         options = self._options
         if options.store is None:
             return None
-        projection = Projection(options.store, self._clock, tell=self._tell)
+        projection = Projection(options.store, self._clock, log_event=self._log_event)
         if options.shared is not None:
             projection.share(self._ownership)
         return projection
 
-    def _tell(self, what: str, said: dict[str, Any]) -> None:
-        self._log.warning(what, **said)
+    def _log_event(self, what: str, fields: dict[str, Any]) -> None:
+        self._log.warning(what, **fields)
 
     async def _make_hosts(self, live: Sessions, filesystem: str) -> "Hosts | None":
         target, shared, projection = self._options.store, self._options.shared, self._projection
@@ -125,7 +125,7 @@ class Daemon:
 
         hosts = hosts_at(
             target.url, live, self._ownership, self._clock, host=shared.host, lease_s=shared.lease_s,
-            filesystem=filesystem, projected=lambda: projection.seq, tell=self._tell,
+            filesystem=filesystem, projected=lambda: projection.seq, log_event=self._log_event,
         )  # fmt: skip
         await hosts.start()
         return hosts

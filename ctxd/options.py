@@ -148,7 +148,7 @@ def timing_of(config: Config) -> Timing:
 
 
 def _require_group_rights(config: Config) -> None:
-    """Refuse to read files for a group with root's rights, unless the configuration says so. Raises: StateDirError."""
+    """Refuse a socket group of a root daemon, unless the configuration allows it. Raises: StateDirError."""
     if os.geteuid() == 0 and not config.socket_group_as_root:
         raise StateDirError(
             "a daemon that runs as root reads every file for a group that may connect: run it as its own user, leave"

@@ -1,1 +1,1 @@
-"""Where versions are kept: one port, and an implementation a module."""
+"""Version backends: one port, and one implementation per module."""

@@ -31,7 +31,7 @@ class Version(msgspec.Struct, frozen=True, gc=False):
     content: bytes | None = None
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
+class IntervalWrite(msgspec.Struct, frozen=True, gc=False):
     """Entity ``id`` is ``body`` from ``start`` until ``end``, or with ``end`` None until the next version already
     there.
 

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 
 from ctxd import dbfile
-from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
+from ctxd.backends.port import LATEST, DamagedVersion, IntervalWrite, Version
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS entity(n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
@@ -172,7 +172,7 @@ class SqliteBackend:
         values = [of_version(numbers[version.id], version) for version in versions]
         dbfile.insert_rows(self._connection, head, ROW, values)
 
-    def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
+    def apply(self, tx: int, tx_time: int, changes: Sequence[IntervalWrite]) -> None:
         """Apply ``changes`` in order as write ``tx``, which is above every earlier one."""
         for change in changes:
             if change.end is None:
@@ -180,7 +180,7 @@ class SqliteBackend:
             elif change.start < change.end:
                 self.append(self._bounded(tx, tx_time, change, change.end))
 
-    def _open_ended(self, tx: int, tx_time: int, change: Change) -> list[Version]:
+    def _open_ended(self, tx: int, tx_time: int, change: IntervalWrite) -> list[Version]:
         written = [Version(change.id, change.start, tx, tx_time, change.body, change.content)]
         seen = self.history(change.id, ascending=False, corrections=True, valid_time=change.start, tx=tx, limit=1)
         if seen and seen[0].body is not None:
@@ -192,7 +192,7 @@ class SqliteBackend:
                 written.append(Version(change.id, row.valid_time, tx, tx_time, change.body, change.content))
         return list({version.valid_time: version for version in written}.values())
 
-    def _bounded(self, tx: int, tx_time: int, change: Change, end: int) -> list[Version]:
+    def _bounded(self, tx: int, tx_time: int, change: IntervalWrite, end: int) -> list[Version]:
         earlier = self.history(change.id, ascending=False, valid_time=end)
         starts = {change.start, *(row.valid_time for row in earlier if change.start < row.valid_time < end)}
         written = [Version(change.id, start, tx, tx_time, change.body, change.content) for start in starts]

@@ -25,7 +25,7 @@ _LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 _PAGE: Final = min(500, PAGE_ITEMS_MAX)
 
 
-class Hit(msgspec.Struct, frozen=True, kw_only=True):
+class FoundSecret(msgspec.Struct, frozen=True, kw_only=True):
     """One secret: its place, the line it begins on (0 for arguments, metadata and chats), the rule, its tag."""
 
     place: str
@@ -69,7 +69,7 @@ def scan(
     return FOUND if hits else OK
 
 
-def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[Hit], int]:
+def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[FoundSecret], int]:
     from ctxd.config import load
     from ctxd.secrets.guard import KEY_BYTES, Guard
     from ctxd.secrets.rulefile import RulesRefused, scanner_of
@@ -79,14 +79,16 @@ def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tu
         guard = Guard(scanner_of(rules or load().secrets_rules), os.urandom(KEY_BYTES))
     except RulesRefused as refused:
         raise Stop(FAILURE, str(refused), symbol="rules") from None
-    hits: list[Hit] = []
+    hits: list[FoundSecret] = []
     count = 0
     for place, data in _texts(run, paths):
         count += 1
         for hit in guard.scanner.hits(data):
             line = data.count(b"\n", 0, hit.start) + 1
             hits.append(
-                Hit(place=guard.redacted(place), line=line, rule=hit.rule, tag=guard.tag(data[hit.start : hit.end]))
+                FoundSecret(
+                    place=guard.redacted(place), line=line, rule=hit.rule, tag=guard.tag(data[hit.start : hit.end])
+                )
             )
     return hits, count
 
@@ -118,8 +120,8 @@ def _file(run: Invocation, path: Path, *, named: bool) -> Iterator[tuple[str, by
         run.screen.note(f"{path} is left out: {error.strerror}")
 
 
-def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[Hit], int]:
-    hits: list[Hit] = []
+def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[FoundSecret], int]:
+    hits: list[FoundSecret] = []
     count = 0
     with run.client() as client:
         id = session_id(client, session) if session else None
@@ -130,7 +132,7 @@ def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[H
             for row in page.objects:
                 line = row.lines[0] if row.lines else 0
                 place = f"{row.object} {row.label}"
-                hits += [Hit(place=place, line=line, rule=found.rule, tag=found.tag) for found in row.found]
+                hits += [FoundSecret(place=place, line=line, rule=found.rule, tag=found.tag) for found in row.found]
             cursor = page.next_cursor
             if cursor is None:
                 return hits, count

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from ctxd.examples.scripted import CHECK, LOOK, MEND, READ, Model, Step, ToolCall, make_tree, scripted
+from ctxd.examples.scripted import CHECK, LOOK, MEND, READ, Model, ModelStep, ToolCall, make_tree, scripted
 from ctxd_client import CallFailed, Session, connect
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message
@@ -37,7 +37,7 @@ class Agent:
             if not step.calls:
                 return context
 
-    async def step(self) -> tuple[AssembledContext, Step]:
+    async def step(self) -> tuple[AssembledContext, ModelStep]:
         """One answer of the model, its tools run, all of it recorded."""
         context = await self.session.assemble()
         step = self._model(context.text)
@@ -72,7 +72,7 @@ async def main() -> None:
         tree = make_tree(Path(place))
         async with connect() as client:
             session = await client.session(agent="example", system_prompt=SYSTEM_PROMPT, workdir=str(tree))
-            model = scripted((LOOK, READ, Step("The cart ignores quantities."), MEND, CHECK, Step("Mended.")))
+            model = scripted((LOOK, READ, ModelStep("The cart ignores quantities."), MEND, CHECK, ModelStep("Mended.")))
             agent = Agent(session, model, tree)
             await agent.turn("A test fails. Why?")
             context = await agent.turn("Mend it.")

@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 
 from ctxd.examples.agent_loop import SYSTEM_PROMPT, Agent
-from ctxd.examples.scripted import CHECK, GLANCE, LOOK, MEND, READ, Step, make_tree, scripted
+from ctxd.examples.scripted import CHECK, GLANCE, LOOK, MEND, READ, ModelStep, make_tree, scripted
 from ctxd.examples.telling import Teller
 from ctxd_client import Client, connect
 from ctxd_protocol.sessions import Notice
@@ -32,7 +32,7 @@ SANDBOX = "/workspace"
 """What the second agent calls the working tree, as it would in a container that has it mounted there."""
 
 
-class Daemon:
+class DemoDaemon:
     """``ctxd run`` as a process of its own, whose state outlives it."""
 
     def __init__(self, place: Path) -> None:
@@ -62,9 +62,9 @@ class Daemon:
 
 
 @contextmanager
-def daemon_in(place: Path) -> Iterator[Daemon]:
+def daemon_in(place: Path) -> Iterator[DemoDaemon]:
     """A started daemon with its state below ``place``."""
-    daemon = Daemon(place)
+    daemon = DemoDaemon(place)
     daemon.start()
     try:
         yield daemon
@@ -88,16 +88,18 @@ async def main() -> int:
     return 1 if teller.failed else 0
 
 
-async def story(client: Client, daemon: Daemon, tree: Path, teller: Teller) -> None:
+async def story(client: Client, daemon: DemoDaemon, tree: Path, teller: Teller) -> None:
     """The four scenes, one after the other."""
     builder = Agent(
         await client.session("builder", agent="builder", system_prompt=SYSTEM_PROMPT, workdir=str(tree)),
-        scripted((LOOK, READ, Step("The cart ignores quantities."), MEND, CHECK, Step("Mended: the tests pass."))),
+        scripted(
+            (LOOK, READ, ModelStep("The cart ignores quantities."), MEND, CHECK, ModelStep("Mended: the tests pass."))
+        ),
         tree,
     )
     reviewer = Agent(
         await client.session("reviewer", agent="reviewer", workdir=SANDBOX, mounts={SANDBOX: str(tree)}),
-        scripted((LOOK, GLANCE, Step("I wait for the change."))),
+        scripted((LOOK, GLANCE, ModelStep("I wait for the change."))),
         tree,
         view=SANDBOX,
     )
@@ -143,7 +145,7 @@ async def first(notices: AsyncIterable[Notice]) -> Notice:
     raise EOFError("the notices ended")
 
 
-async def a_kill(client: Client, daemon: Daemon, builder: Agent, teller: Teller) -> None:
+async def a_kill(client: Client, daemon: DemoDaemon, builder: Agent, teller: Teller) -> None:
     """The daemon is killed in the middle of the builder's turn and started again."""
     teller.scene("kill -9 in the middle of a turn")
     before = await builder.session.assemble()

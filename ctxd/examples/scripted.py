@@ -18,34 +18,36 @@ class ToolCall(NamedTuple):
     path: str | None = None
 
 
-class Step(NamedTuple):
+class ModelStep(NamedTuple):
     """Response of the model: its text and tool calls. Without tool calls the turn ends."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
 
 
-Model = Callable[[str], Step]
+Model = Callable[[str], ModelStep]
 """A model takes the context and answers with a step."""
 
 
-def scripted(steps: Iterable[Step]) -> Model:
+def scripted(steps: Iterable[ModelStep]) -> Model:
     """Model with scripted responses, whatever it sees."""
     coming = iter(steps)
     return lambda context: next(coming)
 
 
 TEST = f"{shlex.quote(sys.executable)} -m unittest discover -s tests -t ."
-LOOK = Step(
+LOOK = ModelStep(
     "I look at what there is, and at the code that sums up.",
     (ToolCall("list", "ls -1 shop tests"), ToolCall("grep", "grep -n 'def ' shop/cart.py shop/price.py")),
 )
-READ = Step("The sum is made here.", (ToolCall("read", "cat shop/cart.py", "shop/cart.py"), ToolCall("test", TEST)))
-GLANCE = Step("I read the code that sums up.", (ToolCall("read", "cat shop/cart.py", "shop/cart.py"),))
-MEND = Step(
+READ = ModelStep(
+    "The sum is made here.", (ToolCall("read", "cat shop/cart.py", "shop/cart.py"), ToolCall("test", TEST))
+)
+GLANCE = ModelStep("I read the code that sums up.", (ToolCall("read", "cat shop/cart.py", "shop/cart.py"),))
+MEND = ModelStep(
     "It forgets the quantity.", (ToolCall("edit", "sed -i 's/price(n)/price(n) * q/' shop/cart.py", "shop/cart.py"),)
 )
-CHECK = Step("Now the tests.", (ToolCall("test", TEST),))
+CHECK = ModelStep("Now the tests.", (ToolCall("test", TEST),))
 
 
 def make_tree(root: Path) -> Path:

@@ -18,7 +18,7 @@ from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
 from ctxd.indexing.freshen import Compared, Freshened, compare, freshen
 from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.indexing.reading import SANDBOXES, DocumentBuilder, Observed, kind_of
-from ctxd.indexing.shell.paths import Candidate
+from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.indexing.stat_cache import StatCache
 from ctxd.indexing.stubs import FoundFile, discover, discover_named
 from ctxd.mounts.devices import Devices
@@ -198,7 +198,7 @@ class Indexer:
         self.confine(mounts)
         return await discover(self._versions, self._source, self.visibility, mounts, workdir, paths)
 
-    async def discover_named(self, mounts: MountTable, candidates: Sequence[Candidate]) -> tuple[FoundFile, ...]:
+    async def discover_named(self, mounts: MountTable, candidates: Sequence[PathCandidate]) -> tuple[FoundFile, ...]:
         """See ``ctxd.indexing.stubs.discover_named``."""
         self.confine(mounts)
         return await discover_named(self._versions, self._source, self.visibility, mounts, candidates)

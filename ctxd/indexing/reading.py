@@ -16,7 +16,7 @@ from ctxd.objects.next_version import file_binary, file_text, file_tombstone, fi
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Guard
 from ctxd.secrets.policy import captured_under
-from ctxd.sources.port import LEADS_OUT, Missing, Present, Reading, Special, Stamp, TooLarge, Unreadable
+from ctxd.sources.port import LEADS_OUT, Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.methods.files import FileKind
 from ctxd_protocol.objects import FilesystemSource
@@ -46,7 +46,7 @@ def _seen_at(reading: Reading, device: int | None) -> Observed:
     match reading:
         case Present():
             return Observed(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
-        case TooLarge():
+        case OverLimit():
             return Observed(Oversized(reading.size_bytes, reading.modified_us), reading.stamp)
         case Special():
             return Observed(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))

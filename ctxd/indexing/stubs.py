@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.host_visibility import PLACED_IN_A_ROW, HostVisibility
-from ctxd.indexing.shell.paths import Candidate
+from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id
@@ -80,7 +80,7 @@ async def discover_named(
     source: Source,
     visibility: HostVisibility,
     mounts: MountTable,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[PathCandidate],
 ) -> tuple[FoundFile, ...]:
     """Decide for the candidates of a command, in their order, each path once.
 
@@ -107,7 +107,7 @@ async def discover_named(
 
 
 async def _from_the_top(
-    source: Source, visibility: HostVisibility, mounts: MountTable, candidates: Sequence[Candidate]
+    source: Source, visibility: HostVisibility, mounts: MountTable, candidates: Sequence[PathCandidate]
 ) -> dict[int, str]:
     """The path below the top of the work tree of each anchored candidate, by its number, where that is another one."""
     anchored = {number: one for number, one in enumerate(candidates) if one.anchor == "repository"}

@@ -20,7 +20,7 @@ UNMOUNTED: Final = "<unmounted>"
 """The display path, for an agent in a sandbox, of a file that none of its mounts covers (any more)."""
 
 
-class _Rule:
+class _MountRule:
     """One mapping, its prefixes cut to ``""`` at the root so that ``prefix + "/"`` always ends a component."""
 
     __slots__ = ("agent", "canonical", "filesystem_id")
@@ -59,12 +59,12 @@ class MountTable:
         self.host_filesystem_id = host_filesystem_id
         self.by_device = by_device
         self._own = (filesystem_id, observations)
-        rules: dict[str, _Rule] = {}
+        rules: dict[str, _MountRule] = {}
         for mount, plain in zip_longest(mounts, resolved):
             agent, canonical = mount_prefix(mount.agent_prefix), mount_prefix(plain or mount.canonical_prefix)
             if agent in rules:
                 raise CtxdError("invalid_path", f"two mounts at {mount.agent_prefix!r}", hint="Keep one of them.")
-            rules[agent] = _Rule(agent, canonical, mount.filesystem_id or host_filesystem_id)
+            rules[agent] = _MountRule(agent, canonical, mount.filesystem_id or host_filesystem_id)
         # Sorting is stable: of two equally long canonical prefixes the one configured first is shown.
         self._by_agent = sorted(rules.values(), key=lambda rule: -len(rule.agent))
         self._by_canonical = sorted(rules.values(), key=lambda rule: -len(rule.canonical))
@@ -127,7 +127,7 @@ class MountTable:
                 return rule.agent + rest or "/"
         return None
 
-    def _innermost(self, agent_path: str) -> _Rule | None:
+    def _innermost(self, agent_path: str) -> _MountRule | None:
         for rule in self._by_agent:
             if _below(rule.agent, agent_path or "/") is not None:
                 return rule

@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, to_doc
-from ctxd.backends.xtdb.operations import Delete, Op, Put
+from ctxd.backends.xtdb.operations import Delete, Op, PutDoc
 from ctxd.projection.cursor import Cursor, moved
 
 
@@ -77,13 +77,13 @@ def documents(
     """
     # Two texts may share a part, which is put once.
     parts = {doc["xt/id"]: doc for ref, text in texts.items() for doc in content_docs(ref, text, put=put)}
-    ops: list[Op] = [Put(doc, FIXED_VALID_TIME) for doc in parts.values()]
+    ops: list[Op] = [PutDoc(doc, FIXED_VALID_TIME) for doc in parts.values()]
     for piece in pieces:
         for version in piece.versions:
             if version.body is None:
                 ops.append(Delete(version.id, version.valid_time))
             else:
-                ops.append(Put(to_doc(version, writer, put=put if again else ""), version.valid_time))
+                ops.append(PutDoc(to_doc(version, writer, put=put if again else ""), version.valid_time))
     return ops
 
 

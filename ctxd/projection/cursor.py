@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
+from ctxd.backends.xtdb.operations import Doc, Match, Op, PutDoc
 
 QUARANTINED_MAX: Final = 1_000
 """Rows that a cursor may list as quarantined. Beyond that, the projection stops."""
@@ -61,7 +61,7 @@ def from_doc(doc: Doc | None) -> Cursor | None:
 def moved(before: Cursor | None, after: Cursor, writer: str) -> list[Op]:
     """Operations that move the cursor from ``before`` (``None``: none) to ``after``, and fail at any other cursor."""
     was = None if before is None else to_doc(before, writer)
-    return [Match(cursor_id(writer), was, NEWEST_VALID_TIME), Put(to_doc(after, writer), valid_time(after))]
+    return [Match(cursor_id(writer), was, NEWEST_VALID_TIME), PutDoc(to_doc(after, writer), valid_time(after))]
 
 
 def fence(found: Cursor | None, known: Cursor | None, *, run: str, genesis: str) -> Cursor:

@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
-from ctxd.backends.xtdb.operations import Doc, Evict, Op, Put
+from ctxd.backends.xtdb.operations import Doc, Evict, Op, PutDoc
 from ctxd.projection.batching import ProjectedRow, documents
 from ctxd.projection.cursor import Cursor, advance
 from ctxd.projection.fences import Fences
@@ -34,7 +34,7 @@ def purged_mark(entity: str) -> Doc:
     return {"xt/id": f"{RESERVED}purged/{entity}", "type": "purged"}
 
 
-class Step(msgspec.Struct, frozen=True):
+class EvictionStep(msgspec.Struct, frozen=True):
     """One transaction: its operations, and the cursor after it. It has to be committed before the next."""
 
     ops: list[Op]
@@ -43,7 +43,7 @@ class Step(msgspec.Struct, frozen=True):
 
 async def steps(
     node: Node, rows: Rows, tip: Cursor, piece: ProjectedRow, fences: Fences | None
-) -> AsyncGenerator[Step, None]:
+) -> AsyncGenerator[EvictionStep, None]:
     """The transactions that carry over the purge that ``piece`` records, from the cursor ``tip`` on.
 
     Raises: XtdbFailure; CtxdError ``corrupt``, ``store_failed``; ValueError. Cancel: safe.
@@ -55,8 +55,8 @@ async def steps(
     # A name of this attempt alone: the one before it may have put again what is evicted now.
     put = f"{rows.writer}.{tip.run}.{tip.incarnation}"
     gone = (*evicted, *(text for text in texts if text not in kept))
-    marks = [Put(purged_mark(id), FIXED_VALID_TIME) for id in gone]
-    yield Step([*map(Evict, gone), *marks, Put(evictions_doc(put), FIXED_VALID_TIME)], tip)
+    marks = [PutDoc(purged_mark(id), FIXED_VALID_TIME) for id in gone]
+    yield EvictionStep([*map(Evict, gone), *marks, PutDoc(evictions_doc(put), FIXED_VALID_TIME)], tip)
     versions = await run_sync(rows.versions_of, piece.purged, piece.seq)
     if fences is not None:
         versions = list(fences.kept(tuple(versions)))
@@ -65,12 +65,12 @@ async def steps(
     for ref in dict.fromkeys(version.content for version in versions if version.content is not None):
         tip = _moved(tip)
         text = await run_sync(rows.text, ref)
-        yield Step(documents([], {ref: text}, rows.writer, put=put), tip)
+        yield EvictionStep(documents([], {ref: text}, rows.writer, put=put), tip)
     for some in _rounds(versions):
         tip = _moved(tip)
         anew = [ProjectedRow(piece.seq, piece.chain, None, tuple(some), 0)]
-        yield Step(documents(anew, {}, rows.writer, put=put, again=True), tip)
-    yield Step([], advance(tip, piece.seq, piece.chain))
+        yield EvictionStep(documents(anew, {}, rows.writer, put=put, again=True), tip)
+    yield EvictionStep([], advance(tip, piece.seq, piece.chain))
 
 
 def _moved(cursor: Cursor) -> Cursor:

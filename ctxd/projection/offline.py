@@ -144,7 +144,7 @@ async def project(
 
     Raises: GivenUp if the node holds something else, or makes no progress for ``patience_s``. Cancel: safe.
     """
-    projection = Projection(target, clock, tell=_silent, connect=connect)
+    projection = Projection(target, clock, log_event=_silent, connect=connect)
     await run_sync(projection.open, state.database, ArtifactStore(state.artifacts), state.projection)
     faults: list[Exception] = []
     try:

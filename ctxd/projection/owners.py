@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
+from ctxd.backends.xtdb.operations import Doc, Match, Op, PutDoc
 
 PREFIX: Final = "ctxd/owner/"
 
@@ -97,4 +97,4 @@ def from_doc(doc: Doc | None) -> Owner | None:
 def change(session: str, before: Owner | None, after: Owner) -> list[Op]:
     """Return the operations of the step from ``before`` to ``after``; for equal ones, the match alone."""
     match = Match(owner_id(session), None if before is None else to_doc(session, before), FIXED_VALID_TIME)
-    return [match] if before == after else [match, Put(to_doc(session, after), FIXED_VALID_TIME)]
+    return [match] if before == after else [match, PutDoc(to_doc(session, after), FIXED_VALID_TIME)]

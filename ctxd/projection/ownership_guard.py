@@ -35,7 +35,7 @@ class Entities(Protocol):
         ...
 
 
-class Lost(Exception):
+class OwnershipLost(Exception):
     """Other hosts own ``sessions``, by id, and rows of these from ``first`` on are not projected yet."""
 
     def __init__(self, sessions: Mapping[str, Owner], first: int) -> None:
@@ -61,11 +61,11 @@ class Ownership:
         self._heads = heads
         self._known: dict[str, Owner | None] = {}
         self._held: Counter[str] = Counter()
-        self._settler: Callable[[Lost], Awaitable[None]] | None = None
+        self._settler: Callable[[OwnershipLost], Awaitable[None]] | None = None
         self._is_open = False
         self._opened: anyio.Event | None = None
 
-    def open(self, fences: Iterable[Stored], settler: Callable[[Lost], Awaitable[None]]) -> None:
+    def open(self, fences: Iterable[Stored], settler: Callable[[OwnershipLost], Awaitable[None]]) -> None:
         """Let batches through, now that the ``fences`` of the journal are known. ``settler`` is awaited when sessions
         are lost. Raises: CtxdError corrupt."""
         self.fences.take(fences)
@@ -103,7 +103,7 @@ class Ownership:
         """Return the owner of ``session`` after the newest batch, perhaps under way; ``None`` if no batch had it."""
         return self._known.get(session)
 
-    async def settle(self, lost: Lost) -> None:
+    async def settle(self, lost: OwnershipLost) -> None:
         """Return once the rows of the sessions in ``lost`` are fenced."""
         assert self._settler is not None, "no session is lost before the guard is open"
         await self._settler(lost)
@@ -119,8 +119,8 @@ class Ownership:
     async def guard(self, node: Entities, batch: Sequence[ProjectedRow]) -> Guarded:
         """Return ``batch`` as it is to be projected; later batches are decided on its outcome.
 
-        Raises: Lost if it has rows of sessions that other hosts own; XtdbFailure; ValueError for an owner's document
-        that this version does not write. Cancel: safe.
+        Raises: OwnershipLost if it has rows of sessions that other hosts own; XtdbFailure; ValueError for an owner's
+        document that this version does not write. Cancel: safe.
         """
         if self._opened is not None:
             await self._opened.wait()
@@ -136,7 +136,7 @@ class Ownership:
             if (owner := self._known[session]) is not None and owner.writer != self.writer
         }
         if lost:
-            raise Lost(lost, batch[0].seq)
+            raise OwnershipLost(lost, batch[0].seq)
         rest = await self._resting(pieces, sessions)
         ops: list[Op] = []
         for session in sessions:

@@ -37,7 +37,7 @@ from ctxd.projection.batching import ROWS_MAX, Pace
 from ctxd.projection.cursor import Cursor, Halt, explains, fence, from_doc, judge, moved
 from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.node_reads import NodeReads
-from ctxd.projection.ownership_guard import Lost, Ownership
+from ctxd.projection.ownership_guard import Ownership, OwnershipLost
 from ctxd.projection.rows import Rows
 from ctxd.projection.stream import Aborted, HighWaterMark, Sent, Stopped, Stream
 from ctxd.store.reads import AsOfReads, EmbeddedReads
@@ -59,7 +59,7 @@ BACKOFF_MAX_S: Final = 5.0
 RECHECK_S: Final = 10.0
 """Seconds between attempts on a node that holds another journal's rows, or whose index has failed."""
 
-Tell = Callable[[str, dict[str, Any]], None]
+LogEvent = Callable[[str, dict[str, Any]], None]
 """Logs an event by name, with its figures."""
 
 
@@ -81,7 +81,7 @@ class Projector:
         *,
         run: str,
         connect: Connect,
-        tell: Tell,
+        log_event: LogEvent,
         ownership: Ownership | None = None,
     ) -> None:
         """``run``: a name that no other run of any daemon has. ``ownership``: ``None`` without other hosts."""
@@ -92,7 +92,7 @@ class Projector:
         self._progress = progress
         self._run = run
         self._connect = connect
-        self._tell = tell
+        self._log_event = log_event
         self._ownership = ownership
         self._pace = Pace()
         self._rows_max = ROWS_MAX
@@ -120,7 +120,7 @@ class Projector:
         except Failed:
             self._become("failed", "the node's ingester has failed: restart the node")
             return min(RECHECK_S, self._longer())
-        except Lost as lost:
+        except OwnershipLost as lost:
             assert self._ownership is not None, "only what has owners is lost"
             self._become("projecting", str(lost))
             await self._ownership.settle(lost)
@@ -141,7 +141,7 @@ class Projector:
 
     def _become(self, state: Any, reason: str) -> None:  # noqa: ANN401 - a State
         if (self._progress.state, self._progress.reason) != (state, reason):
-            self._tell(f"projection.{state}", {"reason": reason, "seq": self._progress.seq})
+            self._log_event(f"projection.{state}", {"reason": reason, "seq": self._progress.seq})
         self._progress.state, self._progress.reason = state, reason
 
     async def _live(self) -> None:
@@ -198,7 +198,7 @@ class Projector:
         if isinstance(verdict, Halt):
             raise Stopped(verdict.reason, final=verdict.final)
         if verdict.lost:
-            self._tell("projection.lost", {"rows": verdict.lost, "from": 0 if found is None else found.seq})
+            self._log_event("projection.lost", {"rows": verdict.lost, "from": 0 if found is None else found.seq})
         return found
 
     async def _chain(self, seq: int) -> str | None:
@@ -231,7 +231,7 @@ class Projector:
     def _confirm(self, sent: Sent) -> None:
         self._progress.confirm(sent, self._clock.monotonic())
         if sent.left_out:
-            self._tell("projection.quarantined", {"seq": sent.after.seq, "reason": sent.left_out})
+            self._log_event("projection.quarantined", {"seq": sent.after.seq, "reason": sent.left_out})
 
 
 RECORD_S: Final = 1.0
@@ -248,11 +248,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Projection:
     """The projection of one journal to ``target``. ``open``, then ``run`` while it is used, then ``close``."""
 
-    def __init__(self, target: Target, clock: Clock, *, tell: Tell, connect: Connect = connect) -> None:
-        """``tell`` takes events for the log."""
+    def __init__(self, target: Target, clock: Clock, *, log_event: LogEvent, connect: Connect = connect) -> None:
+        """``log_event`` takes events for the log."""
         self._target = target
         self._clock = clock
-        self._tell = tell
+        self._log_event = log_event
         self._connect = connect
         self._high_water = HighWaterMark()
         self._throttle = Throttle()
@@ -321,7 +321,7 @@ class Projection:
                     self._progress,
                     run=self._run,
                     connect=self._connect,
-                    tell=self._tell,
+                    log_event=self._log_event,
                     ownership=self._ownership,
                 )
                 try:
@@ -349,7 +349,7 @@ class Projection:
             save(self._record, record)
         except OSError as error:
             # The journal reports a full disk; the watermark file is optional.
-            self._tell("projection.record_not_kept", {"reason": str(error)})
+            self._log_event("projection.record_not_kept", {"reason": str(error)})
 
     # --- what the store asks ---
 

@@ -34,7 +34,7 @@ from ctxd.projection.batching import (
 from ctxd.projection.cursor import QUARANTINED_MAX, Cursor, advance
 from ctxd.projection.eviction import steps
 from ctxd.projection.node import Node
-from ctxd.projection.ownership_guard import Guarded, Lost, Ownership
+from ctxd.projection.ownership_guard import Guarded, Ownership, OwnershipLost
 from ctxd.projection.rows import PORTION_ROWS, KnownTexts, Rows
 
 OUTSTANDING_MAX: Final = 4
@@ -149,7 +149,8 @@ class Stream:
     async def run(self) -> None:
         """Project until something fails.
 
-        Raises: XtdbFailure, Aborted, Stopped, Lost. Cancel: safe; the next fence finds out about submitted batches.
+        Raises: XtdbFailure, Aborted, Stopped, OwnershipLost. Cancel: safe; the next fence finds out about submitted
+        batches.
         """
         trouble: list[Exception] = []
         sent, received = anyio.create_memory_object_stream[Sent](OUTSTANDING_MAX)
@@ -158,7 +159,7 @@ class Stream:
             async def watched(part: Callable[[], Awaitable[None]]) -> None:
                 try:
                     await part()
-                except (XtdbFailure, Aborted, Stopped, Lost) as error:
+                except (XtdbFailure, Aborted, Stopped, OwnershipLost) as error:
                     trouble.append(error)
                     group.cancel_scope.cancel()
 

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd.observe.tally import UNKNOWN_METHOD
 from ctxd.rpc.answer_budget import AnswerBudget
-from ctxd.rpc.dispatch import Entry, Table
+from ctxd.rpc.dispatch import MethodEntry, Table
 from ctxd.rpc.identity import Caller
 from ctxd.rpc.listener import ListenerContext
 from ctxd.rpc.quota import QuotaMeter
@@ -105,7 +105,7 @@ class InFlightCall:
 
     __slots__ = ("batch", "deadline", "done", "id", "key", "method", "reserved", "scope", "undecided", "writes")
 
-    def __init__(self, request: Request, entry: Entry, batch: BatchAnswers | None, deadline: float) -> None:
+    def __init__(self, request: Request, entry: MethodEntry, batch: BatchAnswers | None, deadline: float) -> None:
         self.id: RequestId | UnsetType = request.id
         self.key: Any = self if self.id is None or self.id is UNSET else self.id
         self.method = request.method
@@ -149,7 +149,7 @@ class InFlight:
         self.caller = caller
         self.open: dict[Any, InFlightCall] = {}
 
-    def must_wait(self, entry: Entry, retry: Callable[[], None]) -> bool:
+    def must_wait(self, entry: MethodEntry, retry: Callable[[], None]) -> bool:
         """True if a call of ``entry`` may not be begun before something else has ended; ``retry`` is called when the
         bytes it lacks are given back. A write waits for the connection's own writes, which call ``deliver``."""
         if entry.writes and self._undecided and self._undecided >= self._window():
@@ -159,7 +159,9 @@ class InFlight:
             return True
         return False
 
-    def begin(self, request: Request, entry: Entry | None, batch: BatchAnswers | None = None) -> Reply | Failure | None:
+    def begin(
+        self, request: Request, entry: MethodEntry | None, batch: BatchAnswers | None = None
+    ) -> Reply | Failure | None:
         """Carry out ``request``, of the method ``entry`` if there is one, as the task that the pool has entered.
 
         Returns its answer, or None if it has none or will have it later.
@@ -197,7 +199,7 @@ class InFlight:
         self._succeeded[request.method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
-    def begin_member(self, request: Request, entry: Entry | None, batch: BatchAnswers) -> list[Raw] | None:
+    def begin_member(self, request: Request, entry: MethodEntry | None, batch: BatchAnswers) -> list[Raw] | None:
         """Carry out a member of ``batch``. Returns the batch's answer if this completes it."""
         if request.id is not UNSET and request.id is not None:
             if request.id in batch.ids:
@@ -238,7 +240,7 @@ class InFlight:
         alone = self._listener.shared.writers == 1
         return self._listener.limits.in_flight if alone else WRITE_WINDOW
 
-    def _beyond(self, quota: QuotaMeter, request: Request, entry: Entry | None) -> ErrorObject | None:
+    def _beyond(self, quota: QuotaMeter, request: Request, entry: MethodEntry | None) -> ErrorObject | None:
         """The quota's refusal of ``request``; None if it is within the quota."""
         beyond = quota.refuse(request, entry, self._listener.in_flight)
         if beyond is not None:
@@ -262,7 +264,7 @@ class InFlight:
         self._note_failed(method, error)
         return refuse(request.id, error)
 
-    def _note(self, request: Request, entry: Entry, batch: BatchAnswers | None) -> InFlightCall:
+    def _note(self, request: Request, entry: MethodEntry, batch: BatchAnswers | None) -> InFlightCall:
         seconds = self._listener.timing.deadline_s
         call = InFlightCall(request, entry, batch, self._listener.loop.time() + seconds)
         self.open[call.key] = call
@@ -279,7 +281,7 @@ class InFlight:
     # --- endings
 
     def _accepted(
-        self, request: Request, entry: Entry, batch: BatchAnswers | None, accepted: Accepted
+        self, request: Request, entry: MethodEntry, batch: BatchAnswers | None, accepted: Accepted
     ) -> Reply | Failure | None:
         """The answer if it may be sent at once, else None, and it is delivered once the write is decided."""
         pending = accepted.pending

@@ -48,7 +48,7 @@ ANSWER_BYTES: Final = {
 """Bytes reserved for the answers of methods whose answers may be large, before they are made."""
 
 
-class Entry:
+class MethodEntry:
     """One method as one kind of connection may call it. ``decode`` turns params bytes into the method's struct.
 
     ``answer_bytes`` are reserved before the call begins; 0 for a method whose answers are short. ``is_metered``: a call
@@ -98,13 +98,13 @@ class Entry:
 
 _HINT: Final = "rpc.discover describes every method's parameters."
 
-Table = Mapping[str, Entry]
+Table = Mapping[str, MethodEntry]
 """What one kind of connection may call."""
 
 
 def build_table(
     handlers: Mapping[str, Handler], capability: Capability, methods: frozenset[str] | None = None
-) -> dict[str, Entry]:
+) -> dict[str, MethodEntry]:
     """The table of connections of ``capability`` over ``handlers``, by method name. What is beyond it is left out, and
     with ``methods`` what is not among them.
 
@@ -114,7 +114,7 @@ def build_table(
     if methods is not None:
         names &= methods
     bound = capability != "host"
-    return {name: Entry(METHODS[name], _scoped(METHODS[name], handlers[name], bound)) for name in names}
+    return {name: MethodEntry(METHODS[name], _scoped(METHODS[name], handlers[name], bound)) for name in names}
 
 
 def _default(method: Method) -> Any | None:  # noqa: ANN401 - the method's own struct

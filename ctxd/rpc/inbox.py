@@ -11,7 +11,7 @@ from ctxd.rpc.listener import ListenerContext
 from ctxd.rpc.scheduler import LINE_BYTES
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.framing import FrameDecoder
-from ctxd_protocol.jsonrpc import Batch, Failure, Request, Stray, error_object, read_frame
+from ctxd_protocol.jsonrpc import BatchRequest, Failure, Request, Stray, error_object, read_frame
 
 Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswers]
 """A request, a refusal to send in its place, or either as a member of a batch."""
@@ -113,7 +113,7 @@ class Inbox:
             self._block, self._read_to = b"", 0
         for text in frames:
             frame = read_frame(text, closed=closed)
-            if isinstance(frame, Batch):
+            if isinstance(frame, BatchRequest):
                 batch = BatchAnswers(len(frame.members), self._listener.log)
                 work.extend([(member, batch) for member in frame.members])
             elif isinstance(frame, Stray):

@@ -26,7 +26,7 @@ from ctxd.rpc.answer_budget import (
 from ctxd.rpc.dispatch import Table
 from ctxd.rpc.identity import may_enter, peer_of
 from ctxd.rpc.quota import QuotaMeter
-from ctxd.rpc.scheduler import Group, Loop, RoundRobin
+from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin
 from ctxd.rpc.tasks import TaskPool
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
@@ -56,7 +56,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     notices: int = 256
 
 
-class Connection(Protocol):
+class OpenConnection(Protocol):
     """The part of a connection that its listener needs."""
 
     def drain(self) -> None:
@@ -81,7 +81,7 @@ class SharedState:
     counts how calls ended. ``answers`` and ``sandbox_answers`` bound the bytes of all answers and of all sandboxes'.
     """
 
-    def __init__(self, loop: Loop | None = None) -> None:
+    def __init__(self, loop: EventLoop | None = None) -> None:
         self.loop = loop or asyncio.get_running_loop()
         self.scheduler = RoundRobin(self.loop)
         self.reader = BlockReader()
@@ -156,16 +156,16 @@ class ListenerContext:
         self.loop = loop
         self.tasks = tasks
         self.reader = shared.reader
-        self.scheduler: RoundRobin | Group = shared.scheduler
+        self.scheduler: RoundRobin | ConnectionGroup = shared.scheduler
         self.answers = shared.answers
         self.connection_answer_bytes = CONNECTION_BYTES
         self.answer_bytes_max = HOST_ANSWER_BYTES_MAX
         if quota is not None:
-            self.scheduler = Group(shared.scheduler, shared.loop, quota.delay_s)
+            self.scheduler = ConnectionGroup(shared.scheduler, shared.loop, quota.delay_s)
             self.answers = AnswerBudget(SANDBOX_BYTES, shared.sandbox_answers)
             self.connection_answer_bytes = SANDBOX_BYTES
             self.answer_bytes_max = SANDBOX_ANSWER_BYTES_MAX
-        self.connections: set[Connection] = set()
+        self.connections: set[OpenConnection] = set()
         self.requests = 0
         self.in_flight = 0
         self.strays = 0
@@ -174,7 +174,7 @@ class ListenerContext:
         self._owner_uid = owner_uid
         self._owner_only = owner_only
 
-    def admit(self, connection: Connection, fd: int) -> tuple[str, int] | ErrorObject:
+    def admit(self, connection: OpenConnection, fd: int) -> tuple[str, int] | ErrorObject:
         """Admit the peer behind ``fd``. Returns its principal and the connection's number, or the refusal.
 
         Raises: OSError if the kernel does not return the peer's credentials.
@@ -194,7 +194,7 @@ class ListenerContext:
         self.shared.connections += 1
         return self.identity.principal or f"uid:{peer.uid}", self.shared.next_number()
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: OpenConnection) -> None:
         """Remove ``connection``, which has ended."""
         if connection in self.connections:
             self.connections.remove(connection)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.rpc.dispatch import Entry
+from ctxd.rpc.dispatch import MethodEntry
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Request, error_object
 from ctxd_protocol.sandboxes import Quota
@@ -76,7 +76,7 @@ class QuotaMeter:
         """Seconds until further lines may be read; 0 if they may now."""
         return self._lines.missing_s(0, self._now())
 
-    def refuse(self, request: Request, entry: Entry | None, in_flight: int) -> ErrorObject | None:
+    def refuse(self, request: Request, entry: MethodEntry | None, in_flight: int) -> ErrorObject | None:
         """Count ``request``, whose method is ``entry`` if there is one; or why it is beyond the quota."""
         if entry is None and request.method == "$/cancelRequest":
             return None

@@ -26,7 +26,7 @@ class Runnable(Protocol):
         """Process one slice of the received work. True if another slice could process more."""
 
 
-class Loop(Protocol):
+class EventLoop(Protocol):
     """The part of an event loop that the scheduler needs."""
 
     def call_soon(self, callback: Callable[[], None]) -> Any:  # noqa: ANN401 - a handle that is not used
@@ -41,7 +41,7 @@ class RoundRobin:
 
     __slots__ = ("_due", "_loop", "_ready")
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
         self._ready: deque[Runnable] = deque()
         self._due = False
@@ -76,7 +76,7 @@ class RoundRobin:
             self._schedule()
 
 
-class Group:
+class ConnectionGroup:
     """Connections that share one place in the round: opening more of them gains a sandbox nothing.
 
     ``delay_s`` returns the seconds for which no slice may run, because the group's quota of lines is used up.
@@ -84,7 +84,7 @@ class Group:
 
     __slots__ = ("_delay_s", "_loop", "_queued", "_ready", "_round")
 
-    def __init__(self, round_robin: RoundRobin, loop: Loop, delay_s: Callable[[], float]) -> None:
+    def __init__(self, round_robin: RoundRobin, loop: EventLoop, delay_s: Callable[[], float]) -> None:
         self._round = round_robin
         self._loop = loop
         self._delay_s = delay_s

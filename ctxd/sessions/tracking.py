@@ -27,7 +27,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import READ_FIELDS
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
-from ctxd.trackers.tracked_files import File, State
+from ctxd.trackers.tracked_files import State, TrackedFile
 from ctxd.trackers.tracker import FileTrackers, Followed
 
 CONFIGURE: Final = "session.configure"
@@ -50,7 +50,7 @@ BUSY_S: Final = 0.1
 ROWS_INLINE_MAX: Final = 2_000
 """Tracked files that are put in order on the loop: some 2 ms. More go to a thread."""
 
-Row = tuple[str, File]
+Row = tuple[str, TrackedFile]
 
 
 class Tracking:
@@ -245,12 +245,12 @@ class Tracking:
         read = [id for id in live.state.read if is_file_id(id)]
         heads = await self._store.heads(read)
         followable = await self._followable(session, read)
-        rows: dict[str, File] = {}
+        rows: dict[str, TrackedFile] = {}
         for id, head in heads.items():
             if head is not None and head.document.source is not None:
                 file = self.trackers.tracked.files.get(id)
                 if file is None or session not in file.sessions:
-                    file = File(head.document.source.path, known=True, since=head.valid_time)
+                    file = TrackedFile(head.document.source.path, known=True, since=head.valid_time)
                     file.reason = waits if id in followable else "only its own agent can look at it"
                 rows[id] = file
         return await self._page(list(rows.items()), after, state, limit)
@@ -263,7 +263,7 @@ class Tracking:
         return await self._listing.run(page, len(rows))
 
 
-def place_of(id: str, file: File) -> str:
+def place_of(id: str, file: TrackedFile) -> str:
     """Where the row of a file stands in a listing."""
     return f"{file.path}\0{id}"
 

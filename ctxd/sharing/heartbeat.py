@@ -18,7 +18,7 @@ import msgspec
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.errors import Refused, Unknown, XtdbFailure
-from ctxd.backends.xtdb.operations import Doc, Match, Op, Put
+from ctxd.backends.xtdb.operations import Doc, Match, Op, PutDoc
 from ctxd.clock import Clock
 
 PREFIX: Final = "ctxd/lease/"
@@ -41,7 +41,7 @@ BEAT_S: Final = 2.0
 STEP_S: Final = 10.0
 """Seconds that a node has to index a transaction; then its outcome is looked up."""
 
-Tell = Callable[[str, dict[str, Any]], None]
+LogEvent = Callable[[str, dict[str, Any]], None]
 """Logs an event, by name, with its figures."""
 
 
@@ -79,7 +79,7 @@ def renewal(writer: str, before: HostLease | None, after: HostLease, number: int
     one before.
     """
     match = Match(lease_id(writer), None if before is None else to_doc(writer, before), NEWEST_VALID_TIME)
-    return [match, Put(to_doc(writer, after), FIXED_VALID_TIME + after.run * RENEWALS_MAX + number)]
+    return [match, PutDoc(to_doc(writer, after), FIXED_VALID_TIME + after.run * RENEWALS_MAX + number)]
 
 
 class LeaseObserver:
@@ -109,7 +109,7 @@ class Heartbeat:
 
     def __init__(
         self, client: XtdbClient, clock: Clock, *, writer: str, host: str, filesystem: str, lease_s: float,
-        projected: Callable[[], int], head: Callable[[], int], is_active: Callable[[], bool], tell: Tell,
+        projected: Callable[[], int], head: Callable[[], int], is_active: Callable[[], bool], log_event: LogEvent,
     ) -> None:  # fmt: skip
         """``projected``, ``head``: the newest journal row at the node, and in the journal. ``is_active``: true if this
         host has an active session."""
@@ -123,7 +123,7 @@ class Heartbeat:
         self._projected = projected
         self._head = head
         self._is_active = is_active
-        self._tell = tell
+        self._log_event = log_event
         self._failing = False
         self._sign = -1
         self._skipped = 0
@@ -145,7 +145,7 @@ class Heartbeat:
             except (XtdbFailure, ValueError, TimeoutError) as error:
                 if not self._failing:
                     reason = str(error) or f"the node does not answer within {within_s:g} s"
-                    self._tell("sharing.lease_not_renewed", {"reason": reason})
+                    self._log_event("sharing.lease_not_renewed", {"reason": reason})
                 self._failing = True
             await self._clock.sleep(max(0.0, turn_s - (self._clock.monotonic() - began)))
 

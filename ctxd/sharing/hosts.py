@@ -23,7 +23,7 @@ from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions, no_session, summary_of
 from ctxd.sessions.segments import read_head
 from ctxd.sessions.session import SessionLock
-from ctxd.sharing.heartbeat import Heartbeat, Tell
+from ctxd.sharing.heartbeat import Heartbeat, LogEvent
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
@@ -51,7 +51,7 @@ class Hosts:
 
     def __init__(
         self, sessions: Sessions, log: SharedLog, ownership: Ownership, loss: OwnershipLoss, clock: Clock, *,
-        projected: Callable[[], int], tell: Tell,
+        projected: Callable[[], int], log_event: LogEvent,
     ) -> None:  # fmt: skip
         """``projected``: the newest journal row that the node is known to have."""
         self._sessions = sessions
@@ -61,7 +61,7 @@ class Hosts:
         self._loss = loss
         self._clock = clock
         self._projected = projected
-        self._tell = tell
+        self._log_event = log_event
         self._acquiring: dict[str, SessionLock] = {}
         self._imported: dict[str, int] = {}
         """The token under which each session was imported in this run of the daemon."""
@@ -160,7 +160,7 @@ class Hosts:
         if not await self._log.step(session, owner, after):
             return None
         self._ownership.learn(session, after)
-        self._tell("sharing.claimed", {"session": session, "token": after.token, "from": owner.writer})
+        self._log_event("sharing.claimed", {"session": session, "token": after.token, "from": owner.writer})
         return after
 
     async def _resume_import(self, session: str, owner: Owner) -> Owner | None:
@@ -225,7 +225,7 @@ class Hosts:
         self._sessions.moved_sessions.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
         figures = {"segments": len(past.segments), "objects": len(past.objects), "read_ms": read_ms, "took_ms": took_ms}
-        self._tell("sharing.taken_in", {"session": session, "from": self._log.heartbeat.host(source), **figures})
+        self._log_event("sharing.taken_in", {"session": session, "from": self._log.heartbeat.host(source), **figures})
 
     async def release(self, session: str) -> None:
         """Return once other hosts may take up ``session``, which was paused here: all of it is at the node, and this
@@ -280,7 +280,7 @@ class Hosts:
             except CtxdError as error:
                 # The heartbeat logs a node that is away.
                 if error.code != "store_unavailable":
-                    self._tell("sharing.not_tidied", {"reason": error.message})
+                    self._log_event("sharing.not_tidied", {"reason": error.message})
                 await self._clock.sleep(TIDY_S)
 
     async def _tidy_once(self) -> None:
@@ -370,7 +370,7 @@ class Hosts:
 
 def hosts_at(
     url: str, sessions: Sessions, ownership: Ownership, clock: Clock, *, host: str, lease_s: float, filesystem: str,
-    projected: Callable[[], int], tell: Tell,
+    projected: Callable[[], int], log_event: LogEvent,
 ) -> Hosts:  # fmt: skip
     """The hosts that meet in the log behind the node at ``url``; the others call this one ``host``, and may take over
     after ``lease_s`` of its silence. ``filesystem`` is the id of its own filesystem; for the rest see ``Hosts``."""
@@ -378,8 +378,8 @@ def hosts_at(
     client = XtdbClient(url, clock=clock)
     heartbeat = Heartbeat(
         client, clock, writer=store.writer, host=host, filesystem=filesystem, lease_s=lease_s, projected=projected,
-        head=lambda: store.status().head_seq, is_active=lambda: sessions.has_active, tell=tell,
+        head=lambda: store.status().head_seq, is_active=lambda: sessions.has_active, log_event=log_event,
     )  # fmt: skip
     log = SharedLog(client, heartbeat)
-    loss = OwnershipLoss(sessions, log, ownership, clock, projected=projected, tell=tell)
-    return Hosts(sessions, log, ownership, loss, clock, projected=projected, tell=tell)
+    loss = OwnershipLoss(sessions, log, ownership, clock, projected=projected, log_event=log_event)
+    return Hosts(sessions, log, ownership, loss, clock, projected=projected, log_event=log_event)

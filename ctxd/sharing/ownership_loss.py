@@ -19,11 +19,11 @@ from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.projection import fences
 from ctxd.projection.fences import Fence
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership_guard import Lost, Ownership
+from ctxd.projection.ownership_guard import Ownership, OwnershipLost
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings, read_head
-from ctxd.sharing.heartbeat import Tell
+from ctxd.sharing.heartbeat import LogEvent
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog, unavailable
 from ctxd.store.writes import Write
@@ -45,7 +45,7 @@ class OwnershipLoss:
 
     def __init__(
         self, sessions: Sessions, log: SharedLog, ownership: Ownership, clock: Clock, *,
-        projected: Callable[[], int], tell: Tell,
+        projected: Callable[[], int], log_event: LogEvent,
     ) -> None:  # fmt: skip
         """``projected``: the newest journal row that the node is known to have."""
         self._sessions = sessions
@@ -54,7 +54,7 @@ class OwnershipLoss:
         self._ownership = ownership
         self._clock = clock
         self._projected = projected
-        self._tell = tell
+        self._log_event = log_event
         self._imported: dict[str, int] = {}
 
     async def bar_again(self, session: str) -> None:
@@ -105,13 +105,13 @@ class OwnershipLoss:
         newest = self._ownership.fences.newest(session)
         return 0 if newest is None else newest[1]
 
-    async def settle(self, lost: Lost) -> None:
+    async def settle(self, lost: OwnershipLost) -> None:
         """Fence every session in ``lost``, and save the rows written here as a branch."""
         for session, owner in lost.sessions.items():
             try:
                 await self._fence(session, owner, lost.first)
             except CtxdError as error:
-                self._tell("sharing.fence_not_written", {"session": session, "reason": error.message})
+                self._log_event("sharing.fence_not_written", {"session": session, "reason": error.message})
                 await self._clock.sleep(SETTLE_S)
                 return
 
@@ -130,7 +130,7 @@ class OwnershipLoss:
             Write(kind="session.fence", principal="daemon", puts=(fences.document_of(fence),))
         ).wait()
         self._ownership.fences.add(fence, receipt.seq)
-        self._tell("sharing.lost", {"session": session, "to": host, "branch": kept})
+        self._log_event("sharing.lost", {"session": session, "to": host, "branch": kept})
 
     async def _keep_branch(self, session: str, branch: str, first: int) -> bool:
         """Copy ``session`` to ``branch`` if it was written to here from row ``first`` on. Returns: whether there is a

@@ -25,13 +25,13 @@ from ctxd.sources.openat2 import View
 from ctxd.sources.port import (
     Look,
     Missing,
+    OverLimit,
     Present,
     Reading,
     Regular,
     Special,
     SpecialKind,
     Stamp,
-    TooLarge,
     Unreadable,
     signature,
 )
@@ -158,7 +158,7 @@ class HostFiles:
             if special is not None:
                 return special
             if found.st_size > self._bytes_max:
-                return TooLarge(found.st_size, found.st_mtime_ns // 1000, self._stamp(found, path))
+                return OverLimit(found.st_size, found.st_mtime_ns // 1000, self._stamp(found, path))
             file = os.open(f"/proc/self/fd/{place}", _OPEN_FLAGS)
         finally:
             os.close(place)
@@ -168,7 +168,7 @@ class HostFiles:
         finally:
             os.close(file)
         if len(raw) > self._bytes_max:
-            return TooLarge(max(after.st_size, len(raw)), after.st_mtime_ns // 1000, self._stamp(after, path))
+            return OverLimit(max(after.st_size, len(raw)), after.st_mtime_ns // 1000, self._stamp(after, path))
         if _signature(after) != _signature(found):
             return None
         stamp = self._stamp(found, path)

@@ -57,7 +57,7 @@ class Present(msgspec.Struct, frozen=True, tag=True):
         return "binary" if self.text is None else "text"
 
 
-class TooLarge(msgspec.Struct, frozen=True, tag=True):
+class OverLimit(msgspec.Struct, frozen=True, tag=True):
     """A regular file beyond ``FILE_BYTES_MAX``. Nothing of it was kept. ``modified_us`` counts from 1970."""
 
     size_bytes: int
@@ -96,7 +96,7 @@ class Missing(msgspec.Struct, frozen=True, tag=True):
     parent_device: int | None = None
 
 
-Reading = Present | TooLarge | Unreadable | Special | Missing
+Reading = Present | OverLimit | Unreadable | Special | Missing
 """What was found at a path."""
 
 

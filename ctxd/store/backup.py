@@ -36,7 +36,7 @@ _PATH: Final = r"^(state\.db|artifacts/[0-9a-f]{2}/[0-9a-f]{64})$(?!\n)"
 _CHAIN: Final = r"^[0-9a-f]{64}$(?!\n)"
 
 
-class File(msgspec.Struct, frozen=True):
+class BackupFile(msgspec.Struct, frozen=True):
     """One file of a backup: its path below it, its size in bytes, its BLAKE3 in hex.
 
     The pattern admits the paths of a backup only: a manifest from elsewhere must not name another place.
@@ -47,17 +47,17 @@ class File(msgspec.Struct, frozen=True):
     blake3: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Content list of a backup, and the newest journal row in it."""
 
     format: Literal[1] = 1
     head_seq: Annotated[int, msgspec.Meta(ge=0)]
     head_chain: Annotated[str, msgspec.Meta(pattern=_CHAIN)]
     digest: str
-    files: tuple[File, ...]
+    files: tuple[BackupFile, ...]
 
 
-def backup(root: Path, destination: Path, step: Step = _unheard) -> Manifest:
+def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManifest:
     """Copy the state directory ``root`` to ``destination``, which is made or empty. Blocks; a daemon may be running.
 
     ``step`` reports pages and artifacts as they are copied, then the verification of the copy.
@@ -85,7 +85,7 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> Manifest:
         raise StateDirError(f"{root} cannot be copied: {error}", exit_code=_EXIT_IO) from error
     report = _verified(destination, step)
     files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
-    manifest = Manifest(head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files)
+    manifest = BackupManifest(head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files)
     _write_synced(destination / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
     return manifest
 
@@ -193,18 +193,18 @@ def _verified(root: Path, step: Step) -> Report:
     return report
 
 
-def _describe(root: Path, path: Path) -> File:
+def _describe(root: Path, path: Path) -> BackupFile:
     hasher, size = blake3(), 0
     with path.open("rb") as file:
         while data := file.read(_READ_BYTES):
             hasher.update(data)
             size += len(data)
-    return File(str(path.relative_to(root)), size, hasher.hexdigest())
+    return BackupFile(str(path.relative_to(root)), size, hasher.hexdigest())
 
 
-def _read_manifest(source: Path) -> Manifest:
+def _read_manifest(source: Path) -> BackupManifest:
     try:
-        return msgspec.json.decode((source / "manifest.json").read_bytes(), type=Manifest)
+        return msgspec.json.decode((source / "manifest.json").read_bytes(), type=BackupManifest)
     except FileNotFoundError as error:
         raise StateDirError(f"{source} is no backup: it has no manifest.json", exit_code=_EXIT_NO_STATE) from error
     except msgspec.DecodeError as error:

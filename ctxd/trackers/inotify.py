@@ -18,7 +18,7 @@ from ctxd.offload import Lane
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
 from ctxd.trackers.debounce import Hint
-from ctxd.trackers.port import Changed, Deliver, Event, Lost, Overflowed, Refused, WatcherKind
+from ctxd.trackers.port import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
 from ctxd.trackers.probe import Filesystems, Identity, moved_among, refusal, unanswered
 
 EVENTS_MAX: Final = 500
@@ -87,7 +87,7 @@ class InotifyWatcher:
             self._kept.clear()
             self._numbers.clear()
 
-    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+    async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
         """See ``Watcher.watch``."""
         if self._inotify is None:
             try:
@@ -120,19 +120,19 @@ class InotifyWatcher:
         """See ``Watcher.watches``."""
         return len(self._kept)
 
-    def _watch(self, path: str) -> Refused | None:
+    def _watch(self, path: str) -> WatchRefused | None:
         """Watch the directory of ``path``. Called in a thread."""
         directory = os.path.dirname(path)
         inotify = self._inotify
         if inotify is None:
-            return Refused("unsupported", "the watcher has ended")
+            return WatchRefused("unsupported", "the watcher has ended")
         try:
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except (OSError, ValueError) as error:
             return refusal(error)
         try:
             if self._confinement.leads_out(directory, os.readlink(f"/proc/self/fd/{place}")):
-                return Refused("escapes", "a symlink leads out of the mount")
+                return WatchRefused("escapes", "a symlink leads out of the mount")
             found = os.fstat(place)
             if refused := self._filesystems.refused(found.st_dev):
                 return refused
@@ -190,7 +190,7 @@ class InotifyWatcher:
             for directory in list(kept.directories):
                 if self._numbers.get(directory) == kept.watch.wd:
                     del self._numbers[directory]
-                    events.append(Lost(directory, reason))
+                    events.append(WatchLost(directory, reason))
             if mask & _MOVED:
                 self._remove(kept)
         elif name is not None:

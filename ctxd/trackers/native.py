@@ -18,7 +18,7 @@ from ctxd.clock import Clock
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import Changed, Deliver, Event, Lost, NamesOf, Overflowed, Refused, WatcherKind
+from ctxd.trackers.port import Changed, Deliver, Event, NamesOf, Overflowed, WatcherKind, WatchLost, WatchRefused
 from ctxd.trackers.probe import Identity, identity_at, moved_among, refusal, unanswered
 
 LOOK_S: Final = 5.0
@@ -54,7 +54,7 @@ class NativeWatcher:
 
         def take(events: Sequence[Event]) -> None:
             for event in events:
-                if isinstance(event, Lost):
+                if isinstance(event, WatchLost):
                     self._identities.pop(event.directory, None)
             deliver(events)
 
@@ -91,12 +91,12 @@ class NativeWatcher:
         for change, path in sorted(changes, key=lambda each: each[0] != Change.deleted):
             directory, name = os.path.split(path)
             if change == Change.deleted and self._identities.pop(path, None) is not None:
-                events.append(Lost(path, "it was deleted or moved"))
+                events.append(WatchLost(path, "it was deleted or moved"))
             if directory in self._identities:
                 events.append(Changed(directory, name, "gone" if change == Change.deleted else "written"))
         return events
 
-    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+    async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
         """See ``Watcher.watch``. Until the notifier has started again, the looks beside it find changes."""
         paths = [inside(directory) for directory in directories]
         found = await self._lookups.each(paths, self._admit, lambda path: unanswered())
@@ -105,7 +105,7 @@ class NativeWatcher:
             self._identities |= admitted
             self._restart.set()
         await self._polling.watch(list(admitted))
-        return [one if isinstance(one, Refused) else None for one in found]
+        return [one if isinstance(one, WatchRefused) else None for one in found]
 
     async def unwatch(self, directories: Sequence[str]) -> None:
         """See ``Watcher.unwatch``. The notifier forgets them when it starts again."""
@@ -123,17 +123,17 @@ class NativeWatcher:
         """See ``Watcher.watches``. Where the system watches trees, it is the number that would be needed."""
         return len(set(self._identities.values()))
 
-    def _admit(self, path: str) -> Refused | Identity:
+    def _admit(self, path: str) -> WatchRefused | Identity:
         directory = os.path.dirname(path)
         try:
             directory.encode()
         except UnicodeEncodeError:
-            return Refused("unsupported", "its name is not UTF-8")
+            return WatchRefused("unsupported", "its name is not UTF-8")
         found = identity_at(directory)
         if found is None:
             return refusal(FileNotFoundError(errno.ENOENT, "no directory", directory))
         if not os.access(directory, os.R_OK):
             return refusal(PermissionError(errno.EACCES, "not readable", directory))
         if self._confinement.leads_out(directory, os.path.realpath(directory)):
-            return Refused("escapes", "a symlink leads out of the mount")
+            return WatchRefused("escapes", "a symlink leads out of the mount")
         return found

@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.trackers.port import Changed, Deliver, Event, Lost, NamesOf, Refused, WatcherKind
+from ctxd.trackers.port import Changed, Deliver, Event, NamesOf, WatcherKind, WatchLost, WatchRefused
 from ctxd.trackers.probe import Filesystems, Identity, identity_at, refusal, unanswered
 
 INTERVAL_S: Final = 1.0
@@ -84,13 +84,13 @@ class PollingWatcher:
             if not self._seen:
                 self._some = anyio.Event()
 
-    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+    async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
         """See ``Watcher.watch``."""
         looks = await self._look(directories)
         self._seen |= {directory: look for directory, look in looks.items() if isinstance(look, _Seen)}
         if self._seen:
             self._some.set()
-        return [look if isinstance(look, Refused) else None for look in map(looks.__getitem__, directories)]
+        return [look if isinstance(look, WatchRefused) else None for look in map(looks.__getitem__, directories)]
 
     async def unwatch(self, directories: Sequence[str]) -> None:
         """See ``Watcher.unwatch``."""
@@ -116,22 +116,24 @@ class PollingWatcher:
                 continue
             if not isinstance(now, _Seen) or now.identity != before.identity:
                 del self._seen[directory]
-                events.append(Lost(directory, "it is another directory now" if isinstance(now, _Seen) else now.why))
+                events.append(
+                    WatchLost(directory, "it is another directory now" if isinstance(now, _Seen) else now.why)
+                )
                 continue
             events += _differences(directory, before.signatures, now.signatures)
             self._seen[directory] = now
         return events
 
-    async def _look(self, directories: Sequence[str]) -> dict[str, _Seen | Refused]:
+    async def _look(self, directories: Sequence[str]) -> dict[str, _Seen | WatchRefused]:
         names = {inside(directory): tuple(self._names_of(directory)) for directory in directories}
 
-        def look(path: str) -> _Seen | Refused:
+        def look(path: str) -> _Seen | WatchRefused:
             return self._first_look(os.path.dirname(path), names[path])
 
         found = await self._lookups.each(list(names), look, lambda path: unanswered())
         return dict(zip(dict.fromkeys(directories), found, strict=True))
 
-    def _first_look(self, directory: str, names: Sequence[str]) -> _Seen | Refused:
+    def _first_look(self, directory: str, names: Sequence[str]) -> _Seen | WatchRefused:
         identity = identity_at(directory)
         if identity is None:
             return refusal(FileNotFoundError(errno.ENOENT, "no directory", directory))

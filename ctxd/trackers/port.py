@@ -28,7 +28,7 @@ class Changed(msgspec.Struct, frozen=True):
     hint: Hint
 
 
-class Lost(msgspec.Struct, frozen=True):
+class WatchLost(msgspec.Struct, frozen=True):
     """The watch of ``directory`` has ended: it was deleted, moved or unmounted."""
 
     directory: str
@@ -39,10 +39,10 @@ class Overflowed(msgspec.Struct, frozen=True):
     """Events were dropped: any watched entry may have changed."""
 
 
-Event = Changed | Lost | Overflowed
+Event = Changed | WatchLost | Overflowed
 
 
-class Refused(msgspec.Struct, frozen=True):
+class WatchRefused(msgspec.Struct, frozen=True):
     """Why a directory cannot be watched; ``why`` is for a person."""
 
     cause: Cause
@@ -92,7 +92,7 @@ class Watcher(Protocol):
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hand over events until cancelled; started once ``watch`` may be called. Nothing stays watched afterwards."""
 
-    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+    async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
         """Watch each of ``directories``; for each, `None` once every later change will be reported, or why not.
 
         One that is watched already, or named twice, is looked at anew. A file system that hangs is given up, see

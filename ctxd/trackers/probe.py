@@ -15,8 +15,8 @@ import msgspec
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.trackers.port import Refused, Report
-from ctxd.trackers.tracked_files import UNANSWERED, File
+from ctxd.trackers.port import Report, WatchRefused
+from ctxd.trackers.tracked_files import UNANSWERED, TrackedFile
 
 Identity = tuple[int, int]
 """Device and inode of a directory."""
@@ -42,7 +42,7 @@ _FLEETING: Final = frozenset("debugfs tracefs configfs binder".split())
 """Filesystems of the kernel where reading may use up what is read, or act on a device."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class PathEntry(msgspec.Struct, frozen=True):
     """A file's name: the places, as directory and name, at which changes of it show.
 
     ``linked``: the file has other names too, or is mounted there from elsewhere, and what is written through those
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True):
     changed_ms: int | None = None
     answers: bool = True
 
-    def may_differ(self, file: File) -> bool:
+    def may_differ(self, file: TrackedFile) -> bool:
         """True if ``file``, watched before this was looked up, may have changed since it was read."""
         if file.read_at == 0 or self.changed_ms is None or (self.places, self.linked) != (file.places, file.linked):
             return True
@@ -67,7 +67,7 @@ def mount_points(mountinfo: str = OWN_MOUNTS) -> frozenset[str]:
     return frozenset(mounted.mount_point for mounted in mounts_now(mountinfo))
 
 
-def entry_of(path: str, confinement: Confinement, mounted: Container[str] = frozenset()) -> Entry:
+def entry_of(path: str, confinement: Confinement, mounted: Container[str] = frozenset()) -> PathEntry:
     """The entry at ``path``. A symlink shows changes at its own place and, unless that is refused, at its target's.
 
     ``mounted``: see ``mount_points``.
@@ -77,14 +77,14 @@ def entry_of(path: str, confinement: Confinement, mounted: Container[str] = froz
         found = os.lstat(path)
         if not stat.S_ISLNK(found.st_mode):
             linked = stat.S_ISREG(found.st_mode) and (found.st_nlink > 1 or path in mounted)
-            return Entry((own,), linked, _changed_ms(found))
+            return PathEntry((own,), linked, _changed_ms(found))
         target = os.path.realpath(path, strict=True)
         led_to = os.stat(target)
     except (OSError, ValueError):
-        return Entry((own,))
+        return PathEntry((own,))
     if confinement.leads_out(path, target):
-        return Entry((own,))
-    return Entry(
+        return PathEntry((own,))
+    return PathEntry(
         (own, os.path.split(target)),
         led_to.st_nlink > 1 or target in mounted,
         max(_changed_ms(found), _changed_ms(led_to)),
@@ -104,23 +104,23 @@ def identity_at(directory: str) -> Identity | None:
     return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
 
 
-def refusal(error: OSError | ValueError) -> Refused:
+def refusal(error: OSError | ValueError) -> WatchRefused:
     """The refusal that an error of looking at a directory, or of watching it, amounts to."""
     number = error.errno if isinstance(error, OSError) else None
     match number:
         case errno.ENOENT | errno.ENOTDIR:
-            return Refused("missing", "the directory is not there")
+            return WatchRefused("missing", "the directory is not there")
         case errno.ENOSPC | errno.ENOMEM | errno.EMFILE | errno.ENFILE:
-            return Refused("limit", f"the system has no watch left ({os.strerror(number)})")
+            return WatchRefused("limit", f"the system has no watch left ({os.strerror(number)})")
         case errno.EACCES | errno.EPERM:
-            return Refused("denied", "the directory may not be read")
+            return WatchRefused("denied", "the directory may not be read")
         case _:
-            return Refused("unsupported", str(error))
+            return WatchRefused("unsupported", str(error))
 
 
-def unanswered() -> Refused:
+def unanswered() -> WatchRefused:
     """The refusal for a look that was given up."""
-    return Refused("unanswered", UNANSWERED)
+    return WatchRefused("unanswered", UNANSWERED)
 
 
 class Filesystems:
@@ -141,18 +141,18 @@ class Filesystems:
         kind = self._kind(device)
         return kind if kind in _SILENT else None
 
-    def refused(self, device: int) -> Refused | None:
+    def refused(self, device: int) -> WatchRefused | None:
         """The refusal if the system does not watch what is on ``device``; `None` if it does."""
         if remote := self.remote(device):
-            return Refused("remote", f"changes that other hosts make on {remote} are not told here")
+            return WatchRefused("remote", f"changes that other hosts make on {remote} are not told here")
         if silent := self.silent(device):
-            return Refused("remote", f"changes that the system makes on {silent} are not told")
+            return WatchRefused("remote", f"changes that the system makes on {silent} are not told")
         return self.fleeting(device)
 
-    def fleeting(self, device: int) -> Refused | None:
+    def fleeting(self, device: int) -> WatchRefused | None:
         """The refusal if what is on ``device`` is not even polled; `None` if it can be."""
         kind = self._kind(device)
-        return Refused("fleeting", f"reading files of {kind} may change them") if kind in _FLEETING else None
+        return WatchRefused("fleeting", f"reading files of {kind} may change them") if kind in _FLEETING else None
 
     def _kind(self, device: int) -> str:
         if device not in self._kinds:
@@ -187,10 +187,10 @@ class Hanging:
 
 async def entries_at(
     lookups: Lookups, paths: Sequence[str], confinement: Confinement, mounted: Container[str]
-) -> list[Entry]:
+) -> list[PathEntry]:
     """The entry of each of ``paths``, see ``entry_of``; one that does not ``answer`` where looking hangs."""
 
-    def near(path: str) -> Entry | str:
+    def near(path: str) -> PathEntry | str:
         """The entry, or where a symlink leads."""
         try:
             return os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
@@ -203,18 +203,20 @@ async def entries_at(
         if isinstance(answer, str):
             leading.setdefault(answer, []).append(path)
     if not leading:
-        return [answer for answer in found if isinstance(answer, Entry)]
+        return [answer for answer in found if isinstance(answer, PathEntry)]
 
-    def far(target: str) -> list[Entry]:
+    def far(target: str) -> list[PathEntry]:
         return [entry_of(path, confinement, mounted) for path in leading[target]]
 
     led = await lookups.each(list(leading), far, lambda target: [_hung(path) for path in leading[target]])
     linked = dict(zip((path for each in leading.values() for path in each), chain.from_iterable(led), strict=True))
-    return [answer if isinstance(answer, Entry) else linked[path] for path, answer in zip(paths, found, strict=True)]
+    return [
+        answer if isinstance(answer, PathEntry) else linked[path] for path, answer in zip(paths, found, strict=True)
+    ]
 
 
-def _hung(path: str) -> Entry:
-    return Entry((os.path.split(path),), answers=False)
+def _hung(path: str) -> PathEntry:
+    return PathEntry((os.path.split(path),), answers=False)
 
 
 async def moved_among(lookups: Lookups, known: Sequence[tuple[str, Identity]]) -> dict[str, str]:

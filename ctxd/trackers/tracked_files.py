@@ -23,7 +23,7 @@ OUT_OF_REACH: Final = "the file cannot be reached"
 UNANSWERED: Final = "its file system does not answer"
 
 
-class File:
+class TrackedFile:
     """One tracked file. ``since``: when its state began, in ms since 1970.
 
     ``missing``: why it was not there when it was looked at last; empty if it was. ``answers``: whether looking at its
@@ -77,7 +77,7 @@ class TrackedFiles:
     """All of it. Read ``files`` and ``directories`` freely."""
 
     def __init__(self) -> None:
-        self.files: dict[str, File] = {}
+        self.files: dict[str, TrackedFile] = {}
         self.directories: dict[str, Directory] = {}
         self.astray: dict[str, None] = {}
         """Directories that are not watched by the system."""
@@ -96,7 +96,7 @@ class TrackedFiles:
         file = self.files.get(key)
         is_new = file is None
         if file is None:
-            file = self.files[key] = File(path, known=known, since=now_ms, read_at=read_at)
+            file = self.files[key] = TrackedFile(path, known=known, since=now_ms, read_at=read_at)
         file.sessions[session] = None
         return is_new
 
@@ -243,7 +243,7 @@ class TrackedFiles:
         own = self.directories.get(file.places[0][0]) if file.places else None
         return not file.answers or (own is not None and own.mode == "away" and own.reason == UNANSWERED)
 
-    def _settle(self, file: File, now_ms: int) -> None:
+    def _settle(self, file: TrackedFile, now_ms: int) -> None:
         """Find the state of ``file`` out anew."""
         own = self.directories.get(file.places[0][0]) if file.places else None
         followed = own is not None and own.mode in ("watched", "polled")

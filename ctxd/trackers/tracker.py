@@ -20,9 +20,19 @@ from ctxd.sources.lookups import Lookups
 from ctxd.trackers.debounce import Debouncer
 from ctxd.trackers.native import NativeWatcher
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import Changed, Event, Lost, Observer, Overflowed, Refused, Report, Watcher, WatcherChoice
-from ctxd.trackers.probe import Entry, Hanging, entries_at, mount_points
-from ctxd.trackers.tracked_files import UNANSWERED, File, Mode, TrackedFiles
+from ctxd.trackers.port import (
+    Changed,
+    Event,
+    Observer,
+    Overflowed,
+    Report,
+    Watcher,
+    WatcherChoice,
+    WatchLost,
+    WatchRefused,
+)
+from ctxd.trackers.probe import Hanging, PathEntry, entries_at, mount_points
+from ctxd.trackers.tracked_files import UNANSWERED, Mode, TrackedFile, TrackedFiles
 
 _NOT_LOOKED_AT: Final = ("missing", "escapes", "unanswered", "fleeting")
 
@@ -73,7 +83,7 @@ class WatchModes:
     async def watch(self, directories: Sequence[str]) -> list[str]:
         """Watch ``directories``, or else poll them. Returns: those that are followed now and were not before."""
         returned: list[str] = []
-        degraded: dict[str, Refused] = {}
+        degraded: dict[str, WatchRefused] = {}
         answers = await self.watcher.watch(directories)
         for directory, refused in zip(directories, answers, strict=True):
             if refused is None:
@@ -93,7 +103,7 @@ class WatchModes:
         await self.poll([directory for directory in mended if needed[directory]])
         return returned
 
-    def _follow(self, directory: str, refused: Refused | None, *, polled: bool = True) -> bool:
+    def _follow(self, directory: str, refused: WatchRefused | None, *, polled: bool = True) -> bool:
         kept = self._tracked.directories.get(directory)
         if kept is None:
             self.emptied[directory] = None
@@ -113,7 +123,7 @@ class WatchModes:
             self._report("tracker.watched", directory, "it can be watched again")
         return mode != "away"
 
-    async def poll(self, directories: Sequence[str]) -> dict[str, Refused]:
+    async def poll(self, directories: Sequence[str]) -> dict[str, WatchRefused]:
         """Poll ``directories``. Returns: those that cannot be polled."""
         wanted = [directory for directory in directories if directory not in self._polled]
         if not wanted:
@@ -291,7 +301,7 @@ class FileTrackers:
                         self._sweep_due.set()
                     for key in self.tracked.keys_at(directory, name):
                         self._debouncer.note(key, hint, now)
-                case Lost(directory, reason):
+                case WatchLost(directory, reason):
                     self._lose(directory, reason, now)
                 case Overflowed():
                     self.overflows += 1
@@ -357,17 +367,17 @@ class FileTrackers:
         if self._modes.emptied:
             self._asked.set()
 
-    def _is_moved(self, file: File, entry: Entry) -> bool:
+    def _is_moved(self, file: TrackedFile, entry: PathEntry) -> bool:
         """True if changes of ``file`` show elsewhere now. One that does not answer keeps its places, if it has any."""
         return (entry.places, entry.linked) != (file.places, file.linked) and (entry.answers or not file.places)
 
-    def _place(self, key: str, entry: Entry) -> list[str]:
+    def _place(self, key: str, entry: PathEntry) -> list[str]:
         """Take in where ``key`` shows now. Returns: the directories that are new."""
         new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
         self._modes.emptied |= dict.fromkeys(emptied)
         return new
 
-    async def _look_again(self, files: Mapping[str, File]) -> None:
+    async def _look_again(self, files: Mapping[str, TrackedFile]) -> None:
         """Look again at those of ``files`` that may have changed before they were watched."""
         entries = await self._look([file.path for file in files.values()])
         looked = zip(files.items(), entries, strict=True)
@@ -378,7 +388,7 @@ class FileTrackers:
             self._debouncer.again([key for key in keys if key in self.tracked.files], self._clock.monotonic())
             self._stirred.set()
 
-    async def _look(self, paths: Sequence[str]) -> list[Entry]:
+    async def _look(self, paths: Sequence[str]) -> list[PathEntry]:
         entries = await entries_at(self._lookups, paths, self._confinement, self._mounted)
         self._hanging.note()
         return entries
@@ -447,7 +457,7 @@ class FileTrackers:
                 self.release(session)
         async with self._watching:
             moved = await self._modes.moved()
-            self._take([Lost(directory, why) for directory, why in moved.items()])
+            self._take([WatchLost(directory, why) for directory, why in moved.items()])
             if astray := list(self.tracked.astray):
                 returned = await self._modes.watch(astray)
                 now = self._clock.monotonic()

@@ -63,13 +63,13 @@ class Stray(msgspec.Struct, frozen=True):
     """A frame that is dropped without an answer: a stray answer, or a notification that is malformed."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class BatchRequest(msgspec.Struct, frozen=True):
     """The members of a batch in their order; answered by one array."""
 
     members: tuple[Request | Failure | Stray, ...]
 
 
-Frame = Request | Failure | Batch | Stray
+Frame = Request | Failure | BatchRequest | Stray
 
 _ENCODER: Final = msgspec.json.Encoder()
 _REQUEST: Final = msgspec.json.Decoder(Request)
@@ -194,7 +194,7 @@ def has_unsafe_integer(text: bytes) -> bool:
     return False
 
 
-def _read_batch(frame: bytes, closed: bool) -> Batch | Failure:
+def _read_batch(frame: bytes, closed: bool) -> BatchRequest | Failure:
     try:
         items = _ITEMS.decode(frame)
     except msgspec.DecodeError as exc:
@@ -204,7 +204,7 @@ def _read_batch(frame: bytes, closed: bool) -> Batch | Failure:
     if len(items) > BATCH_MAX:
         message = f"a batch has at most {BATCH_MAX} members, this one has {len(items)}"
         return refuse(None, error_object("batch_too_large", message, hint="Send several batches."))
-    return Batch(tuple(_read_request(bytes(item), closed) for item in items))
+    return BatchRequest(tuple(_read_request(bytes(item), closed) for item in items))
 
 
 def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:

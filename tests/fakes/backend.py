@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from ctxd.backends.port import LATEST, Change, DamagedVersion, Version
+from ctxd.backends.port import LATEST, DamagedVersion, IntervalWrite, Version
 
 _order = attrgetter("valid_time", "tx")
 
@@ -35,7 +35,7 @@ class MemoryBackend:
         for version in versions:
             self._write(version)
 
-    def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
+    def apply(self, tx: int, tx_time: int, changes: Sequence[IntervalWrite]) -> None:
         """See ``VersionBackend.apply``."""
         for change in changes:
             if change.end is None:
@@ -52,7 +52,7 @@ class MemoryBackend:
             by_time[version.valid_time] = version
         return list(by_time.values())
 
-    def _open_ended(self, tx: int, tx_time: int, change: Change) -> None:
+    def _open_ended(self, tx: int, tx_time: int, change: IntervalWrite) -> None:
         seen = self._visible(change.id, change.start, tx)
         later = [row for row in self._top(change.id) if row.valid_time >= change.start]
         self._write(Version(change.id, change.start, tx, tx_time, change.body, change.content))
@@ -63,7 +63,7 @@ class MemoryBackend:
                 return
             self._write(Version(change.id, row.valid_time, tx, tx_time, change.body, change.content))
 
-    def _bounded(self, tx: int, tx_time: int, change: Change, end: int) -> None:
+    def _bounded(self, tx: int, tx_time: int, change: IntervalWrite, end: int) -> None:
         earlier = [row for row in reversed(self._top(change.id)) if row.valid_time <= end]
         for start in {change.start, *(row.valid_time for row in earlier if change.start < row.valid_time < end)}:
             self._write(Version(change.id, start, tx, tx_time, change.body, change.content))

@@ -7,9 +7,9 @@ from typing import Any
 
 import anyio
 
-from ctxd.backends.port import LATEST, Change
+from ctxd.backends.port import LATEST, IntervalWrite
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
-from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction
+from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, PutDoc, encode_transaction
 from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus
 from tests.fakes.backend import MemoryBackend
 
@@ -96,11 +96,11 @@ class MemoryNode:
         return (json.loads(found[0].body or b"") if found else None) == op.doc
 
     def _do(self, op: Op, tx_id: int) -> None:
-        if isinstance(op, Put):
+        if isinstance(op, PutDoc):
             body = json.dumps(op.doc).encode()
-            self._versions.apply(tx_id, tx_id, [Change(op.doc["xt/id"], op.valid_time, body, end=op.end)])
+            self._versions.apply(tx_id, tx_id, [IntervalWrite(op.doc["xt/id"], op.valid_time, body, end=op.end)])
         elif isinstance(op, Delete):
-            self._versions.apply(tx_id, tx_id, [Change(op.id, op.valid_time, None, end=op.end)])
+            self._versions.apply(tx_id, tx_id, [IntervalWrite(op.id, op.valid_time, None, end=op.end)])
         elif isinstance(op, Evict):
             self._versions._rows.pop(op.id, None)
 

@@ -7,13 +7,13 @@ from ctxd.objects.identity import source_hash
 from ctxd.sources.port import (
     Look,
     Missing,
+    OverLimit,
     Present,
     Reading,
     Regular,
     Special,
     SpecialKind,
     Stamp,
-    TooLarge,
     Unreadable,
     signature,
 )
@@ -135,7 +135,7 @@ class FakeFiles:
             raw, _ = self._files[path]
             size = self._sizes.get(path, len(raw))
             if size > FILE_BYTES_MAX:
-                return TooLarge(size, self._files[path][1], found)
+                return OverLimit(size, self._files[path][1], found)
             try:
                 text = None if b"\0" in raw else raw.decode()
             except UnicodeDecodeError:

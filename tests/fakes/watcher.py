@@ -7,7 +7,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.trackers.debounce import Hint
-from ctxd.trackers.port import Changed, Deliver, Event, Lost, Overflowed, Refused, WatcherKind
+from ctxd.trackers.port import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
 
 
 class FakeWatcher:
@@ -15,7 +15,7 @@ class FakeWatcher:
 
     def __init__(self, kind: WatcherKind = "inotify") -> None:
         self.kind: WatcherKind = kind
-        self.refusing: dict[str, Refused] = {}
+        self.refusing: dict[str, WatchRefused] = {}
         self.asked = 0
         self._identities: dict[str, int] = {"/": 0}
         self._files: dict[str, None] = {}
@@ -34,16 +34,16 @@ class FakeWatcher:
             self._deliver = None
             self._watched.clear()
 
-    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+    async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
         await anyio.lowlevel.checkpoint()
         self.asked += len(directories)
         return [self._watch(directory) for directory in directories]
 
-    def _watch(self, directory: str) -> Refused | None:
+    def _watch(self, directory: str) -> WatchRefused | None:
         if (refused := self.refusing.get(directory)) is not None:
             return refused
         if directory not in self._identities:
-            return Refused("missing", "the directory is not there")
+            return WatchRefused("missing", "the directory is not there")
         self._watched[directory] = self._identities[directory]
         return None
 
@@ -83,7 +83,7 @@ class FakeWatcher:
         for each in [each for each in self._identities if each == path or each.startswith(f"{path}/")]:
             del self._identities[each]
             if self._watched.pop(each, None) is not None:
-                self._send(Lost(each, "it was deleted"))
+                self._send(WatchLost(each, "it was deleted"))
         self._files = {each: None for each in self._files if not each.startswith(f"{path}/")}
         self.tell(path, "gone")
 
@@ -99,7 +99,7 @@ class FakeWatcher:
         for each in [each for each in self._files if each.startswith(f"{old}/")]:
             self._files[new + each.removeprefix(old)] = self._files.pop(each)
         if self._watched.pop(old, None) is not None:
-            self._send(Lost(old, "it was moved"))
+            self._send(WatchLost(old, "it was moved"))
         self.tell(new, "directory")
 
     def link(self, path: str, target: str) -> None:
@@ -113,7 +113,7 @@ class FakeWatcher:
     def end(self, directory: str, reason: str) -> None:
         """End a watch, as an unmount does."""
         if self._watched.pop(directory, None) is not None:
-            self._send(Lost(directory, reason))
+            self._send(WatchLost(directory, reason))
 
     def tell(self, path: str, hint: Hint) -> None:
         """Tell of the entry, where its directory is watched, by every path that leads there."""

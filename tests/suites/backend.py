@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.port import LATEST, Change, Version
+from ctxd.backends.port import LATEST, IntervalWrite, Version
 from ctxd.backends.sqlite import SqliteBackend
 from tests.fakes.backend import MemoryBackend
 
 ENTITIES = ("a", "ab", "b\u00e9", "session:\U0001f600")
 
 change = st.builds(
-    lambda id, start, length, body: Change(
+    lambda id, start, length, body: IntervalWrite(
         id, start, body, None if body is None else body * 2, None if length is None else start + length
     ),
     id=st.sampled_from(ENTITIES),
@@ -29,8 +29,8 @@ change = st.builds(
 transactions = st.lists(st.lists(change, min_size=1, max_size=3), max_size=8)
 
 
-def put(id: str, start: int, body: bytes | None, end: int | None = None) -> Change:
-    return Change(id, start, body, None, end)
+def put(id: str, start: int, body: bytes | None, end: int | None = None) -> IntervalWrite:
+    return IntervalWrite(id, start, body, None, end)
 
 
 def times(versions: list[Version]) -> list[tuple[int, int]]:
@@ -47,7 +47,7 @@ class Awaited:
     def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
 
-    async def apply(self, tx: int, tx_time: int, changes: Sequence[Change]) -> None:
+    async def apply(self, tx: int, tx_time: int, changes: Sequence[IntervalWrite]) -> None:
         self._backend.apply(tx, tx_time, changes)
 
     async def as_of(self, ids: Sequence[str], **options: Any) -> list[Version]:
@@ -232,7 +232,7 @@ class BackendSuite:
     @pytest.mark.requirement("VER-2")
     @pytest.mark.requirement("VER-3")
     async def test_it_agrees_with_the_plain_reading_of_the_algebra(
-        self, fresh: Any, writes: list[list[Change]]
+        self, fresh: Any, writes: list[list[IntervalWrite]]
     ) -> None:
         reference = MemoryBackend()
         async with fresh() as backend:
@@ -289,7 +289,7 @@ class EmbeddedSuite(BackendSuite):
         embedded.append([Version("a", 10, 1, 7, b"x", b"c" * 32), Version("b", 10, 1, 7, b"y")])
         embedded.append([Version("a", 11, 2, 8, b"z")])
         reference = MemoryBackend()
-        reference.apply(1, 7, [Change("a", 10, b"x", b"c" * 32), Change("b", 10, b"y")])
-        reference.apply(2, 8, [Change("a", 11, b"z")])
+        reference.apply(1, 7, [IntervalWrite("a", 10, b"x", b"c" * 32), IntervalWrite("b", 10, b"y")])
+        reference.apply(2, 8, [IntervalWrite("a", 11, b"z")])
         for id in ("a", "b"):
             assert embedded.history(id, corrections=True) == reference.history(id, corrections=True)

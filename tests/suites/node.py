@@ -8,7 +8,7 @@ import pytest
 
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.errors import Behind, Refused, Unreachable
-from ctxd.backends.xtdb.operations import Delete, Match, Put
+from ctxd.backends.xtdb.operations import Delete, Match, PutDoc
 
 WAIT_S = 30
 FAR = 4_000_000_000_000
@@ -32,8 +32,8 @@ class NodeSuite:
     async def test_what_is_put_is_there_from_its_valid_time_on(self, fresh_node, name):
         async with fresh_node() as node:
             id = name()
-            assert await self.done(node, [Put(doc(id, n=1, deep={"b": [1, None, "~x"]}), 1_000)])
-            assert await self.done(node, [Put(doc(id, n=2), 2_000)])
+            assert await self.done(node, [PutDoc(doc(id, n=1, deep={"b": [1, None, "~x"]}), 1_000)])
+            assert await self.done(node, [PutDoc(doc(id, n=2), 2_000)])
             assert await node.entity(id, valid_time=999) is None
             assert await node.entity(id, valid_time=1_999) == doc(id, n=1, deep={"b": [1, None, "~x"]})
             assert await node.entities([id, name()], valid_time=FAR) == {id: doc(id, n=2)}
@@ -42,39 +42,39 @@ class NodeSuite:
         async with fresh_node() as node:
             cursor, id = name(), name()
             absent = Match(cursor, None, NEWEST_VALID_TIME)
-            assert await self.done(node, [absent, Put(doc(cursor, n=1), 1_001)])
+            assert await self.done(node, [absent, PutDoc(doc(cursor, n=1), 1_001)])
             moved = [
                 Match(cursor, doc(cursor, n=1), NEWEST_VALID_TIME),
-                Put(doc(id), 5_000),
-                Put(doc(cursor, n=2), 1_002),
+                PutDoc(doc(id), 5_000),
+                PutDoc(doc(cursor, n=2), 1_002),
             ]
             assert await self.done(node, moved)
             assert not await self.done(node, moved)
-            assert not await self.done(node, [absent, Put(doc(id, late=True), 6_000)])
+            assert not await self.done(node, [absent, PutDoc(doc(id, late=True), 6_000)])
             assert len(await node.history(id, corrections=True)) == 1
             assert await node.entity(cursor, valid_time=NEWEST_VALID_TIME) == doc(cursor, n=2)
 
     async def test_transactions_submitted_one_after_the_other_each_see_the_one_before(self, fresh_node, name):
         async with fresh_node() as node:
             cursor = name()
-            sent = [await node.submit([Put(doc(cursor, n=0), 1_000)])]
+            sent = [await node.submit([PutDoc(doc(cursor, n=0), 1_000)])]
             for n in range(5):
                 match = Match(cursor, doc(cursor, n=n), NEWEST_VALID_TIME)
-                sent.append(await node.submit([match, Put(doc(cursor, n=n + 1), 1_001 + n)]))
+                sent.append(await node.submit([match, PutDoc(doc(cursor, n=n + 1), 1_001 + n)]))
             assert [await node.committed(tx_id, timeout_s=WAIT_S) for tx_id in sent] == [True] * 6
 
     async def test_a_read_as_of_a_transaction_does_not_see_later_ones(self, fresh_node, name):
         async with fresh_node() as node:
             id = name()
-            first = await node.submit([Put(doc(id, n=1), 1_000)])
+            first = await node.submit([PutDoc(doc(id, n=1), 1_000)])
             assert await node.committed(first, timeout_s=WAIT_S)
-            assert await self.done(node, [Put(doc(id, n=2), 2_000)])
+            assert await self.done(node, [PutDoc(doc(id, n=2), 2_000)])
             assert await node.entity(id, valid_time=FAR, tx_id=first) == doc(id, n=1)
             assert [row.valid_time for row in await node.history(id, tx_id=first)] == [1_000]
 
     async def test_a_transaction_that_the_node_has_not_got_to_is_no_basis(self, fresh_node, name):
         async with fresh_node() as node:
-            tx_id = await node.submit([Put(doc(name()), 1_000)])
+            tx_id = await node.submit([PutDoc(doc(name()), 1_000)])
             assert await node.committed(tx_id, timeout_s=WAIT_S)
             with pytest.raises(Behind):
                 await node.entities([name()], valid_time=FAR, tx_id=tx_id + 1_000_000)
@@ -83,7 +83,7 @@ class NodeSuite:
         async with fresh_node() as node:
             id = name()
             for vt in (1_000, 2_000, 3_000):
-                assert await self.done(node, [Put(doc(id, at=vt), vt)])
+                assert await self.done(node, [PutDoc(doc(id, at=vt), vt)])
             assert await self.done(node, [Delete(id, 4_000)])
             rows = await node.history(id)
             assert [(row.valid_time, row.doc and row.doc["payload"]["at"]) for row in rows] == [
@@ -96,18 +96,18 @@ class NodeSuite:
     async def test_ids_are_listed_by_prefix_in_order(self, fresh_node, name):
         async with fresh_node() as node:
             ids = [name() for _ in range(4)]
-            assert await self.done(node, [Put(doc(id), 1_000) for id in reversed(ids)])
+            assert await self.done(node, [PutDoc(doc(id), 1_000) for id in reversed(ids)])
             prefix = ids[0].rpartition("/")[0]
             assert await node.ids(prefix, valid_time=FAR) == ids
             assert await node.ids(prefix, after=ids[0], limit=2, valid_time=FAR) == ids[1:3]
             mine = {"xt/id": f"{prefix}/mine", "type": "test", "writer": prefix, "payload": {}}
-            assert await self.done(node, [Put(mine, 1_000)])
+            assert await self.done(node, [PutDoc(mine, 1_000)])
             assert await node.ids("", writer=prefix, valid_time=FAR) == [f"{prefix}/mine"]
 
     async def test_what_nobody_would_take_is_refused(self, fresh_node):
         async with fresh_node() as node:
             with pytest.raises(Refused):
-                await node.submit([Put({"xt/id": 7, "type": "t"}, 1_000)])
+                await node.submit([PutDoc({"xt/id": 7, "type": "t"}, 1_000)])
 
     async def test_a_node_that_indexes_says_so(self, fresh_node):
         async with fresh_node() as node:
@@ -119,4 +119,4 @@ class NodeSuite:
         with pytest.raises(Unreachable):
             await node.entity(name(), valid_time=FAR)
         with pytest.raises(Unreachable):
-            await node.submit([Put(doc(name()), 1_000)])
+            await node.submit([PutDoc(doc(name()), 1_000)])

@@ -6,7 +6,7 @@ from typing import Protocol
 import pytest
 
 from ctxd.objects.identity import source_hash
-from ctxd.sources.port import Missing, Present, Regular, Source, Special, TooLarge, Unreadable
+from ctxd.sources.port import Missing, OverLimit, Present, Regular, Source, Special, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 
 
@@ -56,7 +56,7 @@ class SourceSuite:
     async def test_a_huge_file_is_known_by_its_size(self, tree: Tree) -> None:
         tree.write_sparse("huge", 5_000_000_000)
         reading = await tree.source.read(tree.path("huge"))
-        assert isinstance(reading, TooLarge)
+        assert isinstance(reading, OverLimit)
         assert reading.size_bytes == 5_000_000_000
 
     @pytest.mark.anyio
@@ -66,7 +66,7 @@ class SourceSuite:
         largest, larger = await tree.source.read_many([tree.path("max"), tree.path("more")])
         assert isinstance(largest, Present)
         assert len(largest.raw) == FILE_BYTES_MAX
-        assert isinstance(larger, TooLarge)
+        assert isinstance(larger, OverLimit)
 
     @pytest.mark.anyio
     @pytest.mark.requirement("FS-7")

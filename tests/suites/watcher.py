@@ -7,7 +7,7 @@ from typing import Protocol
 import anyio
 import pytest
 
-from ctxd.trackers.port import Changed, Event, Lost, Watcher
+from ctxd.trackers.port import Changed, Event, Watcher, WatchLost
 
 WAIT_S_MAX = 20.0
 
@@ -60,7 +60,7 @@ class Told:
     async def loss_of(self, watcher: Watcher, directory: str) -> None:
         """Return once it is known that ``directory`` is watched no more."""
         with anyio.fail_after(WAIT_S_MAX):
-            while not any(isinstance(e, Lost) and e.directory == directory for e in self.events):
+            while not any(isinstance(e, WatchLost) and e.directory == directory for e in self.events):
                 if directory in await watcher.verify():
                     return
                 with anyio.move_on_after(0.05):

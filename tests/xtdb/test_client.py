@@ -10,7 +10,7 @@ from ctxd.backends.port import Version
 from ctxd.backends.xtdb import client as client_module
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb import responses
-from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, Put, XtdbClient
+from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, PutDoc, XtdbClient
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
 from ctxd.backends.xtdb.http import HttpConnections
 from ctxd.objects.document import Document, encode_document
@@ -44,32 +44,32 @@ async def done(client, *ops):
 @pytest.mark.requirement("XTB-2")
 async def test_a_document_comes_back_as_it_went(client, name):
     payload = {"": None, "~k": ["^ ", "`", "~", "\0\U0001f600"], "ints": [2**53, -(2**63), 2**64], "f": [1.0, 5e-324]}
-    assert await done(client, Put(doc(name, **payload), 5))
+    assert await done(client, PutDoc(doc(name, **payload), 5))
     assert await client.entity(name, valid_time=FAR) == doc(name, **payload)
     assert await client.entities([name, name + "no"], valid_time=5) == {name: doc(name, **payload)}
     assert await client.entities([name], valid_time=4) == {}
 
 
 async def test_a_match_that_fails_aborts_all_of_it(client, name):
-    assert await done(client, Match(name, None, 5), Put(doc(name, n=1), 5))
-    assert not await done(client, Match(name, None, 5), Put(doc(name, n=2), 5))
-    assert not await done(client, Match(name, doc(name, n=2), 5), Put(doc(name + "x"), 5))
-    assert await done(client, Match(name, doc(name, n=1), 5), Put(doc(name, n=3), 5))
+    assert await done(client, Match(name, None, 5), PutDoc(doc(name, n=1), 5))
+    assert not await done(client, Match(name, None, 5), PutDoc(doc(name, n=2), 5))
+    assert not await done(client, Match(name, doc(name, n=2), 5), PutDoc(doc(name + "x"), 5))
+    assert await done(client, Match(name, doc(name, n=1), 5), PutDoc(doc(name, n=3), 5))
     assert await client.entity(name, valid_time=5) == doc(name, n=3)
     assert await client.entity(name + "x", valid_time=5) is None
 
 
 async def test_a_document_that_came_back_is_what_a_match_expects(client, name):
     first = doc(name, a={"z": 1.5, "b": [2**60, None, "~"]}, n=2**53)
-    assert await done(client, Put(first, 5))
+    assert await done(client, PutDoc(first, 5))
     found = await client.entity(name, valid_time=5)
-    assert await done(client, Match(name, found, 5), Put(doc(name, n=2), 6))
+    assert await done(client, Match(name, found, 5), PutDoc(doc(name, n=2), 6))
 
 
 async def test_history_has_inclusive_bounds_in_either_order(client, name):
     for n in range(5):
-        assert await done(client, Put(doc(name, n=n), n * 10))
-    assert await done(client, Put(doc(name, n=-1), 20))
+        assert await done(client, PutDoc(doc(name, n=n), n * 10))
+    assert await done(client, PutDoc(doc(name, n=-1), 20))
     assert await done(client, Delete(name, 50))
 
     async def rows(**options):
@@ -88,7 +88,7 @@ async def test_history_has_inclusive_bounds_in_either_order(client, name):
 
 async def test_ids_are_in_order_of_code_points(client, name):
     ids = [name + end for end in ("a", "ab", "b", "\ud7ff", "\uffee", "\U0001f600", "")]
-    assert await done(client, *(Put(doc(id), 5) for id in ids), Delete(name + "b", 7))
+    assert await done(client, *(PutDoc(doc(id), 5) for id in ids), Delete(name + "b", 7))
     assert await client.ids(name, valid_time=5) == sorted(ids)
     assert await client.ids(name, valid_time=5, after=name + "b", limit=2) == [name + "\ud7ff", name + "\uffee"]
     assert await client.ids(name + "a", valid_time=5) == [name + "a", name + "ab"]
@@ -100,7 +100,7 @@ async def test_ids_are_in_order_of_code_points(client, name):
 async def test_ids_are_read_in_pages(client, name, monkeypatch):
     ids = [f"{name}{n:04d}" for n in range(2_345)]
     for first in range(0, len(ids), 1000):
-        tx_id = await client.submit([Put(doc(id), 5) for id in ids[first : first + 1000]])
+        tx_id = await client.submit([PutDoc(doc(id), 5) for id in ids[first : first + 1000]])
     assert await client.committed(tx_id, timeout_s=60)
     sizes: list[int] = []
     query = client._query
@@ -121,7 +121,7 @@ async def test_ids_are_read_in_pages(client, name, monkeypatch):
 @pytest.mark.requirement("XTB-6")
 async def test_ids_of_one_journal_are_read_without_those_of_others(client, name):
     mine = [{"xt/id": f"{name}{n}", "type": "t", "writer": name, "payload": {}} for n in range(5)]
-    assert await done(client, *(Put(one, 5) for one in mine), *(Put(doc(f"{name}x{n}"), 5) for n in range(5)))
+    assert await done(client, *(PutDoc(one, 5) for one in mine), *(PutDoc(doc(f"{name}x{n}"), 5) for n in range(5)))
     assert await client.ids("", writer=name, valid_time=5) == [one["xt/id"] for one in mine]
 
 
@@ -130,13 +130,13 @@ async def test_ids_of_one_journal_are_read_without_those_of_others(client, name)
 async def test_queries_find_every_document_by_type_and_by_what_is_looked_up(client, name):
     look_alike = "1a2354d7d0e832355d4cd42424aa6c903d46990e7369f598adcbfff109f2bf9f"
 
-    def call(number: int, payload: dict[str, Any]) -> Put:
+    def call(number: int, payload: dict[str, Any]) -> PutDoc:
         fields = {"tool": name, "chat_ref": f"chat:{name}", **payload}
         document = Document(
             id=f"{name}{number}", type="toolcall", identity_hash=look_alike, content_hash=look_alike, payload=fields
         )
         version = Version(document.id, 5, number, 5, encode_document(document))
-        return Put(xtdb_documents.to_doc(version, name), 5)
+        return PutDoc(xtdb_documents.to_doc(version, name), 5)
 
     assert await done(client, call(0, {}), call(1, {"args": {"x": -0.0}}))
     for key in (":tool", ":session", ":writer"):
@@ -148,7 +148,7 @@ async def test_queries_find_every_document_by_type_and_by_what_is_looked_up(clie
 async def test_a_bulk_read_of_several_chunks_is_whole(client, name):
     ids = [f"{name}{n}" for n in range(2 * BULK_IDS + 7)]
     for first in range(0, len(ids), 1000):
-        tx_id = await client.submit([Put(doc(id, n=id), 5) for id in ids[first : first + 1000]])
+        tx_id = await client.submit([PutDoc(doc(id, n=id), 5) for id in ids[first : first + 1000]])
     assert await client.committed(tx_id, timeout_s=60)
     found = await client.entities([*ids, *ids, "nobody"], valid_time=5, tx_id=tx_id)
     assert found == {id: doc(id, n=id) for id in ids}
@@ -180,13 +180,13 @@ async def test_what_the_node_refuses_is_known_for_certain(memory_node, body, cer
 
 
 async def test_an_evicted_entity_has_no_history(client, name):
-    assert await done(client, Put(doc(name), 5))
+    assert await done(client, PutDoc(doc(name), 5))
     assert await done(client, Evict(name))
     assert await client.history(name, corrections=True) == []
 
 
 async def test_many_transactions_are_waited_for_at_once(client, name):
-    submitted = [await client.submit([Put(doc(name, n=n), n)]) for n in range(50)]
+    submitted = [await client.submit([PutDoc(doc(name, n=n), n)]) for n in range(50)]
     ends = []
 
     async def wait(tx_id):
@@ -199,7 +199,7 @@ async def test_many_transactions_are_waited_for_at_once(client, name):
 
 
 async def test_a_node_is_well_and_level_when_it_says_so(client, name):
-    assert await done(client, Put(doc(name), 5))
+    assert await done(client, PutDoc(doc(name), 5))
     await client.sync(30)
     assert await client.lag() == 0
     status = await client.status()
@@ -214,10 +214,10 @@ async def test_a_node_that_is_killed_is_unreachable_and_one_that_stands_still_un
             assert await client.history("a") == []
             running.pause()
             with pytest.raises(Unknown):
-                await client.submit([Put(doc("a"), 5)])
+                await client.submit([PutDoc(doc("a"), 5)])
             running.cont()
             running.kill()
             with pytest.raises((Unreachable, Unknown)):
-                await client.submit([Put(doc("a"), 5)])
+                await client.submit([PutDoc(doc("a"), 5)])
             with pytest.raises(Unreachable):
-                await client.submit([Put(doc("a"), 5)])
+                await client.submit([PutDoc(doc("a"), 5)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.backends.xtdb.client import Put, XtdbClient
+from ctxd.backends.xtdb.client import PutDoc, XtdbClient
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.node.installation import NodeFailure
 from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config
@@ -169,7 +169,7 @@ async def test_a_node_that_runs_out_of_memory_ends_and_leaves_its_place_to_the_n
         async with XtdbClient(running.url) as client:
             with pytest.raises(XtdbFailure):
                 for number in range(1_000):
-                    await client.submit([Put({"xt/id": f"large {number}", "type": "t", "payload": MEBIBYTE}, 1_000)])
+                    await client.submit([PutDoc({"xt/id": f"large {number}", "type": "t", "payload": MEBIBYTE}, 1_000)])
         assert running.process is not None
         assert running.process.wait(60) == ENDED_BY_JVM
         running.restart()

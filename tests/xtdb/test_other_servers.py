@@ -17,7 +17,7 @@ from ctxd.backends.xtdb.errors import Refused, Unknown
 from ctxd.backends.xtdb.node.check import look
 from ctxd.backends.xtdb.node.installation import find_java
 from ctxd.backends.xtdb.node.launch import start
-from ctxd.backends.xtdb.operations import Put
+from ctxd.backends.xtdb.operations import PutDoc
 from tests.xtdb import test_node_suite, test_spec
 from tests.xtdb.running import QUICK, START_S_MAX, installation
 from tests.xtdb.test_differential import compare_world
@@ -98,7 +98,7 @@ async def test_what_another_server_says_of_a_failure_is_understood(memory_node):
     async with XtdbClient(memory_node.url) as client:
         with pytest.raises(Unknown) as caught:
             await client.committed(
-                await client.submit([Put({"xt/id": "there", "type": "t"}, 1)]) + 1_000, timeout_s=0.1
+                await client.submit([PutDoc({"xt/id": "there", "type": "t"}, 1)]) + 1_000, timeout_s=0.1
             )
         assert caught.value.kind == "timeout"
         with pytest.raises(Refused, match="(?i)entity|query|find"):

@@ -18,7 +18,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.client import XtdbClient
-from ctxd.backends.xtdb.operations import Put
+from ctxd.backends.xtdb.operations import PutDoc
 from ctxd.projection.compare import Comparison
 from ctxd.projection.offline import put_back
 from ctxd_client import connect_sync
@@ -209,8 +209,8 @@ class Spoiling(XtdbClient):
 
     async def submit(self, ops):
         spoilt = [
-            Put({**op.doc, "xt/id": {"no": "id"}}, op.valid_time)
-            if isinstance(op, Put) and op.doc["xt/id"] == "t37"
+            PutDoc({**op.doc, "xt/id": {"no": "id"}}, op.valid_time)
+            if isinstance(op, PutDoc) and op.doc["xt/id"] == "t37"
             else op
             for op in ops
         ]
@@ -304,7 +304,7 @@ class TestCommands:
             (row,) = await client.history("t123")
             assert row.doc is not None
             forged = {**row.doc, "payload": {**row.doc["payload"], "tx_time": 1}}
-            await client.committed(await client.submit([Put(forged, row.valid_time)]), timeout_s=30)
+            await client.committed(await client.submit([PutDoc(forged, row.valid_time)]), timeout_s=30)
         done = await run_sync(lambda: ctxd(*compare))
         assert done.returncode == 2 and not told(done)["equal"]
         assert "t123" in told(done)["problems"][0]["message"]

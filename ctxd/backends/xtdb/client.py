@@ -16,11 +16,11 @@ from ctxd.backends.xtdb.awaiter import Awaiter
 from ctxd.backends.xtdb.breaker import Breaker
 from ctxd.backends.xtdb.errors import Behind, Unknown
 from ctxd.backends.xtdb.http import Answer, HttpConnections
-from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, Put, encode_transaction
+from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, PutDoc, encode_transaction
 from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus, offload
 from ctxd.clock import Clock, SystemClock
 
-__all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "Put", "XtdbClient"]
+__all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "PutDoc", "XtdbClient"]
 
 T = TypeVar("T")
 

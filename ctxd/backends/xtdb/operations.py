@@ -30,7 +30,7 @@ KEYS: Final = (
 _SPELLED: Final = {key: b'"~:%s":' % key.encode() for key in KEYS}
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class PutDoc(msgspec.Struct, frozen=True, gc=False):
     """``doc`` holds from ``valid_time`` (ms) until ``end``; without it, until the next version already recorded."""
 
     doc: Doc
@@ -61,7 +61,7 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
     id: str
 
 
-Op: TypeAlias = Put | Delete | Match | Evict
+Op: TypeAlias = PutDoc | Delete | Match | Evict
 
 
 def encode_transaction(ops: Sequence[Op]) -> bytes:
@@ -79,7 +79,7 @@ def encode_transaction(ops: Sequence[Op]) -> bytes:
 
 
 def _encode_op(op: Op) -> bytes:
-    if isinstance(op, Put):
+    if isinstance(op, PutDoc):
         return b'["~:xtdb.api/put",%s,%s]' % (encode_document(op.doc), _times(op.valid_time, op.end))
     if isinstance(op, Delete):
         return b'["~:xtdb.api/delete",%s,%s]' % (transit.encode(op.id), _times(op.valid_time, op.end))

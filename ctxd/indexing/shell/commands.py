@@ -29,7 +29,7 @@ class Arg:
 
 
 @dataclass(frozen=True, slots=True)
-class Invocation:
+class ResolvedCommand:
     """``program`` is the last component of the word that names it, ``path`` that word as written.
 
     ``fed``: its operands come from another command's output (``xargs``), so there are more than ``args`` shows.
@@ -110,7 +110,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 
 
-def invoke(args: tuple[Arg, ...]) -> Invocation | None:
+def invoke(args: tuple[Arg, ...]) -> ResolvedCommand | None:
     """The command that runs once wrappers are taken off; None if it is unknown."""
     fed = False
     for _ in range(8):  # sudo env timeout … : real commands do not nest deeper
@@ -122,7 +122,7 @@ def invoke(args: tuple[Arg, ...]) -> Invocation | None:
             return None
         if program in _WRAPPERS:
             if program == "command" and len(args) > 1 and args[1].text in ("-v", "-V"):
-                return Invocation("which", path, args[1:])
+                return ResolvedCommand("which", path, args[1:])
             fed = fed or program == "xargs"
             args = _unwrapped(program, args[1:])
             continue
@@ -133,7 +133,7 @@ def invoke(args: tuple[Arg, ...]) -> Invocation | None:
         if program.startswith("python") and len(args) > 2 and args[1].text == "-m":
             args = args[2:]
             continue
-        return Invocation(program, path, args[1:], fed)
+        return ResolvedCommand(program, path, args[1:], fed)
     return None
 
 
@@ -308,7 +308,7 @@ _ENVIRONMENTS = ("node_modules/", "venv/", ".tox/", "env/")
 _TOOLS = ("/bin/", "/sbin/", "/libexec/", "/MacOS/")
 
 
-def operand_files(invocation: Invocation) -> Iterator[str]:
+def operand_files(invocation: ResolvedCommand) -> Iterator[str]:
     """The names, as written, of files among the operands, and the program itself if it is a file of the project.
 
     Those that may be directories, or words of another meaning, are a `Maybe`.
@@ -366,7 +366,7 @@ def _usable(arg: Arg) -> bool:
     return arg.known and not arg.glob and arg.text not in ("", "-", ".", "..")
 
 
-def _program(invocation: Invocation) -> Iterator[str]:
+def _program(invocation: ResolvedCommand) -> Iterator[str]:
     """A script or a binary of the project that is run by its path. Tools of the system are none of its files."""
     path = invocation.path
     if "/" not in path or not invocation.program:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ctxd.indexing.shell import grep
-from ctxd.indexing.shell.commands import Arg, Invocation, split
+from ctxd.indexing.shell.commands import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, Lines
 from ctxd.indexing.shell.paths import directory, guessed, looks_like_file
 
@@ -289,7 +289,7 @@ _SHORT_OPTION = re.compile(r"-[bz]*s")
 _QUIET = frozenset(("add", "config", "init", "switch", "restore", "update-index", "gc", "mv"))
 
 
-def locate(invocation: Invocation, cwd: str | None) -> tuple[str, tuple[Arg, ...], str | None]:
+def locate(invocation: ResolvedCommand, cwd: str | None) -> tuple[str, tuple[Arg, ...], str | None]:
     """The subcommand, its arguments, and the directory ``git`` runs in (``-C``)."""
     args = invocation.args
     index = 0
@@ -306,7 +306,7 @@ def locate(invocation: Invocation, cwd: str | None) -> tuple[str, tuple[Arg, ...
     return args[index].text, args[index + 1 :], cwd
 
 
-def operand_files(invocation: Invocation, cwd: str | None) -> tuple[str | None, list[str], list[str]]:
+def operand_files(invocation: ResolvedCommand, cwd: str | None) -> tuple[str | None, list[str], list[str]]:
     """The directory git runs in, the pathspecs that name files, and the files named from the top of the work tree."""
     subcommand, args, cwd = locate(invocation, cwd)
     if subcommand == "grep":
@@ -353,7 +353,7 @@ def _is_revision(text: str) -> bool:
     )
 
 
-def emission(invocation: Invocation, cwd: str | None) -> Emission:
+def emission(invocation: ResolvedCommand, cwd: str | None) -> Emission:
     """The form of this git command."""
     subcommand, args, cwd = locate(invocation, cwd)
     given = {arg.text for arg in args}

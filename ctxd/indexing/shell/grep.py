@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ctxd.indexing.shell.commands import Arg, Invocation, split
+from ctxd.indexing.shell.commands import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form
 from ctxd.indexing.shell.paths import PATH_CHARS_MAX, guessed, looks_like_file
 
@@ -66,7 +66,7 @@ class Search:
         return not self.targets[0].glob and looks_like_file(self.targets[0].text)
 
 
-def search(invocation: Invocation) -> Search:
+def search(invocation: ResolvedCommand) -> Search:
     """Take a ``grep`` or ``rg`` apart."""
     ripgrep = invocation.program in RIPGREPS
     options, values, operands = split(invocation.args, RG_VALUES if ripgrep else GREP_VALUES)
@@ -78,7 +78,7 @@ def search(invocation: Invocation) -> Search:
     return Search(frozenset(given), tuple(targets), recursive, ripgrep, invocation.fed)
 
 
-def is_filter(invocation: Invocation) -> bool:
+def is_filter(invocation: ResolvedCommand) -> bool:
     """A ``grep`` that reads its input and passes lines on unchanged or numbered."""
     found = search(invocation)
     if (
@@ -103,7 +103,7 @@ def is_filter(invocation: Invocation) -> bool:
     }
 
 
-def target_files(invocation: Invocation) -> Iterator[str]:
+def target_files(invocation: ResolvedCommand) -> Iterator[str]:
     """The targets that are files: all of a plain ``grep``; of a recursive one surely those that look like files."""
     found = search(invocation)
     for arg in found.targets:
@@ -111,7 +111,7 @@ def target_files(invocation: Invocation) -> Iterator[str]:
             yield guessed(arg.text) if found.recursive else arg.text
 
 
-def emission(invocation: Invocation, cwd: str | None) -> Emission:
+def emission(invocation: ResolvedCommand, cwd: str | None) -> Emission:
     """The form of this search."""
     return search_emission(search(invocation), cwd, "grep")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ctxd.indexing.shell import git, grep, listings, reports
-from ctxd.indexing.shell.commands import TABLE, Arg, Invocation, Operands, fill, invoke, operand_files, split
+from ctxd.indexing.shell.commands import TABLE, Arg, Operands, ResolvedCommand, fill, invoke, operand_files, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, Lines, Marker, by_line
-from ctxd.indexing.shell.parser import Loop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
+from ctxd.indexing.shell.parser import ForLoop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
 from ctxd.indexing.shell.paths import Findings, Maybe, directory, looks_like_file
 
 _HERE = "\1"
@@ -92,7 +92,7 @@ _FIRST_FIELDS = re.compile(r"1(?:[,-][12]?)?$")
 _PRINTS_FIELD = re.compile(r"\{ ?print \$(\d|NF) ?;?\}$")
 
 
-def undo(invocation: Invocation) -> Undo | None:
+def undo(invocation: ResolvedCommand) -> Undo | None:
     """The function that restores a line this stage read; None if the stage makes text of its own."""
     if invocation.fed:
         return None
@@ -293,7 +293,7 @@ class Walk:
             return self._simple(stage)
         printed, self.printed = self.printed, []
         cwd = self.cwd
-        if isinstance(stage, Loop):
+        if isinstance(stage, ForLoop):
             self._loop(stage)
         else:
             self.script(stage.body)
@@ -303,7 +303,7 @@ class Walk:
         self._redirects(stage)
         return [] if any(_takes_output(redirect) for redirect in stage.redirects) else emitted
 
-    def _loop(self, loop: Loop) -> None:
+    def _loop(self, loop: ForLoop) -> None:
         words = [fill(word, self.variables) for word in loop.words]
         for arg in words:
             if arg.known and not arg.glob and looks_like_file(arg.text):
@@ -387,7 +387,7 @@ class Walk:
             if target.known and not target.glob and target.text:
                 self.findings.add("redirect", self.cwd, (target.text,))
 
-    def _inner_command(self, invocation: Invocation) -> str | None:
+    def _inner_command(self, invocation: ResolvedCommand) -> str | None:
         """The text of ``bash -c 'text'``."""
         for index, arg in enumerate(invocation.args):
             if not arg.text.startswith("-"):
@@ -408,7 +408,7 @@ class Walk:
         self.nested -= 1
         return emitted
 
-    def _change_directory(self, invocation: Invocation) -> None:
+    def _change_directory(self, invocation: ResolvedCommand) -> None:
         program = invocation.program
         if program not in ("cd", "pushd", "popd"):
             return
@@ -428,7 +428,7 @@ class Walk:
         else:
             self.cwd = directory(self.cwd, operands[0].text) if known else None
 
-    def _operands(self, invocation: Invocation, cwd: str | None, redirects: tuple[Redirect, ...]) -> None:
+    def _operands(self, invocation: ResolvedCommand, cwd: str | None, redirects: tuple[Redirect, ...]) -> None:
         program = invocation.program
         add = self.findings.add
         add(program, cwd, operand_files(invocation))
@@ -455,7 +455,7 @@ def _takes_output(redirect: Redirect) -> bool:
     return redirect.op in (">", ">>") and redirect.fd in ("", "1", "&") and redirect.target.text != ""
 
 
-def _emission(invocation: Invocation, cwd: str | None) -> Emission:
+def _emission(invocation: ResolvedCommand, cwd: str | None) -> Emission:
     """The output format of a command."""
     program = invocation.program
     if program in ("echo", "printf"):
@@ -478,7 +478,7 @@ def _emission(invocation: Invocation, cwd: str | None) -> Emission:
     return reports.diagnostics_format(_runs_in(invocation, cwd), bare_names=bare_names)
 
 
-_FORMS: Mapping[str, Callable[[Invocation, str | None], Emission]] = {
+_FORMS: Mapping[str, Callable[[ResolvedCommand, str | None], Emission]] = {
     "ls": listings.ls_format,
     "git": git.emission,
     **dict.fromkeys(_FINDS, lambda invocation, cwd: listings.find_format(invocation, cwd, _emission)),
@@ -496,7 +496,7 @@ _DIRECTORY_OPTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-def _runs_in(invocation: Invocation, cwd: str | None) -> str | None:
+def _runs_in(invocation: ResolvedCommand, cwd: str | None) -> str | None:
     """The directory that an option makes a program run in. A workspace may be given by its name only."""
     options = _DIRECTORY_OPTIONS.get(invocation.program)
     if options is None:
@@ -508,7 +508,7 @@ def _runs_in(invocation: Invocation, cwd: str | None) -> str | None:
     return directory(cwd, told[0].text)
 
 
-def _package(invocation: Invocation) -> str | None:
+def _package(invocation: ResolvedCommand) -> str | None:
     """The directory of the one package a ``go`` command is about."""
     operands = [arg.text for arg in invocation.args[1:] if arg.known and arg.text.startswith("./")]
     if len(operands) != 1 or operands[0].endswith("..."):
@@ -516,7 +516,7 @@ def _package(invocation: Invocation) -> str | None:
     return operands[0].rstrip("/") + "/"
 
 
-def _said(invocation: Invocation) -> Emission:
+def _said(invocation: ResolvedCommand) -> Emission:
     args = [arg for arg in invocation.args if arg.text not in ("-n", "-e", "-ne", "-en")]
     if any(not arg.known for arg in args):
         return PROSE

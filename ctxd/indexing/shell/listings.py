@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ctxd.indexing.shell.commands import Arg, Invocation, split
+from ctxd.indexing.shell.commands import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, by_line
 from ctxd.indexing.shell.paths import Maybe, guessed, looks_like_file
 
@@ -23,7 +23,7 @@ _COMMAS = re.compile(r", *")
 _TOTAL = re.compile(r"total \d[\d.,]{0,20}[KMGTP]?i?$")
 
 
-def ls_format(invocation: Invocation, cwd: str | None) -> Emission:
+def ls_format(invocation: ResolvedCommand, cwd: str | None) -> Emission:
     """The form of this ``ls``."""
     options, _, operands = split(invocation.args, _WITH_VALUE)
     listing = _Listing(options, operands, fed=invocation.fed)
@@ -35,7 +35,7 @@ def ls_format(invocation: Invocation, cwd: str | None) -> Emission:
     )
 
 
-def ls_operands(invocation: Invocation, lines: Sequence[str]) -> Iterator[str]:
+def ls_operands(invocation: ResolvedCommand, lines: Sequence[str]) -> Iterator[str]:
     """The operands that name files. ``ls`` shows by echoing an operand that it is no directory."""
     options, _, operands = split(invocation.args, _WITH_VALUE)
     for arg in operands:
@@ -167,7 +167,7 @@ _ONE_LINE = re.compile(r"(?:[^\\]|\\[^n0])*\\[n0]")
 _LS_LINE = re.compile(r"\s{0,20}\d{1,20}\s{1,20}\d{1,20}\s{1,20}(?=[-l])")
 _ESCAPED = re.compile(r"\\(.)")
 
-Runs = Callable[[Invocation, str | None], Emission]
+Runs = Callable[[ResolvedCommand, str | None], Emission]
 """What another command prints."""
 
 
@@ -182,7 +182,7 @@ def starts(args: Sequence[Arg]) -> tuple[list[Arg], Sequence[Arg]]:
     return list(args[first:index]), args[index:]
 
 
-def find_format(invocation: Invocation, cwd: str | None, runs: Runs) -> Emission:
+def find_format(invocation: ResolvedCommand, cwd: str | None, runs: Runs) -> Emission:
     """The form of this ``find``; that of the command it runs, by ``runs``, if that names its files."""
     roots, expression = starts(invocation.args)
     words = [arg.text for arg in expression]
@@ -204,7 +204,7 @@ def find_format(invocation: Invocation, cwd: str | None, runs: Runs) -> Emission
     return Form("find", cwd, search.whole, search.line)
 
 
-def fd_format(invocation: Invocation, cwd: str | None) -> Emission:
+def fd_format(invocation: ResolvedCommand, cwd: str | None) -> Emission:
     """The form of ``fd`` and ``fdfind``."""
     options, values, operands = split(invocation.args, _FD_VALUES)
     if {"-x", "-X", "--exec", "-l"} & set(options):
@@ -277,7 +277,7 @@ def _executed(
         args = tuple(arg for arg in expression[at + 2 : end] if arg.text != "{}")
         name = program[0].rpartition("/")[2]
         together = words[end : end + 1] == ["+"]
-        return runs(Invocation(name, program[0], args, fed=together or name not in _SEARCHES), cwd)
+        return runs(ResolvedCommand(name, program[0], args, fed=together or name not in _SEARCHES), cwd)
     run = words[at + 1 : at + 3]
     prints_names = bool(run) and (
         (run[0].endswith("grep") and any(word.startswith("-") and "l" in word for word in run[1:])) or "-print" in words

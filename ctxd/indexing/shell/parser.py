@@ -43,7 +43,7 @@ class Simple:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CommandGroup:
     """``( … )`` (``subshell``), ``{ … }``, or a body of ``if``/``while``, with the redirections behind it."""
 
     body: "Script"
@@ -52,7 +52,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class ForLoop:
     """``for variable in words; do body; done``."""
 
     variable: str
@@ -61,7 +61,7 @@ class Loop:
     redirects: tuple[Redirect, ...] = ()
 
 
-Stage = Simple | Group | Loop
+Stage = Simple | CommandGroup | ForLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class _Parser:
         if char == "(":  # behind a word it belongs to a function or an array, and names no file
             self.at += 1
             if not draft.words:
-                draft.group = Group(self._nested(")", depth), subshell=True)
+                draft.group = CommandGroup(self._nested(")", depth), subshell=True)
             return False
         redirect = self._redirect(closer, depth)
         if redirect is not None:
@@ -270,11 +270,11 @@ class _Parser:
         if text == closer:
             return True, None, True
         if text in ("while", "until"):
-            return True, Group(self._nested("done", depth), subshell=False), False
+            return True, CommandGroup(self._nested("done", depth), subshell=False), False
         if text in _OPENERS or text in _CLOSERS:
             return True, None, False
         if text == "{":
-            return True, Group(self._nested("}", depth), subshell=False), False
+            return True, CommandGroup(self._nested("}", depth), subshell=False), False
         if text in ("for", "select"):
             return True, self._loop(depth), False
         if text == "case":
@@ -299,7 +299,7 @@ class _Parser:
             else:
                 words.extend(braced(word))
         body = self._nested("done", depth)
-        return Loop(variable, tuple(words), body)
+        return ForLoop(variable, tuple(words), body)
 
     def _nested(self, closer: str, depth: int) -> Script:
         if depth >= DEPTH_MAX:
@@ -309,10 +309,10 @@ class _Parser:
 
     def _finish(self, draft: "_Draft") -> Stage | None:
         words, redirects, group = draft.words, draft.redirects, draft.group
-        if isinstance(group, Group):
-            return Group(group.body, group.subshell, tuple(redirects))
-        if isinstance(group, Loop):
-            return Loop(group.variable, group.words, group.body, tuple(redirects))
+        if isinstance(group, CommandGroup):
+            return CommandGroup(group.body, group.subshell, tuple(redirects))
+        if isinstance(group, ForLoop):
+            return ForLoop(group.variable, group.words, group.body, tuple(redirects))
         assignments: list[tuple[str, Word]] = []
         rest = 0
         for word in words:

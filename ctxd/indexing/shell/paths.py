@@ -1,6 +1,6 @@
 """Candidates for files, and the test whether a string may name one.
 
-Owns the values `Candidate`, `Maybe` and `Discovery`, the resolution of a name against a directory, and the guess
+Owns the values `PathCandidate`, `Maybe` and `Discovery`, the resolution of a name against a directory, and the guess
 whether a name looks like a file's. Does not touch the file system: whether a candidate exists is the caller's question.
 Promise: a resolved path is absolute and normalised, and never `/`, a device or a directory spelled with a trailing
 slash.
@@ -32,7 +32,7 @@ class Maybe(str):
     __slots__ = ()
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
+class PathCandidate(msgspec.Struct, frozen=True, gc=False):
     """A path some command spoke of. ``path`` is absolute and normalised, ``command`` names the parser that found it.
 
     ``certain``: the text alone makes a careful reader call it a file. Else the disk decides.
@@ -52,7 +52,7 @@ class Discovery(msgspec.Struct, frozen=True):
     afterwards.
     """
 
-    paths: tuple[Candidate, ...]
+    paths: tuple[PathCandidate, ...]
     cwd: str
 
 
@@ -162,7 +162,7 @@ class Findings:
     __slots__ = ("_certain", "_denied", "_paths")
 
     def __init__(self) -> None:
-        self._paths: dict[str, Candidate] = {}
+        self._paths: dict[str, PathCandidate] = {}
         self._certain = 0
         self._denied: set[str] = set()
 
@@ -179,11 +179,11 @@ class Findings:
             path = resolve(cwd, name)
             if path is not None:
                 anchored = anchor if cwd is not None and name[0] != "/" else None
-                self._take(Candidate(path, command, certain, anchored, cwd or "" if anchored else ""))
+                self._take(PathCandidate(path, command, certain, anchored, cwd or "" if anchored else ""))
                 if self._certain >= PATHS_MAX:
                     return
 
-    def _take(self, new: Candidate) -> None:
+    def _take(self, new: PathCandidate) -> None:
         """Keep ``new``, or what it adds to the candidate of its path. Uncertain ones have a bound of their own."""
         known = self._paths.get(new.path)
         if known is None:
@@ -195,7 +195,9 @@ class Findings:
             self._certain += new.certain > known.certain
             anchored = new if new.anchor else known
             first = new if new.certain > known.certain else known
-            self._paths[new.path] = Candidate(new.path, first.command, first.certain, anchored.anchor, anchored.base)
+            self._paths[new.path] = PathCandidate(
+                new.path, first.command, first.certain, anchored.anchor, anchored.base
+            )
 
     def deny(self, cwd: str | None, names: Iterable[str]) -> None:
         """Drop names that the output reports as missing or as directories."""
@@ -204,13 +206,13 @@ class Findings:
             if path is not None:
                 self._denied.add(path)
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[PathCandidate, ...]:
         """Everything collected and not denied; of too much, the certain ones and the first of the others."""
         kept = [candidate for path, candidate in self._paths.items() if path not in self._denied]
         room = PATHS_MAX - sum(candidate.certain for candidate in kept)
         if len(kept) <= PATHS_MAX:
             return tuple(kept)
-        chosen: list[Candidate] = []
+        chosen: list[PathCandidate] = []
         for candidate in kept:
             room -= not candidate.certain
             if candidate.certain or room >= 0:

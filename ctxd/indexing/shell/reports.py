@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ctxd.indexing.shell.commands import TABLE, Invocation, Operands, split
+from ctxd.indexing.shell.commands import TABLE, Operands, ResolvedCommand, split
 from ctxd.indexing.shell.output_format import PROSE, Emission, Form, Lines
 from ctxd.indexing.shell.paths import Maybe, guessed, surely_file
 
@@ -17,7 +17,7 @@ _TREE = re.compile(r"([\u2502| \u00a0]{0,400})(?:\u251c|\u2514|\||`)(?:\u2500\u2
 _UPDATED = re.compile(r"[AMD] (\S.{0,1023})$")
 
 
-def summary_format(invocation: Invocation, cwd: str | None) -> Emission | None:
+def summary_format(invocation: ResolvedCommand, cwd: str | None) -> Emission | None:
     """The form of ``wc``, ``head`` and their like; None if this is another program."""
     program = invocation.program
     if program == "tree":
@@ -69,7 +69,7 @@ def _each(line: Callable[[str], str | None]) -> Callable[[Sequence[str]], Iterat
     return whole
 
 
-def _tree(invocation: Invocation, cwd: str | None) -> Emission:
+def _tree(invocation: ResolvedCommand, cwd: str | None) -> Emission:
     options, _, operands = split(invocation.args, frozenset(("-L", "-I", "-P", "-o")))
     if "-d" in options or len(operands) > 1 or any(not arg.known or arg.glob for arg in operands):
         return PROSE

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from ctxd.indexing.shell.paths import Candidate
+from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.indexing.stubs import BASES_MAX, PARENTS_MAX
 from ctxd.objects.kinds import is_unread, state_of
 from tests.unit.indexing.memory import MOUNTS, World
@@ -130,12 +130,12 @@ async def test_many_paths_cost_one_lookup_and_one_stat_each(world: World, count:
     assert (world.versions.lookups, world.files.stats) == (1, count)
 
 
-def doubtful(path: str) -> Candidate:
-    return Candidate(path, "ls", certain=False)
+def doubtful(path: str) -> PathCandidate:
+    return PathCandidate(path, "ls", certain=False)
 
 
-def anchored(path: str, base: str) -> Candidate:
-    return Candidate(path, "git", anchor="repository", base=base)
+def anchored(path: str, base: str) -> PathCandidate:
+    return PathCandidate(path, "git", anchor="repository", base=base)
 
 
 @pytest.mark.requirement("DIS-2")
@@ -156,7 +156,9 @@ async def test_a_doubtful_name_in_the_sandbox_counts_if_its_object_exists(world:
 @pytest.mark.requirement("DIS-2")
 async def test_a_certain_name_is_named_whatever_it_is(world: World) -> None:
     world.files.mkdir("/src/chart.js")
-    found = await world.indexer.discover_named(MOUNTS, [Candidate("/w/chart.js", "ls"), Candidate("/w/none.py", "ls")])
+    found = await world.indexer.discover_named(
+        MOUNTS, [PathCandidate("/w/chart.js", "ls"), PathCandidate("/w/none.py", "ls")]
+    )
     assert [(one.path, one.reason) for one in found] == [("/w/chart.js", "directory"), ("/w/none.py", "no such file")]
 
 
@@ -191,7 +193,7 @@ async def test_a_name_that_exists_where_the_command_ran_is_that_file(world: Worl
 async def test_a_file_that_two_names_come_to_is_told_once(world: World) -> None:
     world.files.mkdir("/src/.git")
     world.files.write("/src/a.py", b"x")
-    given = [Candidate("/w/a.py", "cat"), anchored("/w/sub/a.py", "/w/sub")]
+    given = [PathCandidate("/w/a.py", "cat"), anchored("/w/sub/a.py", "/w/sub")]
     (found,) = await world.indexer.discover_named(MOUNTS, given)
     assert (found.path, found.outcome) == ("/w/a.py", "created")
 

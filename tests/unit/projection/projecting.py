@@ -32,7 +32,7 @@ class Projecting(VersionStore):
         self.projection = Projection(
             Target(url=url, room=room),
             clock,
-            tell=lambda what, said: self.told.append((what, said)),
+            log_event=lambda what, said: self.told.append((what, said)),
             connect=connect,
         )
         super().__init__(root, clock)

@@ -5,7 +5,7 @@ import time
 import anyio
 import pytest
 
-from ctxd.backends.xtdb.operations import Put
+from ctxd.backends.xtdb.operations import PutDoc
 from ctxd.projection import batching
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import fill, level, projecting
@@ -25,7 +25,7 @@ class BusyNode(MemoryNode):
 
     async def submit(self, ops):
         tx_id = await super().submit(ops)
-        versions = sum(isinstance(op, Put) and "tx" in op.doc.get("payload", {}) for op in ops)
+        versions = sum(isinstance(op, PutDoc) and "tx" in op.doc.get("payload", {}) for op in ops)
         self._free_at = max(self._free_at, time.monotonic()) + versions * self._version_s
         self._done_at[tx_id] = self._free_at
         if versions:

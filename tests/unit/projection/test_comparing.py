@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.backends.xtdb.operations import Put
+from ctxd.backends.xtdb.operations import PutDoc
 from ctxd.projection import compare
 from tests.unit.projection.projecting import compared, fill, level, projecting
 
@@ -15,9 +15,9 @@ class TestComparing:
         async with projecting(root, node.connect) as store:
             fill(store, 10)
             await level(store)
-        ops = next(op for ops in node.log for op in ops if isinstance(op, Put) and op.doc["xt/id"] == "t4")
+        ops = next(op for ops in node.log for op in ops if isinstance(op, PutDoc) and op.doc["xt/id"] == "t4")
         doc = {**ops.doc, "payload": {**ops.doc["payload"], "fields": fields}}
-        await node.submit([Put(doc, ops.valid_time)])
+        await node.submit([PutDoc(doc, ops.valid_time)])
         found = await compared(root, node.connect)
         assert found.worst == "damage" and not found.equal
         assert "t4" in found.problems[0].message
@@ -26,10 +26,10 @@ class TestComparing:
         async with projecting(root, node.connect) as store:
             fill(store, 2)
             await level(store)
-        op = next(op for ops in node.log for op in ops if isinstance(op, Put) and op.doc["xt/id"] == "t1")
-        await node.submit([Put({**op.doc, "xt/id": "planted"}, op.valid_time)])
-        text = next(op for ops in node.log for op in ops if isinstance(op, Put) and op.doc["type"] == "content")
-        await node.submit([Put({**text.doc, "payload": {"text": "another"}}, text.valid_time)])
+        op = next(op for ops in node.log for op in ops if isinstance(op, PutDoc) and op.doc["xt/id"] == "t1")
+        await node.submit([PutDoc({**op.doc, "xt/id": "planted"}, op.valid_time)])
+        text = next(op for ops in node.log for op in ops if isinstance(op, PutDoc) and op.doc["type"] == "content")
+        await node.submit([PutDoc({**text.doc, "payload": {"text": "another"}}, text.valid_time)])
         messages = [problem.message for problem in (await compared(root, node.connect)).problems]
         assert len(messages) == 2 and "planted" in messages[0] and "text" in messages[1]
 
@@ -50,8 +50,10 @@ class TestComparing:
             fill(store, 10)
             await level(store)
         for number in range(20):
-            await node.submit([Put({"xt/id": f"other{number}", "type": "file", "writer": "another", "payload": {}}, 5)])
-        await node.submit([Put({"xt/id": "broken", "type": "file", "writer": store.writer, "payload": {}}, 5)])
+            await node.submit(
+                [PutDoc({"xt/id": f"other{number}", "type": "file", "writer": "another", "payload": {}}, 5)]
+            )
+        await node.submit([PutDoc({"xt/id": "broken", "type": "file", "writer": store.writer, "payload": {}}, 5)])
         asked: list[str] = []
         entities = node.entities
 

@@ -6,7 +6,7 @@ import pytest
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id
-from ctxd.backends.xtdb.operations import Match, Put
+from ctxd.backends.xtdb.operations import Match, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.projection import backlog, batching, cursor
 from ctxd.projection.batching import Bounds, ProjectedRow
@@ -43,12 +43,12 @@ class TestBatches:
 
     def test_a_transaction_matches_the_cursor_before_it_puts_and_moves_it(self) -> None:
         after = cursor.advance(AT, 8, "c8")
-        put = Put({"xt/id": "a", "type": "t"}, 8)
+        put = PutDoc({"xt/id": "a", "type": "t"}, 8)
         ops = batching.transaction(AT, after, [put], "w")
         assert ops == [
             Match(cursor_id("w"), cursor.to_doc(AT, "w"), NEWEST_VALID_TIME),
             put,
-            Put(cursor.to_doc(after, "w"), cursor.valid_time(after)),
+            PutDoc(cursor.to_doc(after, "w"), cursor.valid_time(after)),
         ]
         assert isinstance(batching.transaction(None, after, [], "w")[0], Match)
         assert batching.transaction(None, after, [], "w")[0].doc is None

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.backends.xtdb.operations import Evict, Put
+from ctxd.backends.xtdb.operations import Evict, PutDoc
 from ctxd.projection import node_reads
 from ctxd.projection.eviction import purged_mark
 from tests.unit.projection.projecting import compared, fill, level, projecting
@@ -81,7 +81,7 @@ async def test_versions_of_other_journals_are_left_to_the_embedded_tables(root, 
 async def test_what_another_host_purged_is_left_to_the_embedded_tables(root, node):
     async with projecting(root, node.connect) as store:
         await fill_and_level(store, range(5))
-        marked = Put(purged_mark("u01"), FIXED_VALID_TIME)
+        marked = PutDoc(purged_mark("u01"), FIXED_VALID_TIME)
         await node.submit([Evict("u01"), marked])
         assert (await store.get("u01", tx=4)).tx == 2
         assert [one.tx for one in await store.history("u01", tx=4)] == [2]

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from ctxd.backends.xtdb.operations import Put
+from ctxd.backends.xtdb.operations import PutDoc
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
 from ctxd.projection import offline, projection
@@ -69,7 +69,7 @@ async def test_what_was_interrupted_goes_on(root, node):
     assert 0 < steps[-1]
     assert (await rebuilt(root, node)).equal
     puts = [
-        op.doc["payload"]["tx"] for ops in node.log for op in ops if isinstance(op, Put) and op.doc["type"] == "file"
+        op.doc["payload"]["tx"] for ops in node.log for op in ops if isinstance(op, PutDoc) and op.doc["type"] == "file"
     ]
     assert sorted(puts) == list(range(1, 201)) and len(node.log) > began
 
@@ -97,9 +97,9 @@ async def test_a_node_that_holds_something_else_is_refused_unless_forced(root, n
 
 async def test_forced_it_takes_a_new_name_and_what_was_there_is_not_looked_at_again(root, node):
     await rebuilt(root, node)
-    forged = next(op for ops in node.log for op in ops if isinstance(op, Put) and op.doc["xt/id"] == "t7")
+    forged = next(op for ops in node.log for op in ops if isinstance(op, PutDoc) and op.doc["xt/id"] == "t7")
     payload = {**forged.doc["payload"], "fields": {"tool": "forged"}}
-    await node.submit([Put({**forged.doc, "payload": payload}, forged.valid_time)])
+    await node.submit([PutDoc({**forged.doc, "payload": payload}, forged.valid_time)])
     assert (await rebuilt(root, node)).worst == "damage"
     report = await rebuilt(root, node, force=True)
     assert report.equal and report.problems == []
@@ -134,10 +134,10 @@ async def test_a_state_that_a_daemon_uses_is_refused(root, node):
 
 
 async def test_rows_that_were_left_out_are_put_back_once_the_node_takes_them(root, node):
-    node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] in ("t5", "t6")
+    node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] in ("t5", "t6")
     report = await rebuilt(root, node)
     assert report.quarantined == (6, 7) and report.worst == "warning"
-    node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] == "t6"
+    node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] == "t6"
     assert await put_back(root, "", (), connect=node.connect) == {6: "", 7: "invalid tx-op"}
     assert (await compared(root, node.connect)).quarantined == (7,)
     with pytest.raises(GivenUp):
@@ -149,7 +149,7 @@ async def test_rows_that_were_left_out_are_put_back_once_the_node_takes_them(roo
 
 
 async def test_a_daemon_goes_on_after_rows_were_put_back(root, node):
-    node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] == "t5"
+    node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] == "t5"
     await rebuilt(root, node)
     node.refuses = lambda op: False
     await put_back(root, "", (), connect=node.connect)

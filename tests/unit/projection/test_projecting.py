@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.documents import content_id, cursor_id
-from ctxd.backends.xtdb.operations import Match, Put
+from ctxd.backends.xtdb.operations import Match, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.projection import backlog
 from ctxd.projection.backlog import Room
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 def versions_put(node):
     """Number of committed transactions that put each version."""
     done = [ops for ops, committed in zip(node.log, node._committed, strict=True) if committed]
-    puts = [op for ops in done for op in ops if isinstance(op, Put) and "tx" in op.doc["payload"]]
+    puts = [op for ops in done for op in ops if isinstance(op, PutDoc) and "tx" in op.doc["payload"]]
     return [(op.doc["xt/id"], op.doc["payload"]["tx"]) for op in puts]
 
 
@@ -45,7 +45,7 @@ async def test_rows_of_one_entity_share_transactions_each_of_which_moves_the_cur
         await level(store)
     assert len(node.log) <= 10, "200 rows took a transaction each when an entity was put once in one"
     for ops in node.log[1:]:
-        places = [(op.doc["xt/id"], op.valid_time) for op in ops if isinstance(op, Put)]
+        places = [(op.doc["xt/id"], op.valid_time) for op in ops if isinstance(op, PutDoc)]
         assert len(places) == len(set(places)), "of two versions at one valid time a transaction keeps the later"
         assert isinstance(ops[0], Match) and ops[0].id == places[-1][0] == cursor_id(store.writer)
     assert (await compared(root, node.connect)).equal
@@ -57,7 +57,7 @@ async def test_a_text_that_is_known_to_be_there_is_not_put_again(root, node):
         await level(store)
         fill(store, 70, first=100)
         await level(store)
-    puts = [op.doc["xt/id"] for ops in node.log for op in ops if isinstance(op, Put)]
+    puts = [op.doc["xt/id"] for ops in node.log for op in ops if isinstance(op, PutDoc)]
     assert len([id for id in puts if id.startswith(content_id(b"")[:-1])]) == 7
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.backends.xtdb.operations import Put
+from ctxd.backends.xtdb.operations import PutDoc
 from ctxd.projection import projection
 from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, write
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 class TestPoison:
     @pytest.mark.requirement("PRJ-4")
     async def test_the_one_row_that_is_refused_is_left_out_and_said_and_the_rest_flows(self, root, node):
-        node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] in ("t137", "t200")
+        node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] in ("t137", "t200")
         async with projecting(root, node.connect) as store:
             fill(store, 300)
             await level(store)
@@ -26,7 +26,7 @@ class TestPoison:
         assert [problem.severity for problem in found.problems] == ["warning"] * 2
 
     async def test_it_is_still_said_why_after_a_restart(self, root, node):
-        node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] == "t1"
+        node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] == "t1"
         async with projecting(root, node.connect) as store:
             fill(store, 3)
             await level(store)
@@ -47,7 +47,7 @@ class TestPoison:
 
     async def test_a_refusal_by_accident_leaves_nothing_out(self, root, node):
         chances = iter([True])
-        node.refuses = lambda op: isinstance(op, Put) and op.doc["xt/id"] == "t1" and next(chances, False)
+        node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] == "t1" and next(chances, False)
         async with projecting(root, node.connect) as store:
             fill(store, 1)
             await level(store)
@@ -61,7 +61,7 @@ class TestPoison:
             taken = node._take
 
             def take(ops):
-                node.abort = int(any(isinstance(op, Put) and op.doc["xt/id"] == "t5" for op in ops))
+                node.abort = int(any(isinstance(op, PutDoc) and op.doc["xt/id"] == "t5" for op in ops))
                 return taken(ops)
 
             node._take = take
@@ -76,7 +76,7 @@ class TestPoison:
             taken, accidents = node._take, iter(range(projection.DOUBTS_MAX - 1))
 
             def take(ops):
-                strikes = any(isinstance(op, Put) and op.doc["xt/id"] == "t0" for op in ops)
+                strikes = any(isinstance(op, PutDoc) and op.doc["xt/id"] == "t0" for op in ops)
                 node.abort = int(strikes and next(accidents, None) is not None)
                 return taken(ops)
 

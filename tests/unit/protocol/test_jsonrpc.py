@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd_protocol.jsonrpc import (
-    Batch,
+    BatchRequest,
     BlockReader,
     Failure,
     Notification,
@@ -209,14 +209,14 @@ def test_an_answer_is_dropped(member):
 
 def test_a_batch_keeps_its_members_in_order_and_refuses_each_invalid_one():
     read = read_frame(b'[1,{"jsonrpc":"2.0","id":2,"method":"m"},[],{"foo":"boo"}]')
-    assert isinstance(read, Batch)
+    assert isinstance(read, BatchRequest)
     assert [type(member).__name__ for member in read.members] == ["Failure", "Request", "Failure", "Failure"]
 
 
 @pytest.mark.parametrize(("members", "fits"), [(100, True), (101, False)])
 def test_a_batch_has_at_most_a_hundred_members(members, fits):
     frame = b"[" + b",".join([b'{"jsonrpc":"2.0","id":1,"method":"m"}'] * members) + b"]"
-    assert isinstance(read_frame(frame), Batch) if fits else code(frame) == "batch_too_large"
+    assert isinstance(read_frame(frame), BatchRequest) if fits else code(frame) == "batch_too_large"
 
 
 NAMES = st.sampled_from(["jsonrpc", "method", "id", "params", "x", "i\\u0064"])
@@ -302,11 +302,11 @@ def test_a_damaged_frame_is_read_or_refused_and_never_raises(frame, edits, close
         place %= len(damaged) + 1
         damaged[place : place + cut_out] = put_in.replace(b"\n", b"")
     read = read_frame(bytes(damaged).strip(b" \t\r") or b"x", closed=closed)
-    assert isinstance(read, Request | Failure | Batch | Stray)
+    assert isinstance(read, Request | Failure | BatchRequest | Stray)
     if isinstance(read, Failure):
         assert encode(read).endswith(b"}\n")
 
 
 @given(st.binary(min_size=1, max_size=200))
 def test_arbitrary_bytes_are_refused_and_never_raise(text):
-    assert isinstance(read_frame(text), Request | Failure | Batch | Stray)
+    assert isinstance(read_frame(text), Request | Failure | BatchRequest | Stray)

@@ -9,7 +9,7 @@ import pytest
 from msgspec import inspect
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Entry
+from ctxd.rpc.dispatch import MethodEntry
 from ctxd_protocol.methods import METHODS
 
 SCALARS = {inspect.StrType: "x1", inspect.FloatType: 0.5, inspect.BoolType: True, inspect.AnyType: {"free": "form"}}
@@ -69,7 +69,7 @@ def test_the_walk_reaches_the_structs_within_parameters():
 @pytest.mark.requirement("RPC-10")
 @pytest.mark.parametrize(("name", "path"), PLACES)
 def test_an_unknown_member_is_refused_at_every_level(name, path):
-    entry = Entry(METHODS[name], lambda caller, params: params)
+    entry = MethodEntry(METHODS[name], lambda caller, params: params)
     value = fullest(inspect.type_info(METHODS[name].params))
     entry.params(msgspec.Raw(msgspec.json.encode(value)))  # as it is, it is valid
     surplus = copy.deepcopy(value)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from ctxd.rpc.dispatch import Entry
+from ctxd.rpc.dispatch import MethodEntry
 from ctxd.rpc.quota import QuotaMeter
 from ctxd_protocol.jsonrpc import Request
 from ctxd_protocol.methods import METHODS
@@ -20,7 +20,7 @@ class Use:
         self.meter = QuotaMeter(Quota(**quota), objects=lambda: self.objects, now=lambda: self.now)
 
     def call(self, name, size=2):
-        entry = Entry(METHODS[name], lambda caller, params: params) if name in METHODS else None
+        entry = MethodEntry(METHODS[name], lambda caller, params: params) if name in METHODS else None
         request = Request("2.0", name, 1, msgspec.Raw(b"x" * size))
         return self.meter.refuse(request, entry, self.in_flight)
 

@@ -5,7 +5,7 @@ import pytest
 
 from ctxd.rpc.calls import WRITE_WINDOW
 from ctxd.rpc.quota import QuotaMeter
-from ctxd.rpc.scheduler import LINE_BYTES, SLICE_LINES, Group, RoundRobin
+from ctxd.rpc.scheduler import LINE_BYTES, SLICE_LINES, ConnectionGroup, RoundRobin
 from ctxd_protocol.limits import IN_FLIGHT_MAX
 from ctxd_protocol.sandboxes import Quota
 from tests.fakes.edge import Edge, Loop
@@ -68,7 +68,7 @@ def test_a_member_runs_at_once_while_no_other_is_ready_and_after_those_that_are(
 def test_a_group_has_one_slice_in_each_round_however_many_members_it_has():
     loop, log = Loop(), []
     scheduler = RoundRobin(loop)
-    crowd, other = (Group(scheduler, loop, lambda: 0.0) for _ in range(2))
+    crowd, other = (ConnectionGroup(scheduler, loop, lambda: 0.0) for _ in range(2))
     for number in range(8):
         crowd.run(Member(f"crowd {number}", 100, log))
     other.run(Member("other", 100, log))

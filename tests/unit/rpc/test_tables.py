@@ -7,7 +7,7 @@ import structlog
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Entry, bound, build_table, complete
+from ctxd.rpc.dispatch import MethodEntry, bound, build_table, complete
 from ctxd.rpc.handlers import daemon
 from ctxd.rpc.identity import Caller, reachable
 from ctxd.rpc.wire_errors import MalformedParams, error_of
@@ -26,7 +26,7 @@ def caller(capability="host", session=None):
 
 
 def params(method, raw):
-    return Entry(METHODS[method], lambda caller, params: params).params(msgspec.Raw(raw))
+    return MethodEntry(METHODS[method], lambda caller, params: params).params(msgspec.Raw(raw))
 
 
 @pytest.mark.requirement("RPC-3")

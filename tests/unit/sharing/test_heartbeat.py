@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.operations import Put
+from ctxd.backends.xtdb.operations import PutDoc
 from ctxd.clock import SystemClock
 from ctxd.sharing import heartbeat
 from ctxd.sharing.heartbeat import BEATS, Heartbeat, LeaseObserver, from_doc, lease_id
@@ -62,7 +62,7 @@ def beats(node, figures: Figures | None = None, *, writer="a", clock=None, lease
     return Heartbeat(
         node, clock or SystemClock(), writer=writer, host="h", filesystem="f", lease_s=lease_s,
         projected=lambda: own.projected, head=lambda: own.head, is_active=lambda: own.active,
-        tell=lambda what, figures: None if told is None else told.append(what),
+        log_event=lambda what, figures: None if told is None else told.append(what),
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ async def test_a_host_whose_cursor_moves_is_alive() -> None:
     await beats(node).beat()
     observer = beats(node, writer="b", clock=clock)
     for seq in range(5):
-        await node.submit([Put({"xt/id": cursor_id("a"), "type": "cursor", "payload": {"seq": seq}}, 1 + seq)])
+        await node.submit([PutDoc({"xt/id": cursor_id("a"), "type": "cursor", "payload": {"seq": seq}}, 1 + seq)])
         await observer.look()
         assert observer.left_s("a") == LEASE_S
         clock.now += LEASE_S

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.xtdb.operations import Match, Op, Put
+from ctxd.backends.xtdb.operations import Match, Op, PutDoc
 from ctxd.projection import owners
 from ctxd.projection.owners import Owner
 
@@ -24,7 +24,7 @@ class Log:
             if isinstance(op, Match) and op.doc != self.doc:
                 return False
         for op in ops:
-            if isinstance(op, Put):
+            if isinstance(op, PutDoc):
                 self.doc = op.doc
         if rows_of is not None:
             self.projected.append((rows_of, owners.from_doc(self.doc).token))

@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.backends.xtdb.operations import Put
+from ctxd.backends.xtdb.operations import PutDoc
 from ctxd.objects.document import Document
 from ctxd.projection import fences, owners, projection
 from ctxd.projection.fences import Fence
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership_guard import Lost, Ownership
+from ctxd.projection.ownership_guard import Ownership, OwnershipLost
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
@@ -41,9 +41,9 @@ class Host(Projecting):
         super().__init__(root, "", node.connect, ROOM)
         self.ownership = Ownership(self.heads)
         self.projection.share(self.ownership)
-        self.lost: list[Lost] = []
+        self.lost: list[OwnershipLost] = []
 
-    async def settle(self, lost: Lost) -> None:
+    async def settle(self, lost: OwnershipLost) -> None:
         self.lost.append(lost)
         for session, owner in lost.sessions.items():
             fence = Fence(session=session, first=lost.first, branch=None, host="other", token=owner.token)
@@ -231,7 +231,7 @@ async def test_a_text_that_another_host_evicted_is_put_again_by_whoever_says_it_
         b.submit(write(document("again", "said by both", tool="x"), session=None))
         await level(b)
         assert b.projection.status().quarantined == ()
-        puts = [op.doc for ops in node.log for op in ops if isinstance(op, Put)]
+        puts = [op.doc for ops in node.log for op in ops if isinstance(op, PutDoc)]
         assert len({str(doc) for doc in puts if doc["type"] == "content"}) == 2, "evicted, it is another document"
     found = await compared(tmp_path / "b", node.connect)
     assert found.equal and found.problems == []

@@ -7,7 +7,7 @@ from blake3 import blake3
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_id, to_doc
-from ctxd.backends.xtdb.operations import Doc, Put
+from ctxd.backends.xtdb.operations import Doc, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.projection.eviction import purged_mark
 from ctxd.sharing.remote_session import RemoteSession
@@ -19,7 +19,7 @@ TEXT = "a text"
 REF = blake3(TEXT.encode()).digest()
 
 
-async def origin_of(*ops: Put) -> RemoteSession:
+async def origin_of(*ops: PutDoc) -> RemoteSession:
     """Return the remote session of the writer ``w`` at a node that holds ``ops``."""
     node: Any = MemoryNode()
     return RemoteSession(node, "w", await node.submit(list(ops)))
@@ -32,7 +32,7 @@ def mine(id: str) -> Doc:
 
 @pytest.mark.parametrize("payload", ["text", ["w"], 5, None, {"writer": "w"}, {"writer": "w", "tx": "1", "tx_time": 1}])
 async def test_a_document_that_ctxd_does_not_write_is_corrupt_or_nobodys(payload):
-    origin = await origin_of(Put({"xt/id": "a", "type": "t", "payload": payload}, 5))
+    origin = await origin_of(PutDoc({"xt/id": "a", "type": "t", "payload": payload}, 5))
     for call in (lambda: origin.newest(["a"]), lambda: origin.scan("a"), lambda: origin.history("a")):
         with pytest.raises(CtxdError) as error:
             await call()
@@ -40,7 +40,7 @@ async def test_a_document_that_ctxd_does_not_write_is_corrupt_or_nobodys(payload
 
 
 async def test_a_version_whose_document_is_damaged_is_corrupt():
-    origin = await origin_of(Put(mine("a"), 5))
+    origin = await origin_of(PutDoc(mine("a"), 5))
     with pytest.raises(CtxdError) as error:
         await origin.history("a")
     assert error.value.code == "corrupt"
@@ -48,21 +48,21 @@ async def test_a_version_whose_document_is_damaged_is_corrupt():
 
 async def test_a_text_is_read_and_one_that_is_not_there_is_left_out():
     (doc,) = content_docs(REF, TEXT)
-    origin = await origin_of(Put(doc, FIXED_VALID_TIME))
+    origin = await origin_of(PutDoc(doc, FIXED_VALID_TIME))
     assert await origin.contents([REF.hex(), "00" * 32]) == {REF.hex(): TEXT}
 
 
 @pytest.mark.parametrize("payload", ["text", {}, {"text": 5}, {"text": "another"}, {"parts": "x"}, {"parts": [5]}])
 async def test_a_text_that_is_damaged_is_corrupt(payload):
     doc: Doc = {"xt/id": content_id(REF), "type": "content", "payload": payload}
-    origin = await origin_of(Put(doc, FIXED_VALID_TIME))
+    origin = await origin_of(PutDoc(doc, FIXED_VALID_TIME))
     with pytest.raises(CtxdError) as error:
         await origin.contents([REF.hex()])
     assert error.value.code == "corrupt"
 
 
 async def test_an_object_that_another_host_is_purging_is_read_later():
-    origin = await origin_of(Put(purged_mark("a"), FIXED_VALID_TIME))
+    origin = await origin_of(PutDoc(purged_mark("a"), FIXED_VALID_TIME))
     with pytest.raises(CtxdError) as error:
         await origin.newest(["a"])
     assert error.value.code == "store_unavailable"

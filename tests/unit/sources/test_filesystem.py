@@ -17,7 +17,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.sources.filesystem import RACY_NS, HostFiles
 from ctxd.sources.lookups import Lookups
-from ctxd.sources.port import Missing, Present, Reading, Source, Special, TooLarge, Unreadable
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, Source, Special, Unreadable
 from tests.suites.source import SourceSuite
 
 NOBODY = 65534
@@ -160,7 +160,7 @@ async def test_a_file_of_proc_is_read_though_its_size_is_zero(tree: RealTree) ->
 @pytest.mark.anyio
 async def test_a_file_that_tells_a_smaller_size_than_it_has_is_still_bounded(tree: RealTree) -> None:
     small = HostFiles(tree.clock, bytes_max=100)
-    assert isinstance(await small.read("/proc/self/status"), TooLarge)
+    assert isinstance(await small.read("/proc/self/status"), OverLimit)
 
 
 @pytest.mark.anyio

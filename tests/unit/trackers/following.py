@@ -13,7 +13,7 @@ from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import Refused, Report, Watcher, WatcherChoice
+from ctxd.trackers.port import Report, Watcher, WatcherChoice, WatchRefused
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import FILES_MAX, FileTrackers, Followed, file_trackers
 from tests.fakes.watcher import FakeWatcher
@@ -125,7 +125,7 @@ class Meddled(FakeWatcher):
         super().__init__()
         self._meanwhile: Callable[[], None] | None = meanwhile
 
-    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
+    async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
         meanwhile, self._meanwhile = self._meanwhile, None
         if meanwhile is not None:
             meanwhile()

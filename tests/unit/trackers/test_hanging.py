@@ -15,8 +15,8 @@ from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
 from ctxd.trackers import probe
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import Refused
-from ctxd.trackers.probe import Entry, entry_of, identity_at, moved_among, unanswered
+from ctxd.trackers.port import WatchRefused
+from ctxd.trackers.probe import PathEntry, entry_of, identity_at, moved_among, unanswered
 from ctxd.trackers.tracked_files import UNANSWERED, TrackedFiles
 from ctxd.trackers.tracker import FileTrackers, Followed
 from tests.fakes.watcher import FakeWatcher
@@ -58,8 +58,8 @@ class FarWatcher(FakeWatcher):
         self._lookups = lookups
         self._far = far
 
-    async def watch(self, directories: Sequence[str]) -> list[Refused | None]:
-        def look(directory: str) -> Refused | None:
+    async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
+        def look(directory: str) -> WatchRefused | None:
             self._far.wait(directory)
             return self._watch(directory)
 
@@ -76,7 +76,7 @@ class FarWatcher(FakeWatcher):
 def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     made = Far(tmp_path.resolve() / "far")
 
-    def entry_at(path: str, *rest: object) -> Entry:
+    def entry_at(path: str, *rest: object) -> PathEntry:
         made.wait(path)
         return entry_of(path, Confinement())
 

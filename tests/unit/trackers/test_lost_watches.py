@@ -10,7 +10,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.sources.lookups import Lookups
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import Refused, WatcherChoice
+from ctxd.trackers.port import WatcherChoice, WatchRefused
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import BATCH
 from tests.fakes.watcher import FakeWatcher
@@ -59,7 +59,7 @@ async def test_without_a_watch_left_a_directory_is_looked_at_says_so_and_recover
     (tmp_path / "a").write_text("1")
     directory, told, fake = str(tmp_path), [], FakeWatcher()
     fake.mkdir(directory)
-    fake.refusing[directory] = Refused("limit", "no watch left")
+    fake.refusing[directory] = WatchRefused("limit", "no watch left")
     tracked = TrackedFiles()
     polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()), interval_s=0.02)
     trackers = make_trackers(tracked, fake, polling, sweep_s=0.05, report=lambda *said: told.append(said))

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from ctxd.backends.xtdb.breaker import FAILURES_TOLERATED
-from ctxd.backends.xtdb.client import Delete, Evict, Match, Put, XtdbClient
+from ctxd.backends.xtdb.client import Delete, Evict, Match, PutDoc, XtdbClient
 from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.backends.xtdb.http import CONNECTIONS_MAX, HttpConnections
 from ctxd.clock import SystemClock
@@ -26,7 +26,7 @@ OUT_OF_SYNC = b'["^ ","~:type","exception","~:class","xtdb.api.NodeOutOfSyncExce
 TIMEOUT = b'["^ ","~:type","exception","~:class","java.util.concurrent.TimeoutException","~:message",""]'
 BROKEN = b'["^ ","~:type","exception","~:class","java.io.IOException","~:message","disk"]'
 ABSENT = b'["^ ","~:error","a entity not found"]'
-OPS = [Put({"xt/id": "a", "type": "t", "payload": {}}, 5)]
+OPS = [PutDoc({"xt/id": "a", "type": "t", "payload": {}}, 5)]
 
 
 @pytest.fixture
@@ -174,11 +174,11 @@ async def test_what_is_absent_is_no_failure(server, client):
 @pytest.mark.parametrize(
     "op",
     [
-        Put({"xt/id": "a", "other": 1}, 5),
-        Put({"type": "t"}, 5),
-        Put({"xt/id": 5}, 5),
-        Put({"xt/id": "a", "payload": {"a": float("nan")}}, 5),
-        Put({"xt/id": "a"}, 5, 4),
+        PutDoc({"xt/id": "a", "other": 1}, 5),
+        PutDoc({"type": "t"}, 5),
+        PutDoc({"xt/id": 5}, 5),
+        PutDoc({"xt/id": "a", "payload": {"a": float("nan")}}, 5),
+        PutDoc({"xt/id": "a"}, 5, 4),
         Delete("\ud800", 5),
     ],
 )
@@ -192,7 +192,8 @@ async def test_a_transaction_is_written_as_xtdb_reads_it(server, client):
     server.behave = lambda asked: answer(202, SUBMITTED)
     doc = {"xt/id": "~a", "type": "t", "payload": {"^k": ["`", 2**60]}}
     assert (
-        await client.submit([Match("a", None, 1), Match("a", doc, 1), Put(doc, 2, 3), Delete("b", 4), Evict("c")]) == 7
+        await client.submit([Match("a", None, 1), Match("a", doc, 1), PutDoc(doc, 2, 3), Delete("b", 4), Evict("c")])
+        == 7
     )
     spelled = b'{"~:xt/id":"~~a","~:type":"t","~:payload":{"~^k":["~`","~i1152921504606846976"]}}'
     assert server.asked[0].body == (

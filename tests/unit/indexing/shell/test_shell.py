@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.indexing.shell.parser import Group, Loop, Script, Simple, heredoc, parse
+from ctxd.indexing.shell.parser import CommandGroup, ForLoop, Script, Simple, heredoc, parse
 
 
 def words(script: Script) -> list[list[list[str]]]:
@@ -75,12 +75,12 @@ def test_a_substitution_inside_a_here_document_s_quotes_does_not_end_early():
 
 def test_loops_keep_their_words_and_their_body():
     (loop,) = parse("for f in a.py b.py; do cat $f; done").pipelines[0].stages
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, ForLoop)
     assert [word.text for word in loop.words] == ["a.py", "b.py"]
     assert words(loop.body) == [[["cat", "\0f\0"]]]
 
 
 def test_a_subshell_is_told_from_a_group():
     (first,), (second,) = (pipeline.stages for pipeline in parse("(cd a); { cd b; }").pipelines)
-    assert isinstance(first, Group) and first.subshell
-    assert isinstance(second, Group) and not second.subshell
+    assert isinstance(first, CommandGroup) and first.subshell
+    assert isinstance(second, CommandGroup) and not second.subshell
