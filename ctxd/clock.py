@@ -26,9 +26,8 @@ class SystemClock:
         """See ``Clock.wall_ms``."""
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        """See ``Clock.monotonic``."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """See ``Clock.monotonic``."""
 
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""

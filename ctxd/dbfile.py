@@ -241,6 +241,8 @@ class WriteAheadLog:
         self._copying: Future[None] | None = None
         self._pages = 0
         self._copied = 0
+        self.shorten_due = False
+        """True if ``shorten`` has to be called: the log has grown, or a copy was begun."""
         writer.set_wal_hook(self._note)
 
     @property
@@ -317,4 +319,5 @@ class WriteAheadLog:
             # The log began again from its start.
             self._copied = 0
         self._pages = pages
+        self.shorten_due = self._copying is not None or (pages - self._copied) * _PAGE_BYTES >= limits.CHECKPOINT_BYTES
         return 0

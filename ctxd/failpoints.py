@@ -1,4 +1,5 @@
-"""Places where a test may stop, slow down or fail the process. Unarmed, a place costs one look at an empty dict.
+"""Places where a test may stop, slow down or fail the process. Unarmed, a place costs one look at an empty dict:
+``if ARMED: hit(name)`` where every call passes, ``hit(name)`` elsewhere.
 
 Armed by ``CTXD_FAILPOINTS`` at start or ``armed`` in a test: ``name=action`` entries, separated by ``;``. Actions:
 ``kill`` (SIGKILL to itself), ``sleep:2ms``, ``error:ENOSPC`` (an ``OSError``),
@@ -73,7 +74,8 @@ def _parse(entry: str) -> tuple[str, _Point]:
     return name, point
 
 
-_ARMED: Final[dict[str, _Point]] = dict(map(_parse, filter(None, os.environ.get("CTXD_FAILPOINTS", "").split(";"))))
+ARMED: Final[dict[str, _Point]] = dict(map(_parse, filter(None, os.environ.get("CTXD_FAILPOINTS", "").split(";"))))
+"""The armed places by name; empty outside of tests."""
 
 
 def hit(name: str) -> None:
@@ -81,7 +83,7 @@ def hit(name: str) -> None:
 
     Raises: OSError if ``error`` is armed.
     """
-    if _ARMED and (point := _ARMED.get(name)) is not None:
+    if ARMED and (point := ARMED.get(name)) is not None:
         point.fire()
 
 
@@ -94,16 +96,16 @@ def armed(spec: str) -> Iterator[None]:
     points = dict(map(_parse, filter(None, spec.split(";"))))
     if not points:
         raise ValueError("no failpoint to arm")
-    before = dict(_ARMED)
-    _ARMED.update(points)
+    before = dict(ARMED)
+    ARMED.update(points)
     try:
         yield
     finally:
-        _ARMED.clear()
-        _ARMED.update(before)
+        ARMED.clear()
+        ARMED.update(before)
 
 
 def passes(name: str) -> int:
     """Return the number of times that an armed failpoint was passed; 0 if it is not armed."""
-    point = _ARMED.get(name)
+    point = ARMED.get(name)
     return 0 if point is None else point.passes

@@ -27,12 +27,13 @@ class LoopHandle:
 
     def __init__(self) -> None:
         running: Any = current_token().native_token
-        self._soon = getattr(running, "call_soon_threadsafe", None) or running.run_sync_soon
+        self.schedule: Callable[..., object] = getattr(running, "call_soon_threadsafe", None) or running.run_sync_soon
+        """As ``soon``, for a thread that the loop waits for. Raises: RuntimeError if the loop has ended."""
 
     def soon(self, function: Callable[[Unpack[Args]], object], *args: *Args) -> None:
         """Schedule ``function`` on the loop, in order, without waiting; dropped if the loop has ended."""
         with suppress(RuntimeError):
-            self._soon(function, *args)
+            self.schedule(function, *args)
 
 
 class ThreadPool:

@@ -25,7 +25,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS version_at ON version(entity, vt, tx);
 CREATE INDEX IF NOT EXISTS version_content ON version(content) WHERE content IS NOT NULL;
 """
 """Entities by number and by id; versions by entity, valid time and tx, and by the hash of their text, so that a purge
-finds who else has it. ``body`` is NULL for a deletion. ``crc``: see ``of_version``."""
+finds who else has it. ``body`` is NULL for a deletion. ``crc``: see ``SqliteBackend.append``."""
 
 
 COLUMNS: Final = "e.id, v.vt, v.tx, v.tx_time, v.body, v.content, v.crc"
@@ -58,59 +58,8 @@ def to_versions(rows: Iterable[Any]) -> list[Version]:
     return versions
 
 
-def of_version(number: int, version: Version) -> tuple[int, int, int, int, bytes | None, bytes | None, int]:
-    """The values that ``ROW`` takes of ``version``, whose entity has ``number``."""
-    said = (version.valid_time, version.tx, version.tx_time, version.body, version.content)
-    return (number, *said, crc32(_encode((version.id, *said))))
-
-
 _KNOWN_MAX: Final = 16_384
 """Numbers kept in memory, some 3 MiB with their names. What is written again is mostly written again soon."""
-
-
-class Numbers:
-    """The numbers in the table ``entity`` of one connection, which is the only one that adds to it."""
-
-    def __init__(self, connection: dbfile.Connection) -> None:
-        self._connection = connection
-        self._known: dict[str, int] = {}
-
-    def of(self, ids: Iterable[str]) -> dict[str, int]:
-        """The number of each of ``ids``, given to it now if it has none. Part of the caller's transaction.
-
-        Raises: SqlFailed if the table lacks a number that it was given.
-        """
-        known = self._known
-        numbers = {id: known.get(id, 0) for id in ids}
-        if unknown := [id for id, number in numbers.items() if number == 0]:
-            found = self._given(unknown) or self._found(unknown)
-            numbers |= found
-            if len(known) + len(found) > _KNOWN_MAX:
-                known.clear()
-            known |= found
-        return numbers
-
-    def forget(self) -> None:
-        """Believe nothing that is in memory: a transaction that gave numbers was rolled back, or all were removed."""
-        self._known.clear()
-
-    def _given(self, ids: Sequence[str]) -> dict[str, int]:
-        """Give each of ``ids`` a number that has none. Returns: those of all, nothing if some had theirs already."""
-        before = self._connection.total_changes()
-        dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in ids])
-        if self._connection.total_changes() - before < len(ids):
-            return {}
-        # Each new row has the number behind the greatest there is.
-        last = self._connection.last_insert_rowid()
-        return dict(zip(ids, range(last - len(ids) + 1, last + 1), strict=True))
-
-    def _found(self, ids: Sequence[str]) -> dict[str, int]:
-        query = "SELECT e.id, e.n FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value"
-        rows: list[Any] = self._connection.execute(query, (msgspec.json.encode(ids).decode(),)).fetchall()
-        found: dict[str, int] = dict(rows)
-        if len(found) < len(ids):
-            raise dbfile.SqlFailed(f"{len(ids) - len(found)} entities have no number though all were given one")
-        return found
 
 
 _VISIBLE = """SELECT rowid FROM version WHERE entity=e.n AND vt<=:vt AND tx<=:tx ORDER BY vt DESC, tx DESC LIMIT 1"""
@@ -145,7 +94,7 @@ class SqliteBackend:
 
     def __init__(self, connection: dbfile.Connection) -> None:
         self._connection = connection
-        self._numbers = Numbers(connection)
+        self._numbers: dict[str, int] = {}
 
     def create(self) -> None:
         """Create what is missing of the tables and indexes."""
@@ -155,21 +104,54 @@ class SqliteBackend:
         """Remove every version and every number. Rows of other tables that refer to a number have to go first."""
         self._connection.execute("DELETE FROM version").fetchall()
         self._connection.execute("DELETE FROM entity").fetchall()
-        self._numbers.forget()
+        self._numbers.clear()
 
     def rolled_back(self) -> None:
         """Forget cached numbers, after a rollback of the enclosing transaction."""
-        self._numbers.forget()
+        self._numbers.clear()
 
     def number(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the number of each of ``ids``, assigned now if it has none, as ``append`` and ``apply`` also do."""
-        return self._numbers.of(ids)
+        """Return the number of each of ``ids``, assigned now if it has none, as ``append`` and ``apply`` also do.
+
+        Part of the caller's transaction, on the only connection that adds to the table. Raises: SqlFailed if the table
+        lacks a number that it was given.
+        """
+        known = self._numbers
+        numbers = {id: known.get(id, 0) for id in ids}
+        if unknown := [id for id, number in numbers.items() if number == 0]:
+            before = self._connection.total_changes()
+            dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in unknown])
+            if self._connection.total_changes() - before == len(unknown):
+                # None had one. Each new row has the number behind the greatest there is.
+                last = self._connection.last_insert_rowid()
+                found = dict(zip(unknown, range(last - len(unknown) + 1, last + 1), strict=True))
+            else:
+                found = self._found(unknown)
+            numbers |= found
+            if len(known) + len(found) > _KNOWN_MAX:
+                known.clear()
+            known |= found
+        return numbers
+
+    def _found(self, ids: Sequence[str]) -> dict[str, int]:
+        query = "SELECT e.id, e.n FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value"
+        rows: list[Any] = self._connection.execute(query, (msgspec.json.encode(ids).decode(),)).fetchall()
+        found: dict[str, int] = dict(rows)
+        if len(found) < len(ids):
+            raise dbfile.SqlFailed(f"{len(ids) - len(found)} entities have no number though all were given one")
+        return found
 
     def append(self, versions: Sequence[Version]) -> None:
-        """Add rows whose valid time is above all of their entity: the fast way of a change without end."""
-        numbers = self._numbers.of([version.id for version in versions])
+        """Add rows whose valid time is above all of their entity: the fast way of a change without end.
+
+        The check sum of a row is over the id of its entity and all its values.
+        """
+        numbers = self.number([version.id for version in versions])
         head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content, crc)"
-        values = [of_version(numbers[version.id], version) for version in versions]
+        values = []
+        for version in versions:
+            row = (version.valid_time, version.tx, version.tx_time, version.body, version.content)
+            values.append((numbers[version.id], *row, crc32(_encode((version.id, *row)))))
         dbfile.insert_rows(self._connection, head, ROW, values)
 
     def apply(self, tx: int, tx_time: int, changes: Sequence[IntervalWrite]) -> None:

@@ -48,11 +48,6 @@ def canonical(value: Any) -> bytes:  # noqa: ANN401 - any JSON value is what it 
     return b"".join(parts)
 
 
-def canonical_text(value: str) -> bytes:
-    """``canonical(value)`` of a text. Raises: ValueError for a lone surrogate."""
-    return _encode_text(value)
-
-
 def _encodes_canonically(value: Any) -> bool:  # noqa: ANN401
     """Return True if msgspec's sorted encoding of ``value`` is certainly canonical, or fails."""
     kind = type(value)
@@ -154,8 +149,8 @@ def identity_hash(type: str, source: FilesystemSource | None, id: str) -> str:
     """
     if source is None:
         # The canonical encoding of an object with these two fields.
-        return hashlib.sha256(b'{"type":%b,"xt/id":%b}' % (canonical_text(type), canonical_text(id))).hexdigest()
-    return _sha256({"source": source_binding(source), "type": type})
+        return hashlib.sha256(b'{"type":%b,"xt/id":%b}' % (_encode_text(type), _encode_text(id))).hexdigest()
+    return hashlib.sha256(canonical({"source": source_binding(source), "type": type})).hexdigest()
 
 
 def source_hash(raw: bytes) -> str:
@@ -172,17 +167,13 @@ def content_hash(payload: dict[str, Any], content: str | None) -> str:
     if "secrets" in payload:
         payload = {name: field for name, field in payload.items() if name != "secrets"}
     if content is None:
-        return _sha256(payload)
-    return _sha256({**payload, "content": content})
+        return hashlib.sha256(canonical(payload)).hexdigest()
+    return hashlib.sha256(canonical({**payload, "content": content})).hexdigest()
 
 
 def source_binding(source: FilesystemSource) -> dict[str, str]:
     """``source`` as the envelope spells it."""
     return {"filesystemId": source.filesystem_id, "path": source.path, "type": "filesystem"}
-
-
-def _sha256(value: dict[str, Any]) -> str:
-    return hashlib.sha256(canonical(value)).hexdigest()
 
 
 INFRASTRUCTURE_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.visible and kind.of_session)
@@ -239,7 +230,7 @@ def is_file_id(id: str) -> bool:
 
 def is_reserved(id: str) -> bool:
     """Return True if ``id`` could be taken for one that ctxd makes: a reserved prefix, or the form of a file's id."""
-    return id.startswith(RESERVED_PREFIXES) or is_file_id(id)
+    return id.startswith(RESERVED_PREFIXES) or (len(id) == 64 and _FILE.fullmatch(id) is not None)
 
 
 _OWNED: Final = tuple(kind.prefix for kind in KINDS if kind.of_session and kind.stored)

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from ctxd.failpoints import hit
+from ctxd.failpoints import ARMED, hit
 from ctxd.rpc.calls import Answer, InFlight, InFlightCall, encode_answers
 from ctxd.rpc.identity import Caller
 from ctxd.rpc.inbox import Inbox, Work
@@ -119,7 +119,8 @@ class Connection(asyncio.Protocol):
         """Put ``data`` into the inbox, and ask for a slice if that completes a line."""
         if self._ending:
             return
-        hit("conn.frame")
+        if ARMED:
+            hit("conn.frame")
         inbox = self._inbox
         is_partial = data[-1] != _LINE_END
         pending = inbox.pending if is_partial else 0
@@ -242,7 +243,8 @@ class Connection(asyncio.Protocol):
         frames: list[bytes] = []
         unsent, may_go_on = 0, True
         while may_go_on:
-            hit("rpc.dispatch")
+            if ARMED:
+                hit("rpc.dispatch")
             items, cost = inbox.take(_LINES_AT_ONCE)
             piece.lines -= cost
             if quota is not None:
@@ -345,7 +347,8 @@ class Connection(asyncio.Protocol):
 
     def _write(self, frames: bytes) -> None:
         if self._transport is not None:
-            hit("rpc.reply")
+            if ARMED:
+                hit("rpc.reply")
             self._transport.write(frames)
 
     def _encode(self, answers: list[Any]) -> bytes:

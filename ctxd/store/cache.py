@@ -20,7 +20,7 @@ from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.store import journal
 from ctxd.store.journal import Body
 from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
-from ctxd.store.writes import NOT_CACHED, NotCached, QueuedWrite, Replay, Write
+from ctxd.store.writes import NOT_CACHED, NotCached, QueuedWrite, Replay
 from ctxd_protocol.objects import Receipt
 
 _BITS: Final = 27
@@ -74,7 +74,10 @@ class Heads:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._durable = 0
+        self.durable = 0
+        """Sequence up to which heads are in the database: only this cache knows those above it."""
+        self.trim_due = False
+        """True if ``trim`` has something left to do once more is durable."""
         self._heads: OrderedDict[str, Stored | None] = OrderedDict()
         self._deleted: dict[str, int] = {}
 
@@ -104,10 +107,11 @@ class Heads:
             self._heads.move_to_end(id)
         self._heads[id] = head
         if len(self._heads) > self._limit:
-            self.trim(self._durable)
+            self.trim()
 
     def delete(self, ids: Iterable[str], seq: int) -> None:
         """Keep that write ``seq`` deleted ``ids``, at least until that is durable."""
+        self.trim_due = True
         for id in ids:
             self._deleted[id] = seq
             self.put(id, None)
@@ -116,16 +120,17 @@ class Heads:
         """Keep ``heads``, which were not kept here before."""
         self._heads.update(heads)
         if len(self._heads) > self._limit:
-            self.trim(self._durable)
+            self.trim()
 
-    def trim(self, durable: int) -> None:
-        """Drop the longest unused over the limit, but none above ``durable``: only this cache knows those."""
-        self._durable = durable
+    def trim(self) -> None:
+        """Drop the longest unused over the limit, but none above ``durable``."""
         if self._deleted:
-            self._deleted = {id: seq for id, seq in self._deleted.items() if seq > durable}
+            self._deleted = {id: seq for id, seq in self._deleted.items() if seq > self.durable}
+        self.trim_due = bool(self._deleted)
         while len(self._heads) > self._limit:
             id, head = next(iter(self._heads.items()))
-            if (self._deleted.get(id, 0) if head is None else head.tx) > durable:
+            if (self._deleted.get(id, 0) if head is None else head.tx) > self.durable:
+                self.trim_due = True
                 return
             del self._heads[id]
 
@@ -177,23 +182,13 @@ Operation = tuple[str, str]
 """A principal and its operation id."""
 
 
-def operation(write: Write) -> Operation | None:
-    """Return the operation of ``write``; None if it has no id."""
-    return None if write.op_id is None else (write.principal, write.op_id)
-
-
-def op_text(key: Operation) -> str:
-    """``key`` as one text."""
-    return f"{key[0]}\0{key[1]}"
-
-
 def replay_of(key: Operation, request: bytes, found: QueuedWrite | tuple[Body, Receipt]) -> Replay:
     """The answer to a resend of the write that was ``found`` under ``key``.
 
     Raises: CtxdError ``idempotency_mismatch`` if that had another ``request``.
     """
     if isinstance(found, QueuedWrite):
-        was, replay = found.write.request, Replay(found.write.result, found.pending, None)
+        was, replay = found.prepared.write.request, Replay(found.prepared.write.result, found.pending, None)
     else:
         body, receipt = found
         was, replay = body.request, Replay(body.result, None, receipt)
@@ -209,40 +204,22 @@ def replay_of(key: Operation, request: bytes, found: QueuedWrite | tuple[Body, R
 
 
 class RecentOperations:
-    """The operations that memory knows. At most ``limit`` finished ones are remembered."""
+    """The operations that memory knows. At most ``limit`` ended ones are remembered."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._under_way: dict[Operation, QueuedWrite] = {}
-        self._finished: OrderedDict[Operation, None] = OrderedDict()
+        self.under_way: dict[Operation, QueuedWrite] = {}
+        """Accepted writes that are not durable yet."""
+        self.ended: OrderedDict[Operation, None] = OrderedDict()
+        """Writes that became durable a short while ago."""
 
-    def under_way(self, key: Operation) -> QueuedWrite | None:
-        """Return the write under ``key`` that is not durable yet; None without one."""
-        return self._under_way.get(key)
-
-    def ended(self, key: Operation) -> bool:
-        """Return True if the write under ``key`` became durable a short while ago."""
-        return key in self._finished
-
-    def require_new(self, key: Operation | None) -> None:
-        """Raises: CtxdError ``cancelled``, to be sent again, if ``key`` was begun in the meantime."""
-        if key in self._under_way or key in self._finished:
-            raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
-
-    def begin(self, entry: QueuedWrite) -> None:
-        """Remember ``entry`` until it ends."""
-        if (key := operation(entry.write)) is not None:
-            self._under_way[key] = entry
-
-    def end(self, entry: QueuedWrite, *, durable: bool) -> None:
-        """Record that ``entry`` is durable, or that it was lost."""
-        if (key := operation(entry.write)) is None:
-            return
-        self._under_way.pop(key, None)
+    def end(self, key: Operation, *, durable: bool) -> None:
+        """Record that the write under ``key`` is durable, or that it was lost."""
+        self.under_way.pop(key, None)
         if durable:
-            self._finished[key] = None
-            if len(self._finished) > self._limit:
-                self._finished.popitem(last=False)
+            self.ended[key] = None
+            if len(self.ended) > self._limit:
+                self.ended.popitem(last=False)
 
 
 class Batch:
@@ -284,6 +261,8 @@ class HeadLoader:
         self._next = Batch()
         self._wake = anyio.Event()
         self._reading: Batch | None = None
+        self.loading = False
+        """True while heads are being read, or about to be: ``note_written`` has to be called."""
 
     def note_written(self, ids: Iterable[str]) -> None:
         """Record that newer heads of ``ids`` were accepted: one that is being read is not the newest."""
@@ -304,6 +283,7 @@ class HeadLoader:
         """
         batch = self._next
         batch.ids.update(dict.fromkeys(ids))
+        self.loading = self.loading or bool(batch.ids)
         if key is not None:
             batch.keys.add(key)
         self._wake.set()
@@ -350,6 +330,7 @@ class HeadLoader:
                 self._reading = batch
                 await run_sync(batch.read, reader, limiter=limiter)
                 self._reading = None
+                self.loading = bool(self._next.ids)
                 self._answer(batch)
         finally:
             for batch in filter(None, (self._reading, self._next)):

@@ -6,6 +6,7 @@ Runs on one thread at a time; knows nothing of the loop. ``dbfile.DiskFull`` lea
 """
 
 import os
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,10 +16,10 @@ from typing import Final
 
 from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore, erase
+from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.clock import Clock
-from ctxd.failpoints import hit
-from ctxd.observe.tally import Durations
+from ctxd.failpoints import ARMED, hit
 from ctxd.store import journal, schema
 from ctxd.store import purge as purging
 from ctxd.store.journal import Head, WitnessFile
@@ -33,6 +34,28 @@ _CLASSES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 _PROBE: Final = bytes(64 * 1024)
 _FREE_SHARE_MIN: Final = 20
 """A filesystem of less than this times ``DISK_FREE_MIN`` may be filled to one part in this."""
+
+
+class Durations:
+    """Histogram of durations. ``bounds`` are the upper ends of its classes, in seconds."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum_s = 0.0
+
+    def note(self, seconds: float) -> None:
+        """Count one that took ``seconds``."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.sum_s += seconds
+
+    def cumulated(self) -> list[tuple[str, int]]:
+        """Upper end of each class as text, the last ``+Inf``, and how many took that long at most."""
+        total, rows = 0, []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), list(self.counts), strict=True):
+            total += count
+            rows.append((bound, total))
+        return rows
 
 
 class StateRemoved(Exception):
@@ -206,13 +229,18 @@ class Committer:
         """
         with dbfile.faults(self._connection):
             self._require_place()
-            self._spill(entries)
+            for entry in entries:
+                for data in entry.prepared.texts.values():
+                    if len(data) > CONTENT_INLINE_BYTES_MAX:
+                        self._artifacts.write(data)
+            purges = any(entry.prepared.write.purge is not None for entry in entries)
             with self._transaction():
                 chains: list[bytes] = []
-                for run in _runs(entries):
+                for run in _runs(entries) if purges else (entries,):
                     before = chains[-1] if chains else self.head.chain
-                    purge = run[0].write.purge
-                    chains += self._insert(run, before) if purge is None else self._purge(run[0], purge, before)
+                    if (purge := run[0].prepared.write.purge) is not None:
+                        self._purge(run[0], purge)
+                    chains += self._insert(run, before)
                 if self.marks and self._clock.monotonic() - self._looked >= limits.WITNESS_S:
                     self._keep_marks()
             pending = entries[-1].pending
@@ -241,15 +269,13 @@ class Committer:
                 found = os.stat(path)
                 self._files[path] = (found.st_dev, found.st_ino)
 
-    def _purge(self, entry: QueuedWrite, purge: PurgeRequest, chain: bytes) -> list[bytes]:
-        """Purge, and append the row that records it, whose body is only known then."""
-        write, seq = entry.write, entry.pending.seq
-        purge.done = purging.apply(self._connection, self._versions, purge, seq, write.request)
+    def _purge(self, entry: QueuedWrite, purge: PurgeRequest) -> None:
+        """Purge, and set the body of the row that records it, which is only known then."""
+        request = entry.prepared.write.request
+        purge.done = purging.apply(self._connection, self._versions, purge, entry.pending.seq, request)
         self.purging = True
         self._cleared.difference_update(purge.done.texts)
-        row = self._row(entry, purge.done.body, chain)
-        dbfile.insert_rows(self._connection, _JOURNAL_HEAD, _JOURNAL_ROW, [row])
-        return [row[-1]]
+        entry.prepared.body = purge.done.body
 
     def finish_purges(self) -> None:
         """Take the next step in removing what purges have left outside the database; ``purging`` is false at the end.
@@ -297,42 +323,32 @@ class Committer:
                     self._log.wait()
                 self.finish_purges()
 
-    def _spill(self, entries: Sequence[QueuedWrite]) -> None:
-        for entry in entries:
-            for data in entry.prepared.texts.values():
-                if len(data) > CONTENT_INLINE_BYTES_MAX:
-                    self._artifacts.write(data)
-
-    def _row(
-        self, entry: QueuedWrite, body: bytes, chain: bytes
-    ) -> tuple[int, int, str, str | None, str, str | None, int, int, bytes, bytes, bytes]:
-        write, pending = entry.write, entry.pending
-        columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, pending.vt, entry.tx_time)
-        b3 = journal.row_hash(*columns, body)
-        return (pending.seq, *columns, body, b3, journal.link(chain, pending.seq, b3))
-
     def _insert(self, entries: Sequence[QueuedWrite], chain: bytes) -> list[bytes]:
         """Insert all rows of ``entries``. Returns: the chain hash of each, after the one before them."""
-        rows = []
-        for entry in entries:
-            row = self._row(entry, entry.prepared.body, chain)
-            chain = row[-1]
-            rows.append(row)
-        hit("journal.insert")
-        connection = self._connection
+        rows, versions = [], []
         texts: dict[bytes, bytes] = {}
         signatures: dict[str, bytes] = {}
         knows: list[tuple[str, str]] = []
         for entry in entries:
-            texts |= entry.prepared.texts
-            signatures |= entry.write.signatures
-            knows += [(id, f"session:{entry.write.session}") for id in entry.write.knows]
+            prepared, write, tx_time = entry.prepared, entry.prepared.write, entry.tx_time
+            seq, vt, body = entry.pending.seq, entry.pending.vt, prepared.body
+            columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, vt, tx_time)
+            b3 = journal.row_hash(*columns, body)
+            chain = journal.link(chain, seq, b3)
+            rows.append((seq, *columns, body, b3, chain))
+            versions += [Version(put.id, vt, seq, tx_time, put.document or None, put.content) for put in prepared.puts]
+            texts |= prepared.texts
+            signatures |= write.signatures
+            knows += [(id, f"session:{write.session}") for id in write.knows]
+        if ARMED:
+            hit("journal.insert")
+        connection = self._connection
         dbfile.insert_rows(connection, _JOURNAL_HEAD, _JOURNAL_ROW, rows)
         contents = [
             (ref, len(data), data if len(data) <= CONTENT_INLINE_BYTES_MAX else None) for ref, data in texts.items()
         ]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", contents)
-        self._versions.append([version for entry in entries for version in entry.versions()])
+        self._versions.append(versions)
         numbers = self._versions.number([*signatures, *(id for pair in knows for id in pair)])
         pairs = [(numbers[object], numbers[session]) for object, session in knows]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)
@@ -342,14 +358,17 @@ class Committer:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        hit("journal.begin")
+        if ARMED:
+            hit("journal.begin")
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
-            hit("journal.precommit")
+            if ARMED:
+                hit("journal.precommit")
             started = self._clock.monotonic()
-            hit("journal.flush")
-            hit("journal.commit")
+            if ARMED:
+                hit("journal.flush")
+                hit("journal.commit")
             self._connection.execute("COMMIT")
             self._flush_s.append(took := self._clock.monotonic() - started)
             self.durations.note(took)
@@ -360,7 +379,8 @@ class Committer:
             self._versions.rolled_back()
             raise
         try:
-            hit("journal.postcommit")
+            if ARMED:
+                hit("journal.postcommit")
         except OSError as error:
             # The transaction stands: from here on no failure may be reported as "not applied".
             raise dbfile.DiskFailed(str(error)) from error
@@ -382,7 +402,8 @@ class Committer:
                 # Every commit, if seldom on the disk: it costs two microseconds, and a kill then hides nothing.
                 self._witness.write(self.head, sync=False)
                 now = self._clock.monotonic()
-                self._log.shorten()
+                if self._log.shorten_due:
+                    self._log.shorten()
                 if self.purging:
                     self.finish_purges()
                 if now - self._looked >= limits.WITNESS_S:
@@ -442,7 +463,7 @@ def _runs(entries: Sequence[QueuedWrite]) -> Iterator[Sequence[QueuedWrite]]:
     """``entries`` in order, each that purges alone: it has to see what those before it have written."""
     first = 0
     for number, entry in enumerate(entries):
-        if entry.write.purge is not None:
+        if entry.prepared.write.purge is not None:
             if first < number:
                 yield entries[first:number]
             yield entries[number : number + 1]

@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
 from ctxd.errors import CtxdError
-from ctxd.failpoints import hit
+from ctxd.failpoints import ARMED, hit
 from ctxd.offload import LoopHandle
 from ctxd.store.committer import Committer, StateRemoved
 from ctxd.store.writes import Pending, QueuedWrite
@@ -33,52 +33,55 @@ class Health:
     def __init__(self) -> None:
         self.state: Literal["ok", "read_only", "failed"] = "ok"
         self.reason = ""
-        self._code: ErrorCode | None = None
+        self.writable = True
+        """False if ``require_writable`` raises."""
+        self.code: ErrorCode | None = None
+        """Code with which writes are refused, unless it drains: ``disk_full`` only until the disk has room."""
         self._draining = False
         self._closed = False
 
     @property
-    def full(self) -> bool:
-        """True if writes are refused until the disk has room."""
-        return self._code == "disk_full"
-
-    @property
     def lost(self) -> bool:
         """True if acknowledged data is missing."""
-        return self._code == "data_loss"
+        return self.code == "data_loss"
 
     def fill(self, reason: str) -> None:
         """The disk is full."""
         if self.state == "ok":
-            self.state, self._code, self.reason = "read_only", "disk_full", f"disk_full: {reason}"
+            self.state, self.code, self.reason = "read_only", "disk_full", f"disk_full: {reason}"
+            self.writable = False
 
     def resume(self) -> None:
         """The disk has room again."""
-        if self.full:
-            self.state, self._code, self.reason = "ok", None, ""
+        if self.code == "disk_full":
+            self.state, self.code, self.reason = "ok", None, ""
+            self.writable = not self._draining
 
     def lose(self, reason: str) -> None:
         """The journal is behind what was acknowledged, or damaged: nothing may be written on top of it."""
         if self.state != "failed":
-            self.state, self._code, self.reason = "read_only", "data_loss", f"data_loss: {reason}"
+            self.state, self.code, self.reason = "read_only", "data_loss", f"data_loss: {reason}"
+            self.writable = False
 
     def fail(self, reason: str) -> None:
         """The disk failed: nothing may be written or believed until it was read afresh."""
-        self.state, self._code, self.reason = "failed", "store_failed", reason
+        self.state, self.code, self.reason = "failed", "store_failed", reason
+        self.writable = False
 
     def drain(self) -> None:
         """No further writes."""
-        self._draining = True
+        self._draining, self.writable = True, False
 
     def close(self) -> None:
         """No further reads either."""
         self._draining = self._closed = True
+        self.writable = False
 
     def require_writable(self) -> None:
         """Raises: CtxdError ``disk_full``, ``data_loss``, ``store_failed`` or ``draining`` unless writes are taken."""
-        if self._code:
-            wait = 1_000 if self._code != "data_loss" else None
-            raise CtxdError(self._code, self.reason, retry_after_ms=wait, outcome="not_applied")
+        if self.code:
+            wait = 1_000 if self.code != "data_loss" else None
+            raise CtxdError(self.code, self.reason, retry_after_ms=wait, outcome="not_applied")
         if self._draining:
             raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000, outcome="not_applied")
 
@@ -88,46 +91,6 @@ class Health:
             raise CtxdError("store_failed", self.reason, retry_after_ms=1_000)
         if self._closed:
             raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000)
-
-
-class Queue:
-    """A bounded queue of entries. Full means refuse."""
-
-    def __init__(self) -> None:
-        self._entries: deque[QueuedWrite] = deque()
-        self._size = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def full(self) -> bool:
-        """True if no further entry may be put."""
-        return len(self._entries) >= limits.QUEUE_WRITES_MAX or self._size >= limits.QUEUE_BYTES_MAX
-
-    def put(self, entry: QueuedWrite) -> None:
-        """Append an entry."""
-        self._entries.append(entry)
-        self._size += entry.prepared.size
-
-    def take(self) -> list[QueuedWrite]:
-        """The entries of the next transaction: all, up to the bounds of one; one at least, if there is one."""
-        batch: list[QueuedWrite] = []
-        size = 0
-        while self._entries and len(batch) < limits.COMMIT_WRITES_MAX:
-            size += self._entries[0].prepared.size
-            if batch and size > limits.COMMIT_BYTES_MAX:
-                break
-            batch.append(self._entries.popleft())
-        self._size -= sum(entry.prepared.size for entry in batch)
-        return batch
-
-    def clear(self) -> list[QueuedWrite]:
-        """Remove and return every entry."""
-        entries = list(self._entries)
-        self._entries.clear()
-        self._size = 0
-        return entries
 
 
 Work = Callable[[], Any]
@@ -140,10 +103,8 @@ class CommitThread:
     def __init__(self, report: Report) -> None:
         self._report = report
         self._given: SimpleQueue[Work | None] = SimpleQueue()
-
-    def give(self, work: Work) -> None:
-        """Queue ``work``. Only while no other call runs or is queued."""
-        self._given.put(work)
+        self.give: Callable[[Work], None] = self._given.put
+        """Queue a call. Only while no other call runs or is queued."""
 
     def take_back(self) -> bool:
         """Cancel the queued call. Returns: True if it had not started."""
@@ -166,7 +127,8 @@ class CommitThread:
                 result, raised = work(), None
             except BaseException as error:  # noqa: BLE001 - the caller raises it
                 result, raised = None, error
-            loop.soon(self._report, result, raised)
+            # The loop waits for this thread to end, so it has not ended itself.
+            loop.schedule(self._report, result, raised)
             del work, result, raised
 
 
@@ -202,7 +164,9 @@ class GroupCommit:
         self._landed = landed
         self._lost = lost
         self._fault = fault
-        self._queue = Queue()
+        self.queue: deque[QueuedWrite] = deque()
+        """Accepted writes that no transaction has begun for, in the journal's order."""
+        self.queued_bytes = 0
         self._flushing: Sequence[QueuedWrite] = ()
         self._purged: anyio.Event | None = None
         self._telling: Sequence[QueuedWrite] = ()
@@ -213,20 +177,17 @@ class GroupCommit:
         self._ended: deque[tuple[Sequence[QueuedWrite], Any, BaseException | None]] = deque()
         self._busy = False
         self._stopping = False
-
-    @property
-    def full(self) -> bool:
-        """True if no further entry may be put."""
-        return self._queue.full
+        self._failure: Exception | None = None
 
     @property
     def waiting(self) -> int:
         """Writes that are not durable yet."""
-        return len(self._queue) + len(self._begun())
+        return len(self.queue) + len(self._begun())
 
     def put(self, entry: QueuedWrite) -> None:
         """Append an entry, which is next in the journal's order."""
-        self._queue.put(entry)
+        self.queue.append(entry)
+        self.queued_bytes += entry.prepared.size
         self._last = entry.pending
         if not self._busy and not self._wake.is_set():
             self._wake.set()
@@ -249,43 +210,42 @@ class GroupCommit:
                 self._wake.set()
             await self._purged.wait()
 
-    def _note_purges(self) -> None:
-        if self._purged is not None and not self._committer.purging:
-            self._purged.set()
-            self._purged = None
-
     async def run(self, committer: Committer) -> Exception:
         """Commit batch after batch. Returns why the disk failed. Cancel: what is not durable fails as ``draining``."""
         self._committer = committer
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._thread.run)
-                try:
-                    failure = await self._serve()
-                finally:
-                    self._stopping = True
-                    self._thread.stop()
-            return failure
+                group.start_soon(self._serve)
+                await self._thread.run()
+            # The task group does not pass on that the loop was cancelled.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            assert self._failure is not None, "the loop ends with a failed disk, or is cancelled"
+            return self._failure
         finally:
             self._health.drain()
             # Whatever else ends this may come after the commit.
             self._fail(self._begun(), "draining", _GOING_DOWN, "unknown")
-            self._fail(self._queue.clear(), "draining", _GOING_DOWN, "not_applied")
+            self._fail(self._clear(), "draining", _GOING_DOWN, "not_applied")
 
-    async def _serve(self) -> Exception:
+    async def _serve(self) -> None:
+        """Commit until the disk fails, or until cancelled; the thread ends with this."""
         try:
             failure = None
             while failure is None:
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                self._start()
+                if self.queue and not self._busy and not self._ended:
+                    self._start()
                 failure = await (self._hear() if self._busy or self._ended else self._rest())
         except anyio.get_cancelled_exc_class():
             if (failure := await self._stop()) is None:
                 raise
+        finally:
+            self._stopping = True
+            self._thread.stop()
+        self._failure = failure
         self._health.fail(str(failure))
         self._fail(self._begun(), "store_failed", str(failure), "unknown")
-        self._fail(self._queue.clear(), "store_failed", str(failure), "not_applied")
-        return failure
+        self._fail(self._clear(), "store_failed", str(failure), "not_applied")
 
     async def _stop(self) -> Exception | None:
         """Begin nothing more, and see what has begun through. Returns: why the disk failed, if it did."""
@@ -293,7 +253,7 @@ class GroupCommit:
         if self._thread.take_back():
             self._busy = False
             batch, self._flushing = self._flushing, ()
-            self._fail([*batch, *self._queue.clear()], "draining", _GOING_DOWN, "not_applied")
+            self._fail([*batch, *self._clear()], "draining", _GOING_DOWN, "not_applied")
         failure = None
         with anyio.CancelScope(shield=True):
             while failure is None and (self._busy or self._ended):
@@ -301,14 +261,26 @@ class GroupCommit:
         return failure
 
     def _start(self) -> None:
-        """Begin to commit the next batch if one waits and no other runs."""
-        if len(self._queue) and not self._busy and not self._ended:
-            batch = self._flushing = self._queue.take()
-            self._give(partial(self._committer.commit, batch))
-
-    def _give(self, work: Callable[[], Any]) -> None:
+        """Begin the next transaction: all that waits, up to the bounds of one, and one write at least."""
+        batch: list[QueuedWrite] = []
+        size = 0
+        while self.queue and len(batch) < limits.COMMIT_WRITES_MAX:
+            next_size = self.queue[0].prepared.size
+            if batch and size + next_size > limits.COMMIT_BYTES_MAX:
+                break
+            batch.append(self.queue.popleft())
+            size += next_size
+        self.queued_bytes -= size
+        self._flushing = batch
         self._busy = True
-        self._thread.give(work)
+        self._thread.give(partial(self._committer.commit, batch))
+
+    def _clear(self) -> list[QueuedWrite]:
+        """Remove and return every write that waits."""
+        entries = list(self.queue)
+        self.queue.clear()
+        self.queued_bytes = 0
+        return entries
 
     def _told(self, result: Any, raised: BaseException | None) -> None:  # noqa: ANN401 - any call's
         """Note how a call of the thread ended."""
@@ -330,10 +302,10 @@ class GroupCommit:
             await self._land(batch, chains)
         elif isinstance(raised, dbfile.DiskFull):
             self._health.fill(str(raised))
-            self._fail([*batch, *self._queue.clear()], "disk_full", str(raised), "not_applied")
+            self._fail([*batch, *self._clear()], "disk_full", str(raised), "not_applied")
         elif isinstance(raised, StateRemoved):
             self._health.lose(str(raised))
-            self._fail([*batch, *self._queue.clear()], "data_loss", str(raised), "not_applied")
+            self._fail([*batch, *self._clear()], "data_loss", str(raised), "not_applied")
         elif isinstance(raised, dbfile.DiskFailed | dbfile.FileDamaged | dbfile.SqlFailed):
             return raised
         else:
@@ -343,27 +315,36 @@ class GroupCommit:
 
     async def _land(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
         """Resolve ``batch``, a few writes at a time, yielding to the loop between."""
-        hit("journal.ack")
+        if ARMED:
+            hit("journal.ack")
         for first in range(0, len(batch), _TOLD_AT_ONCE):
             if first:
                 await _others(1)
             some = batch[first : first + _TOLD_AT_ONCE]
             for entry, chain in zip(some, chains[first : first + _TOLD_AT_ONCE], strict=True):
                 pending = entry.pending
-                self._resolve(pending, Receipt(pending.seq, chain.hex(), pending.vt))
+                for raised in pending.resolve(Receipt(pending.seq, chain.hex(), pending.vt)):
+                    self._fault(raised)
             self._landed(some)
-        self._note_purges()
+        if self._purged is not None:
+            self._note_purges()
         if self._committer.low_space:
             self._health.fill("the filesystem of the state directory is nearly full")
         if len(batch) > _SMALL:
             await _others(_GATHERED_TURNS)
 
+    def _note_purges(self) -> None:
+        """Wake who waits for purges, once none is unfinished."""
+        if self._purged is not None and not self._committer.purging:
+            self._purged.set()
+            self._purged = None
+
     async def _rest(self) -> Exception | None:
         """Wait for a write. Meanwhile finish purges, tidy up once, or look whether a full disk has room again."""
         tidied = False
         purge_delay = limits.PURGE_RETRY_S
-        while not len(self._queue):
-            full, purging = self._health.full, self._committer.purging
+        while not self.queue:
+            full, purging = self._health.code == "disk_full", self._committer.purging
             if full:
                 delay: float | None = limits.PROBE_S
             elif purging:
@@ -392,7 +373,8 @@ class GroupCommit:
 
     async def _call(self, work: Callable[[], T]) -> T:
         """Call ``work`` on the thread and return its result."""
-        self._give(work)
+        self._busy = True
+        self._thread.give(work)
         with anyio.CancelScope(shield=True):
             while not self._ended:
                 self._wake = anyio.Event()
@@ -412,11 +394,8 @@ class GroupCommit:
             return
         self._lost(entries)
         for entry in entries:
-            self._resolve(entry.pending, None, CtxdError(code, message, outcome=outcome))
-
-    def _resolve(self, pending: Pending, receipt: Receipt | None, error: CtxdError | None = None) -> None:
-        for raised in pending.resolve(receipt, error):
-            self._fault(raised)
+            for raised in entry.pending.resolve(None, CtxdError(code, message, outcome=outcome)):
+                self._fault(raised)
 
 
 async def _others(turns: int) -> None:

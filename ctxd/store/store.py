@@ -23,7 +23,6 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
-from ctxd.observe.tally import Durations
 from ctxd.store import statedir
 from ctxd.store.cache import (
     BloomFilter,
@@ -32,11 +31,9 @@ from ctxd.store.cache import (
     RecentOperations,
     Texts,
     fill_bloom,
-    op_text,
-    operation,
     replay_of,
 )
-from ctxd.store.committer import Committer
+from ctxd.store.committer import Committer, Durations
 from ctxd.store.follow import Follower
 from ctxd.store.group_commit import GroupCommit, Health
 from ctxd.store.journal import Body, Row, ValidTimes
@@ -150,7 +147,7 @@ class VersionStore:
         self.writer = self._committer.writer
         self._next_seq = head.seq + 1
         self._times = ValidTimes(self._committer.head_vt)
-        self._heads.trim(head.seq)
+        self._heads.durable = head.seq
         if head.seq:
             self._durable = Receipt(head.seq, head.chain.hex(), self._committer.head_vt)
         for complaint in self._committer.complaints:
@@ -201,13 +198,17 @@ class VersionStore:
 
     def _note_landed(self, batch: Sequence[QueuedWrite]) -> None:
         for entry in batch:
-            self._operations.end(entry, durable=True)
-            if entry.write.purge is not None and entry.write.purge.done is not None:
-                self._forget(entry.write.purge.done)
+            write = entry.prepared.write
+            if write.op_id is not None:
+                self._operations.end((write.principal, write.op_id), durable=True)
+            if write.purge is not None and write.purge.done is not None:
+                self._forget(write.purge.done)
         self._durable = batch[-1].pending.receipt
         self._grown.set()
-        self._heads.trim(batch[-1].pending.seq)
-        self._listeners.durable([(entry.write, entry.pending) for entry in batch])
+        self._heads.durable = batch[-1].pending.seq
+        if self._heads.trim_due:
+            self._heads.trim()
+        self._listeners.durable([(entry.prepared.write, entry.pending) for entry in batch])
 
     def _forget(self, purged: Purged) -> None:
         """Let go of what was purged, but for heads that came in since."""
@@ -218,11 +219,13 @@ class VersionStore:
         self._loader.note_written(purged.ids)
 
     def _note_lost(self, entries: Sequence[QueuedWrite]) -> None:
-        for entry in entries:
-            self._heads.forget(entry.ids)
-            self._operations.end(entry, durable=False)
+        writes = [entry.prepared.write for entry in entries]
+        for entry, write in zip(entries, writes, strict=True):
+            self._heads.forget(entry.prepared.ids)
+            if write.op_id is not None:
+                self._operations.end((write.principal, write.op_id), durable=False)
         self._next_seq = entries[0].pending.seq
-        sessions = frozenset(entry.write.session for entry in entries if entry.write.session is not None)
+        sessions = frozenset(write.session for write in writes if write.session is not None)
         self._listeners.lost(sessions)
 
     def submit(self, write: Write) -> Pending:
@@ -232,35 +235,50 @@ class VersionStore:
         ``draining``;
         ``cancelled`` if its ``op_id`` was submitted before, see ``replay``.
         """
-        self._health.require_writable()
-        if self._commits.full:
+        if not self._health.writable:
+            self._health.require_writable()
+        if self._commits.queued_bytes >= limits.QUEUE_BYTES_MAX or len(self._commits.queue) >= limits.QUEUE_WRITES_MAX:
             raise CtxdError("store_backlog_full", "too many writes wait", retry_after_ms=100, outcome="not_applied")
         for admit in self._admissions:
             admit()
-        self._operations.require_new(key := operation(write))
+        key = None if write.op_id is None else (write.principal, write.op_id)
+        if key in self._operations.under_way or key in self._operations.ended:
+            raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
         prepared = EncodedWrite(write)
         wall = self._clock.wall_ms()
         vt = self._times.next(wall, write.floor_vt, prepared.ids)
         pending = Pending(self._next_seq, vt, prepared.size)
         self._next_seq += 1
         entry = QueuedWrite(prepared, pending, wall)
-        self._operations.begin(entry)
-        self._bloom.add(prepared.ids if key is None else (*prepared.ids, op_text(key)))
+        if key is None:
+            self._bloom.add(prepared.ids)
+        else:
+            self._operations.under_way[key] = entry
+            self._bloom.add((*prepared.ids, f"{write.principal}\0{write.op_id}"))
         self._show(entry)
         self._commits.put(entry)
         return pending
 
     def _show(self, entry: QueuedWrite) -> None:
-        """Make the heads and the text of ``entry`` visible."""
-        for head, text in entry.heads():
-            if text is not None and head.content_ref is not None:
-                self._texts.put(head.content_ref, text)
-            self._heads.put(head.document.id, head)
-        if entry.write.deletes:
+        """Make the heads of the cached entities and the texts of ``entry`` visible."""
+        prepared, seq, vt = entry.prepared, entry.pending.seq, entry.pending.vt
+        # What is deleted comes last, and has no head.
+        for document, put in zip(prepared.write.puts, prepared.puts, strict=False):
+            if document.id.startswith(UNCACHED_PREFIXES):
+                continue
+            ref = None
+            if document.content is not None and put.content is not None:
+                ref = put.content.hex()
+                self._texts.put(ref, document.content)
+                document = msgspec.structs.replace(document, content=None)
+            head = Stored(document=document, content_ref=ref, valid_time=vt, tx=seq, tx_time=entry.tx_time)
+            self._heads.put(document.id, head)
+        if prepared.write.deletes:
             # Of one that is not kept nor may its end be: it would hide what is written under that id again.
-            deleted = [id for id in entry.write.deletes if not id.startswith(UNCACHED_PREFIXES)]
-            self._heads.delete(deleted, entry.pending.seq)
-        self._loader.note_written(entry.ids)
+            deleted = [id for id in prepared.write.deletes if not id.startswith(UNCACHED_PREFIXES)]
+            self._heads.delete(deleted, seq)
+        if self._loader.loading:
+            self._loader.note_written(prepared.ids)
 
     async def purge_residue(self) -> tuple[str, ...]:
         """Wait a few seconds for the removal of what was purged.
@@ -285,7 +303,7 @@ class VersionStore:
 
     def is_new_operation(self, principal: str, op_id: str) -> bool:
         """Return True if ``op_id`` is certainly new. False may be a false positive."""
-        return self._bloom.lacks(op_text((principal, op_id)))
+        return self._bloom.lacks(f"{principal}\0{op_id}")
 
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
         """Return the stored result of the write under ``op_id``, or None; ``heads`` are loaded beside, for ``peek``.
@@ -293,7 +311,7 @@ class VersionStore:
         Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
         """
         key = (principal, op_id)
-        found: QueuedWrite | tuple[Body, Receipt] | None = self._operations.under_way(key)
+        found: QueuedWrite | tuple[Body, Receipt] | None = self._operations.under_way.get(key)
         while found is None:
             self._health.require_readable()
             missing = [id for id in heads if isinstance(self.peek(id), NotCached)]
@@ -301,8 +319,8 @@ class VersionStore:
             if missing or not is_new_operation:
                 batch = await self._loader.find(missing, None if is_new_operation else key)
                 # It may have been begun, and even have ended, while the journal was read.
-                found = batch.operations.get(key) or self._operations.under_way(key)
-            if found is None and not self._operations.ended(key):
+                found = batch.operations.get(key) or self._operations.under_way.get(key)
+            if found is None and key not in self._operations.ended:
                 return None
         return replay_of(key, request, found)
 

@@ -1,16 +1,14 @@
 """Writes: what a call submits, what waits for its flush, what the store returns for either, and who is notified."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 import msgspec
 from blake3 import blake3
 
-from ctxd.backends.port import Version
-from ctxd.objects.document import Document, Stored, encode_document
-from ctxd.objects.identity import UNCACHED_PREFIXES
+from ctxd.objects.document import Document, encode_document
 from ctxd.store import journal
 from ctxd_protocol.objects import Receipt
 
@@ -84,25 +82,18 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     purge: PurgeRequest | None = None
 
 
-class Pending:
+class Pending(msgspec.Struct, eq=False):
     """A write that was accepted and waits for its flush. ``seq`` and ``vt`` are final once it is durable; ``size`` is
-    roughly what it takes in the journal, in bytes."""
+    roughly what it takes in the journal, in bytes. ``done`` is True once the write is durable or has failed."""
 
-    __slots__ = ("_callbacks", "_event", "error", "receipt", "seq", "size", "vt")
-
-    def __init__(self, seq: int, vt: int, size: int) -> None:
-        self.seq = seq
-        self.vt = vt
-        self.size = size
-        self.receipt: Receipt | None = None
-        self.error: Exception | None = None
-        self._callbacks: list[Callable[[Pending], None]] = []
-        self._event: anyio.Event | None = None
-
-    @property
-    def done(self) -> bool:
-        """True if the write is durable or has failed."""
-        return self.receipt is not None or self.error is not None
+    seq: int
+    vt: int
+    size: int
+    done: bool = False
+    receipt: Receipt | None = None
+    error: Exception | None = None
+    _callbacks: list[Callable[["Pending"], None]] = []
+    _event: anyio.Event | None = None
 
     def on_done(self, callback: Callable[["Pending"], None]) -> None:
         """Call ``callback`` on the loop once this is done; at once if it is."""
@@ -117,7 +108,7 @@ class Pending:
         Returns: what callbacks raised. All are called, and who waits goes on, whatever one of them does.
         """
         assert not self.done, "a write is resolved once"
-        self.receipt, self.error = receipt, error
+        self.done, self.receipt, self.error = True, receipt, error
         raised: list[Exception] = []
         for callback in self._callbacks:
             try:
@@ -204,64 +195,29 @@ class EncodedWrite:
             write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
         self.write = write
         self.texts: dict[bytes, bytes] = {}
-        self.puts = [self._put(document) for document in write.puts]
+        self.puts: list[journal.Put] = []
+        for document in write.puts:
+            ref = None
+            if document.content is not None:
+                data = document.content.encode()
+                ref = blake3(data).digest()
+                self.texts[ref] = data
+            self.puts.append(journal.Put(document.id, encode_document(document), ref))
         if write.deletes:
             self.puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
         self.ids = tuple([put.id for put in self.puts])
         self.body = journal.encode_body(write.request, write.result, write.knows, self.puts)
         self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(map(len, self.texts.values()))
 
-    def _put(self, document: Document) -> journal.Put:
-        ref = None
-        if document.content is not None:
-            data = document.content.encode()
-            ref = blake3(data).digest()
-            self.texts[ref] = data
-        return journal.Put(document.id, encode_document(document), ref)
 
-
-class QueuedWrite:
+class QueuedWrite(msgspec.Struct, frozen=True, eq=False):
     """A write with its place: ``pending`` has sequence and valid time, ``tx_time`` is when it was accepted, in ms."""
 
-    __slots__ = ("pending", "prepared", "tx_time")
-
-    def __init__(self, prepared: EncodedWrite, pending: Pending, tx_time: int) -> None:
-        self.prepared = prepared
-        self.pending = pending
-        self.tx_time = tx_time
-
-    @property
-    def write(self) -> Write:
-        """The write itself."""
-        return self.prepared.write
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The entities that it puts or deletes."""
-        return self.prepared.ids
-
-    def versions(self) -> list[Version]:
-        """Return its versions as rows of a backend."""
-        seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
-        return [Version(put.id, vt, seq, tx_time, put.document or None, put.content) for put in self.prepared.puts]
-
-    def heads(self) -> list[tuple[Stored, str | None]]:
-        """Return the newest versions of its cached entities, without content, each with its text."""
-        seq, vt, tx_time = self.pending.seq, self.pending.vt, self.tx_time
-        heads: list[tuple[Stored, str | None]] = []
-        # What is deleted comes last, and has no head.
-        for document, put in zip(self.write.puts, self.prepared.puts, strict=False):
-            if document.id.startswith(UNCACHED_PREFIXES):
-                continue
-            text, ref = document.content, None
-            if text is not None and put.content is not None:
-                document, ref = msgspec.structs.replace(document, content=None), put.content.hex()
-            head = Stored(document=document, content_ref=ref, valid_time=vt, tx=seq, tx_time=tx_time)
-            heads.append((head, text))
-        return heads
+    prepared: EncodedWrite
+    pending: Pending
+    tx_time: int
 
 
-T = TypeVar("T")
 Landed = Sequence[tuple[Write, Pending]]
 
 
@@ -278,18 +234,22 @@ class Listeners:
 
     def lost(self, sessions: frozenset[str]) -> None:
         """Report the sessions whose writes were lost."""
-        self._call(self.on_lost, sessions)
+        for callback in self.on_lost:
+            try:
+                callback(sessions)
+            except Exception as raised:  # noqa: BLE001 - a write is lost whatever a listener does
+                self.fault(raised)
 
     def durable(self, landed: Landed) -> None:
         """Report writes that are on the disk; a purge, whose types are not known here, to every listener."""
         types = {document.type for write, _ in landed for document in write.puts}
-        everybody = any(write.purge is not None for write, _ in landed)
-        told = [
-            callback
-            for callback, wanted in self.on_durable
-            if everybody or wanted is None or not types.isdisjoint(wanted)
-        ]
-        self._call(told, landed)
+        purges = any(write.purge is not None for write, _ in landed)
+        for callback, wanted in self.on_durable:
+            if purges or wanted is None or not types.isdisjoint(wanted):
+                try:
+                    callback(landed)
+                except Exception as raised:  # noqa: BLE001 - a write stands whatever a listener does
+                    self.fault(raised)
 
     def fault(self, raised: Exception) -> None:
         """Report what a callback raised."""
@@ -297,10 +257,3 @@ class Listeners:
             # A log that cannot be written is no reason to stop either.
             with suppress(Exception):
                 callback(raised)
-
-    def _call(self, callbacks: Iterable[Callable[[T], None]], what: T) -> None:
-        for callback in callbacks:
-            try:
-                callback(what)
-            except Exception as raised:  # noqa: BLE001 - see the module
-                self.fault(raised)
