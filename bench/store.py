@@ -27,10 +27,10 @@ from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.clock import SystemClock
 from ctxd.objects.document import Document, encode_document
-from ctxd.objects.identity import content_hash, identity_hash
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal, statedir
 from ctxd.store.committer import Committer
-from ctxd.store.journal import Head, WitnessFile
+from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import Write
 
 ROWS = 1_000_000

@@ -1,6 +1,11 @@
-"""The only reader of a clock. Every other part is handed one, so that tests can hand in their own."""
+"""Clocks: the host's, and the hybrid clock of valid times.
+
+``SystemClock`` is the only reader of the host's clocks. Every other part is handed one, so that tests can hand in their
+own.
+"""
 
 import time
+from collections.abc import Iterable
 from typing import Protocol
 
 import anyio
@@ -32,3 +37,38 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""
         await anyio.sleep(seconds)
+
+
+class ValidTimes:
+    """Valid times in ms since 1970: never decreasing over all writes, and at least 1 ms apart for each entity.
+
+    A hybrid of the host's clock and a counter that never goes back. Pure; what is persisted is the journal itself, from
+    whose newest row it starts.
+    """
+
+    def __init__(self, newest: int = 0) -> None:
+        """``newest`` is the valid time of the newest row there is; every time given out is above it."""
+        self._newest = newest
+        # Entities written at the newest time. Null: unknown, as after a start, when any might have been.
+        self._written: set[str] | None = None
+
+    @property
+    def newest(self) -> int:
+        """The newest time given out."""
+        return self._newest
+
+    def next(self, wall_ms: int, floor: int, ids: Iterable[str]) -> int:
+        """The valid time of a write of ``ids`` at ``wall_ms``: at least ``floor``."""
+        ids = tuple(ids)
+        time = max(self._newest, wall_ms, floor)
+        if time == self._newest and (self._written is None or not self._written.isdisjoint(ids)):
+            time += 1
+        if time > self._newest or self._written is None:
+            self._newest, self._written = time, set(ids)
+        else:
+            self._written.update(ids)
+        return time
+
+    def lead_ms(self, wall_ms: int) -> int:
+        """By how many ms the newest time is ahead of the host's clock; negative when behind."""
+        return self._newest - wall_ms

@@ -244,7 +244,7 @@ class Daemon:
                 journal=store.journal_id,
                 limits=self._options.limits,
                 status=self.status,
-                check_witness=store.check_witness,
+                check_receipt=store.check_receipt,
             ),
             host_methods.handlers(sessions.handlers(operations, notices), self._hosts),
             files.FileCalls(live, indexer),

@@ -14,7 +14,8 @@ from ctxd.assembly.composition import Composition
 from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import assembly_id, content_hash, identity_hash
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import assembly_id
 from ctxd.store.writes import Pending
 from ctxd_protocol.context import AssembledContext, AssemblyRecord, Block
 from ctxd_protocol.ids import context_id

@@ -11,7 +11,7 @@ import msgspec
 
 from ctxd.indexing.decide import Absent, Held, OutOfReach, Oversized, SourceState
 from ctxd.objects.document import Document
-from ctxd.objects.identity import source_hash
+from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Guard

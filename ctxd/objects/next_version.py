@@ -8,7 +8,7 @@ import posixpath
 from typing import Any
 
 from ctxd.objects.document import Document
-from ctxd.objects.identity import content_hash, identity_hash
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.secrets.policy import to_payload
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.objects import FilesystemSource, ToolcallStatus

@@ -12,7 +12,8 @@ import msgspec
 from ctxd.backends.port import Version
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import NUMBER_DIGITS, content_hash, identity_hash, session_of
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import NUMBER_DIGITS, session_of
 
 PREFIX: Final = "fence:"
 _TYPE: Final = "fence"

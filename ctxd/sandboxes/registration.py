@@ -15,7 +15,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import content_hash, identity_hash
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd_protocol.methods import GRANTS
 from ctxd_protocol.sandboxes import Grant, Quota
 from ctxd_protocol.sessions import Mount

@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.objects.document import Document
-from ctxd.objects.identity import content_hash, segments_prefix
+from ctxd.objects.hashing import content_hash
+from ctxd.objects.identity import segments_prefix
 from ctxd.sessions.chat import read_turns
 from ctxd.sessions.segments import PREVIEW_CHARS, SessionDelta, from_payload, from_text, to_payload, to_text
 from ctxd.sessions.session import LiveSession

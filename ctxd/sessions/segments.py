@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import content_hash, identity_hash
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.secrets.policy import DEFAULT
 from ctxd_protocol.events import Event, message_of
 from ctxd_protocol.ids import session_object_id

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import content_hash, identity_hash, segments_prefix
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import segments_prefix
 from ctxd.sessions.loading import decoded
 from ctxd.sessions.segments import SessionDelta, speaks
 from ctxd.sessions.state import SessionState, fold

@@ -12,7 +12,8 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import assembly_id, content_hash, identity_hash, is_file_id, number_of, segment_id
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import assembly_id, is_file_id, number_of, segment_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.segments import (
     SessionDelta,

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from ctxd.clock import Clock
-from ctxd.objects.identity import source_hash
+from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
 from ctxd.sources.openat2 import View

@@ -1,13 +1,11 @@
-"""Memory of the store: the Bloom filter over all ids, the caches of heads, texts and operations, and the loader that
-reads what is not in them.
+"""Least-recently-used caches of newest versions and of texts, and the loader of heads that are not in them.
 
-All of it lives on the loop. The loader reads on a thread of its own: what one turn of the loop requests is read in one
-go.
+All of it is on the loop. The loader reads on a thread of its own: what one turn of the loop requests is read in one go.
 """
 
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import anyio
@@ -18,55 +16,11 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.store import journal
+from ctxd.store.idempotency import BloomFilter, Operation
 from ctxd.store.journal import Body
 from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
-from ctxd.store.writes import NOT_CACHED, NotCached, QueuedWrite, Replay
+from ctxd.store.writes import NOT_CACHED, NotCached
 from ctxd_protocol.objects import Receipt
-
-_BITS: Final = 27
-"""Bits of an index: 16 MiB in memory. With a million keys one lookup in 3,400 is left to the database, with ten one in
-50."""
-_MASK: Final = (1 << _BITS) - 1
-_NEAR: Final = 511
-"""Both bits of a text are in one block of 64 bytes: memory is waited for once."""
-
-_STEP_BYTES: Final = 1 << 17
-
-
-class BloomFilter:
-    """A set of texts with false positives: a miss is certain, a hit is not."""
-
-    def __init__(self) -> None:
-        self._bits = bytearray(1 << (_BITS - 3))
-        self.whole = False
-
-    def add(self, texts: Iterable[str]) -> None:
-        """Remember ``texts``."""
-        bits = self._bits
-        for text in texts:
-            value = hash(text)
-            first = value & _MASK
-            second = first & ~_NEAR | value >> _BITS & _NEAR
-            bits[first >> 3] |= 1 << (first & 7)
-            bits[second >> 3] |= 1 << (second & 7)
-
-    def take_in(self, other: "BloomFilter") -> Iterator[None]:
-        """Remember all that ``other`` does, a step at a time, each well below a millisecond."""
-        ours, theirs = memoryview(self._bits), memoryview(other._bits)
-        for first in range(0, len(ours), _STEP_BYTES):
-            part = slice(first, first + _STEP_BYTES)
-            both = int.from_bytes(ours[part], "little") | int.from_bytes(theirs[part], "little")
-            ours[part] = both.to_bytes(_STEP_BYTES, "little")
-            yield
-
-    def lacks(self, text: str) -> bool:
-        """Return True if ``text`` was certainly never added."""
-        if not self.whole:
-            return False
-        bits, value = self._bits, hash(text)
-        first = value & _MASK
-        second = first & ~_NEAR | value >> _BITS & _NEAR
-        return not (bits[first >> 3] >> (first & 7) & 1 and bits[second >> 3] >> (second & 7) & 1)
 
 
 class Heads:
@@ -176,50 +130,6 @@ class Texts:
         self._size += size
         while self._size > self._limit:
             self._size -= self._texts.popitem(last=False)[1][1]
-
-
-Operation = tuple[str, str]
-"""A principal and its operation id."""
-
-
-def replay_of(key: Operation, request: bytes, found: QueuedWrite | tuple[Body, Receipt]) -> Replay:
-    """The answer to a resend of the write that was ``found`` under ``key``.
-
-    Raises: CtxdError ``idempotency_mismatch`` if that had another ``request``.
-    """
-    if isinstance(found, QueuedWrite):
-        was, replay = found.prepared.write.request, Replay(found.prepared.write.result, found.pending, None)
-    else:
-        body, receipt = found
-        was, replay = body.request, Replay(body.result, None, receipt)
-    # Of a write that was purged, the digest of its parameters is gone as well.
-    if was and was != request:
-        raise CtxdError(
-            "idempotency_mismatch",
-            f"operation id {key[1]} was used with other parameters",
-            hint="Take a new op_id for a new call.",
-            outcome="not_applied",
-        )
-    return replay
-
-
-class RecentOperations:
-    """The operations that memory knows. At most ``limit`` ended ones are remembered."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.under_way: dict[Operation, QueuedWrite] = {}
-        """Accepted writes that are not durable yet."""
-        self.ended: OrderedDict[Operation, None] = OrderedDict()
-        """Writes that became durable a short while ago."""
-
-    def end(self, key: Operation, *, durable: bool) -> None:
-        """Record that the write under ``key`` is durable, or that it was lost."""
-        self.under_way.pop(key, None)
-        if durable:
-            self.ended[key] = None
-            if len(self.ended) > self._limit:
-                self.ended.popitem(last=False)
 
 
 class Batch:
@@ -350,11 +260,11 @@ class HeadLoader:
 
 
 _KEYS_READ: Final = 5_000
-"""Keys of one reading while a sieve is filled: how long the end of the store may wait for it."""
+"""Keys of one reading while the filter is filled: how long the end of the store may wait for it."""
 
 
-async def fill_bloom(sieve: BloomFilter, reader: Reader, damaged: Callable[[str], None]) -> None:
-    """Add every entity and operation of the database to ``sieve``, which is whole then.
+async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str], None]) -> None:
+    """Add every entity and operation of the database to ``bloom``, which is whole then.
 
     The tables are read, not the indexes by which both are looked up later; these are compared with the tables on the
     way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
@@ -378,6 +288,6 @@ async def fill_bloom(sieve: BloomFilter, reader: Reader, damaged: Callable[[str]
     except CtxdError:
         # Without the filter every lookup reads the database, and fails there with the reason.
         return
-    for _ in sieve.take_in(stored):
+    for _ in bloom.take_in(stored):
         await checkpoint()
-    sieve.whole = True
+    bloom.whole = True

@@ -22,8 +22,8 @@ from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
 from ctxd.store import journal, schema
 from ctxd.store import purge as purging
-from ctxd.store.journal import Head, WitnessFile
 from ctxd.store.statedir import StateDir
+from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, QueuedWrite
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 

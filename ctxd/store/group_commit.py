@@ -1,8 +1,7 @@
 """Group commit: the queue of accepted writes, the thread that commits them, and the loop between both.
 
 While one transaction runs, the next one gathers. A full disk fails the transaction and everything behind it, and is
-probed until it has room. A failed disk ends the loop: nothing is acknowledged after it. ``Health`` is what the loop
-learns of the disk, and decides whether writes and reads are taken.
+probed until it has room. A failed disk ends the loop: nothing is acknowledged after it.
 """
 
 from collections import deque
@@ -21,77 +20,10 @@ from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.offload import LoopHandle
 from ctxd.store.committer import Committer, StateRemoved
+from ctxd.store.health import Health
 from ctxd.store.writes import Pending, QueuedWrite
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.objects import Receipt
-
-
-class Health:
-    """The store's state: in order, read-only for want of space, read-only for lost data, or failed; and whether it
-    drains."""
-
-    def __init__(self) -> None:
-        self.state: Literal["ok", "read_only", "failed"] = "ok"
-        self.reason = ""
-        self.writable = True
-        """False if ``require_writable`` raises."""
-        self.code: ErrorCode | None = None
-        """Code with which writes are refused, unless it drains: ``disk_full`` only until the disk has room."""
-        self._draining = False
-        self._closed = False
-
-    @property
-    def lost(self) -> bool:
-        """True if acknowledged data is missing."""
-        return self.code == "data_loss"
-
-    def fill(self, reason: str) -> None:
-        """The disk is full."""
-        if self.state == "ok":
-            self.state, self.code, self.reason = "read_only", "disk_full", f"disk_full: {reason}"
-            self.writable = False
-
-    def resume(self) -> None:
-        """The disk has room again."""
-        if self.code == "disk_full":
-            self.state, self.code, self.reason = "ok", None, ""
-            self.writable = not self._draining
-
-    def lose(self, reason: str) -> None:
-        """The journal is behind what was acknowledged, or damaged: nothing may be written on top of it."""
-        if self.state != "failed":
-            self.state, self.code, self.reason = "read_only", "data_loss", f"data_loss: {reason}"
-            self.writable = False
-
-    def fail(self, reason: str) -> None:
-        """The disk failed: nothing may be written or believed until it was read afresh."""
-        self.state, self.code, self.reason = "failed", "store_failed", reason
-        self.writable = False
-
-    def drain(self) -> None:
-        """No further writes."""
-        self._draining, self.writable = True, False
-
-    def close(self) -> None:
-        """No further reads either."""
-        self._draining = self._closed = True
-        self.writable = False
-
-    def require_writable(self) -> None:
-        """Raises: CtxdError ``disk_full``, ``data_loss``, ``store_failed`` or ``draining`` unless writes are taken."""
-        if self.code:
-            wait = 1_000 if self.code != "data_loss" else None
-            raise CtxdError(self.code, self.reason, retry_after_ms=wait, outcome="not_applied")
-        if self._draining:
-            raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000, outcome="not_applied")
-
-    def require_readable(self) -> None:
-        """Raises: CtxdError ``store_failed`` after a failure of the disk, ``draining`` after the end."""
-        if self.state == "failed":
-            raise CtxdError("store_failed", self.reason, retry_after_ms=1_000)
-        if self._closed:
-            raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000)
-
 
 Work = Callable[[], Any]
 Report = Callable[[Any, BaseException | None], None]

@@ -29,7 +29,7 @@ from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.failpoints import hit
 from ctxd.objects.document import Document, decode_document, encode_document
-from ctxd.objects.identity import content_hash
+from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
 from ctxd.store.writes import Purged, PurgeRequest, Restate

@@ -19,24 +19,18 @@ from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.clock import Clock
+from ctxd.clock import Clock, ValidTimes
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.store import statedir
-from ctxd.store.cache import (
-    BloomFilter,
-    HeadLoader,
-    Heads,
-    RecentOperations,
-    Texts,
-    fill_bloom,
-    replay_of,
-)
+from ctxd.store.cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.committer import Committer, Durations
 from ctxd.store.follow import Follower
-from ctxd.store.group_commit import GroupCommit, Health
-from ctxd.store.journal import Body, Row, ValidTimes
+from ctxd.store.group_commit import GroupCommit
+from ctxd.store.health import Health
+from ctxd.store.idempotency import BloomFilter, RecentOperations, replay_of
+from ctxd.store.journal import Body, Row
 from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, answered, basis, to_stored
 from ctxd.store.scrub import Scrub, quiet
@@ -363,7 +357,7 @@ class VersionStore:
         """Return the receipt of the newest durable write; None before the first."""
         return self._durable
 
-    def check_witness(self, receipt: Receipt) -> None:
+    def check_receipt(self, receipt: Receipt) -> None:
         """Compare the journal with a receipt that a client has kept.
 
         If the journal is behind it, or has another row in its place (found a moment later), no more writes are

@@ -18,10 +18,10 @@ from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import decode_document
-from ctxd.objects.identity import content_hash, identity_hash
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal
-from ctxd.store.journal import WitnessFile
 from ctxd.store.purge import KIND, is_unfinished
+from ctxd.store.witness import WitnessFile
 
 _MODULUS: Final = 2**256
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -3,7 +3,7 @@
 import errno
 import posixpath
 
-from ctxd.objects.identity import source_hash
+from ctxd.objects.hashing import source_hash
 from ctxd.sources.port import (
     Look,
     Missing,

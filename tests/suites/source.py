@@ -5,7 +5,7 @@ from typing import Protocol
 
 import pytest
 
-from ctxd.objects.identity import source_hash
+from ctxd.objects.hashing import source_hash
 from ctxd.sources.port import Missing, OverLimit, Present, Regular, Source, Special, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 

@@ -16,7 +16,7 @@ from ctxd_protocol.status import DaemonStatus
 
 
 class DaemonCalls:
-    """Handlers of the daemon's own methods. ``check_witness`` stops writes if the journal lacks a receipt's row."""
+    """Handlers of the daemon's own methods. ``check_receipt`` stops writes if the journal lacks a receipt's row."""
 
     def __init__(
         self,
@@ -25,13 +25,13 @@ class DaemonCalls:
         journal: str,
         limits: Limits,
         status: Callable[[], DaemonStatus],
-        check_witness: Callable[[Receipt], None],
+        check_receipt: Callable[[Receipt], None],
     ) -> None:
         self._incarnation = incarnation
         self._journal = journal
         self._limits = limits
         self._status = status
-        self._check_witness = check_witness
+        self._check_witness = check_receipt
         self._document = msgspec.Raw(msgspec.json.encode(document()))
 
     async def hello(self, caller: Caller, params: HelloParams) -> HelloResult:

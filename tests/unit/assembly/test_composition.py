@@ -11,7 +11,8 @@ from ctxd.assembly.measure import stable_prefix
 from ctxd.errors import CtxdError
 from ctxd.objects import next_version
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import file_id, source_hash
+from ctxd.objects.hashing import source_hash
+from ctxd.objects.identity import file_id
 from ctxd.sessions.segments import SessionDelta
 from ctxd.sessions.state import Place, SessionState, apply
 from ctxd_protocol.objects import FilesystemSource

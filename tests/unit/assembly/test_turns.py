@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.composition import WARM_LINES
 from ctxd.clock import SystemClock
-from ctxd.objects.identity import source_hash
+from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_text
 from ctxd.sessions.session import LiveSession, WriteRequest
 from tests.unit.assembly.household import Household, household

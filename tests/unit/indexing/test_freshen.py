@@ -6,7 +6,7 @@ import pytest
 
 from ctxd.indexing import freshen as freshening
 from ctxd.indexing.freshen import READ_BATCH, SLICE_FILES_MAX, Freshened
-from ctxd.objects.identity import source_hash
+from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
 from ctxd.objects.next_version import file_text, toolcall
 from tests.unit.indexing.memory import MOUNTS, World

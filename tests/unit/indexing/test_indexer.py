@@ -8,7 +8,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import OVERTAKEN_RETRIES, Indexed
 from ctxd.indexing.reading import INLINE_BYTES_MAX
 from ctxd.objects.document import Document
-from ctxd.objects.identity import source_hash
+from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
 from ctxd.objects.next_version import file_text
 from ctxd_protocol.limits import FILE_BYTES_MAX

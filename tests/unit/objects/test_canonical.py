@@ -12,7 +12,7 @@ import pytest
 import rfc8785
 from hypothesis import example, given, settings
 
-from ctxd.objects.identity import canonical
+from ctxd.objects.hashing import canonical
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "protocol/vectors/hashes.json").read_text("utf-8"))

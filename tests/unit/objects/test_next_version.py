@@ -4,7 +4,8 @@ import pytest
 
 from ctxd.objects import next_version as build
 from ctxd.objects.document import Document
-from ctxd.objects.identity import content_hash, file_id, identity_hash, source_hash
+from ctxd.objects.hashing import content_hash, identity_hash, source_hash
+from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd_protocol.objects import FilesystemSource
 

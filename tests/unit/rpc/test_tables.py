@@ -107,7 +107,7 @@ def test_what_is_unexpected_is_logged_whole_and_told_without_detail():
 def daemon_handlers(check=lambda receipt: None):
     return bound(
         daemon.DaemonCalls(
-            incarnation=3, journal="j3", limits=Limits(), status=lambda: "the status", check_witness=check
+            incarnation=3, journal="j3", limits=Limits(), status=lambda: "the status", check_receipt=check
         )
     )
 

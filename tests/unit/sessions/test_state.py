@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ctxd.errors import CtxdError
-from ctxd.objects.identity import content_hash, identity_hash, is_file_id
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import is_file_id
 from ctxd.sessions import transitions
 from ctxd.sessions.segments import NOTHING, SessionDelta, from_payload, segment_document, to_payload
 from ctxd.sessions.state import SessionState, apply, check, fold, snapshot

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ctxd.objects.document import Document
-from ctxd.objects.identity import content_hash, identity_hash, source_hash
+from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.store.writes import Write
 from ctxd_protocol.objects import FilesystemSource
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.store.cache import BloomFilter
+from ctxd.store.idempotency import BloomFilter
 
 
 @given(texts=st.lists(st.text(max_size=20), max_size=50))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.store.group_commit import Health
+from ctxd.store.health import Health
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ async def test_the_chain_before_a_purge_is_the_chain_after_it(tmp_path):
         await fill(store)
         receipt = store.head()
         await store.submit(asked("target")).wait()
-        store.check_witness(receipt)
+        store.check_receipt(receipt)
         await store.settled()
         assert store.status().state == "ok"
     connection = dbfile.open_reader(root / "state.db")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.store.journal import ValidTimes
+from ctxd.clock import ValidTimes
 
 writes = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 70), st.lists(st.sampled_from("abcde"), min_size=1, max_size=3))
