@@ -62,7 +62,7 @@ def completion(shell: str, as_json: bool) -> None:
       eval "$(ctxd completion bash)"
       ctxd completion fish > ~/.config/fish/completions/ctxd.fish
     """
-    from ctxd.commands.terminal import show
+    from ctxd.commands.output import show
 
     source = completion_script(shell, "ctxd", cli)
     show(as_json, {"shell": shell, "script": source}, source)

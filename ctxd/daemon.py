@@ -40,7 +40,7 @@ from ctxd.rpc.listener import SharedState
 from ctxd.rpc.server import Server
 from ctxd.rpc.unix_socket import listening
 from ctxd.rpc.wire_errors import catch_strays
-from ctxd.sandboxes import methods as sandbox_methods
+from ctxd.sandboxes import handlers as sandbox_methods
 from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.sandboxes.registry import Sandboxes
@@ -313,7 +313,7 @@ class Daemon:
     async def _metrics(self, shared: SharedState) -> bytes:
         """The figures of this moment, as Prometheus reads them."""
         # What it takes to write them is loaded only by those who do.
-        from ctxd.metrics import Figures, exposition
+        from ctxd.prometheus import Figures, exposition
 
         tracking = self._tracking
         figures = Figures(

@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from ctxd import __version__
-from ctxd.cli import checks, service_checks
-from ctxd.cli.checks import Check, Verdict
+from ctxd.cli import daemon_checks, host_checks
 from ctxd.cli.exit_codes import CHECK_FAILED, OK
+from ctxd.cli.host_checks import Check, Verdict
 from ctxd.cli.invocation import Invocation, common
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command
@@ -51,9 +51,9 @@ def _all(run: Invocation) -> list[Check]:
     config: Config | None = None
     try:
         config = load()
-        found.append(checks.ok("settings", "every one is allowed"))
+        found.append(host_checks.ok("settings", "all valid"))
     except ConfigError as error:
-        found.append(checks.fail("settings", str(error), "correct it: the daemon does not start with it"))
+        found.append(host_checks.fail("settings", str(error), "correct it: the daemon does not start with it"))
     named = run.socket or os.environ.get("CTXD_SOCKET")
     if named is None and config is not None and config.origins["socket"].startswith("file"):
         named = str(config.socket)
@@ -61,33 +61,33 @@ def _all(run: Invocation) -> list[Check]:
     asked = _ask(path)
     status = asked.status
     found += [
-        checks.environment(os.environ),
-        checks.socket_path(path),
-        checks.socket_file(path),
-        *checks.daemon(status, asked.silence, __version__, asked.remedy),
-        checks.distribution(),
-        checks.executables(os.environ.get("PATH", "")),
-        checks.sqlite(),
-        checks.machine_id(),
-        *checks.inotify(),
+        host_checks.environment(os.environ),
+        host_checks.socket_path(path),
+        host_checks.socket_file(path),
+        *host_checks.daemon(status, asked.silence, __version__, asked.remedy),
+        host_checks.distribution(),
+        host_checks.executables(os.environ.get("PATH", "")),
+        host_checks.sqlite(),
+        host_checks.machine_id(),
+        *host_checks.inotify(),
     ]
     if status is not None:
         found += [
-            service_checks.daemon_descriptors(status.pid),
-            service_checks.watching(status.tracking),
-            service_checks.sandboxes(asked.sandboxes),
-            service_checks.mounts(asked.sandboxes, status.pid),
-            *service_checks.reachable(asked.sandboxes),
+            daemon_checks.daemon_descriptors(status.pid),
+            daemon_checks.watching(status.tracking),
+            daemon_checks.sandboxes(asked.sandboxes),
+            daemon_checks.mounts(asked.sandboxes, status.pid),
+            *daemon_checks.reachable(asked.sandboxes),
         ]
     if config is not None:
         state_dir = state_dir_of(status, config, path)
         if state_dir is not None:
-            newest_ms = checks.newest_file_ms(state_dir)
-            found += [checks.state_dir(state_dir), checks.disk(state_dir)]
-            found += [checks.clock(SystemClock().wall_ms(), newest_ms)]
-        found += [checks.descriptors(config.connections_max)]
+            newest_ms = host_checks.newest_file_ms(state_dir)
+            found += [host_checks.state_dir(state_dir), host_checks.disk(state_dir)]
+            found += [host_checks.clock(SystemClock().wall_ms(), newest_ms)]
+        found += [host_checks.descriptors(config.connections_max)]
     node = _node(status, config)
-    return found + (list(checks.node(node)) if node else [])
+    return found + (list(host_checks.node(node)) if node else [])
 
 
 def state_dir_of(status: DaemonStatus | None, config: Config, socket: str) -> Path | None:

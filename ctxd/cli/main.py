@@ -30,8 +30,8 @@ _COMMANDS: Final = {
     "install": "ctxd.cli.install:install_group",
     "transcript": "ctxd.cli.transcript:transcript",
     "rpc": "ctxd.cli.rpc:rpc",
-    "scan": "ctxd.cli.scan:scan",
-    "purge": "ctxd.cli.scan:purge",
+    "scan": "ctxd.cli.secrets:scan",
+    "purge": "ctxd.cli.secrets:purge",
     "doctor": "ctxd.cli.doctor:doctor",
 }
 

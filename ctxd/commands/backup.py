@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ctxd.commands.terminal import (
+from ctxd.commands.output import (
     config_option,
     json_option,
     progress,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ctxd.commands.terminal import EXIT_CONFIG, config_option, fail, json_option, show
+from ctxd.commands.output import EXIT_CONFIG, config_option, fail, json_option, show
 from ctxd.config import SETTINGS, ConfigError, Setting, load
 
 _COLUMNS = 100

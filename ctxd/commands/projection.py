@@ -10,7 +10,7 @@ import anyio
 import click
 import msgspec
 
-from ctxd.commands.terminal import (
+from ctxd.commands.output import (
     EXIT_CONFIG,
     EXITS,
     config_option,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ctxd.commands.terminal import (
+from ctxd.commands.output import (
     EXITS,
     AbsolutePath,
     document_of,

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from ctxd.commands.terminal import EXIT_CONFIG, AbsolutePath, config_option, fail, refuse, state_dir_option
+from ctxd.commands.output import EXIT_CONFIG, AbsolutePath, config_option, fail, refuse, state_dir_option
 from ctxd.errors import StateDirError
 from ctxd.process import leave, spare_the_collector
 from ctxd_protocol.places import SOCKET_NAME

@@ -15,7 +15,7 @@ import msgspec
 from ctxd import __version__
 from ctxd.command_line import FAILURE, SHELLS, completion_script
 from ctxd.commands.manual import manual
-from ctxd.commands.terminal import AbsolutePath, fail, json_option, show
+from ctxd.commands.output import AbsolutePath, fail, json_option, show
 
 _USER_UNITS: Final = ("ctxd.service", "ctxd.socket")
 _SYSTEM_FILES: Final = {

@@ -6,8 +6,7 @@ from typing import IO, NoReturn
 
 import click
 
-from ctxd.commands.projection import Place, counted, end, perform, place, url_option
-from ctxd.commands.terminal import (
+from ctxd.commands.output import (
     EXITS,
     config_option,
     document_of,
@@ -20,6 +19,7 @@ from ctxd.commands.terminal import (
     stepped,
     summary_of,
 )
+from ctxd.commands.projection import Place, counted, end, perform, place, url_option
 from ctxd.errors import StateDirError
 
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, default_directory
-from ctxd.commands.terminal import EXIT_CONFIG, fail, json_option, show
+from ctxd.commands.output import EXIT_CONFIG, fail, json_option, show
 
 if TYPE_CHECKING:
     from ctxd.config import Config

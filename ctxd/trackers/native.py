@@ -17,9 +17,9 @@ from watchfiles import Change, awatch
 from ctxd.clock import Clock
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
+from ctxd.trackers.filesystems import Identity, identity_at, moved_among, refusal, unanswered
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import Changed, Deliver, Event, NamesOf, Overflowed, WatcherKind, WatchLost, WatchRefused
-from ctxd.trackers.probe import Identity, identity_at, moved_among, refusal, unanswered
 
 LOOK_S: Final = 5.0
 """Seconds between two looks at all that is watched: how late a change may be that the notifier dropped."""

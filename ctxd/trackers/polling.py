@@ -16,8 +16,8 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.sources.lookups import Lookups, inside
+from ctxd.trackers.filesystems import Filesystems, Identity, identity_at, refusal, unanswered
 from ctxd.trackers.port import Changed, Deliver, Event, NamesOf, WatcherKind, WatchLost, WatchRefused
-from ctxd.trackers.probe import Filesystems, Identity, identity_at, refusal, unanswered
 
 INTERVAL_S: Final = 1.0
 """Seconds between two rounds: how late a change may be noticed."""

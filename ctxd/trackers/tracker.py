@@ -18,6 +18,7 @@ from ctxd.offload import Lane
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
 from ctxd.trackers.debounce import Debouncer
+from ctxd.trackers.filesystems import Hanging, PathEntry, entries_at, mount_points
 from ctxd.trackers.native import NativeWatcher
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import (
@@ -31,7 +32,6 @@ from ctxd.trackers.port import (
     WatchLost,
     WatchRefused,
 )
-from ctxd.trackers.probe import Hanging, PathEntry, entries_at, mount_points
 from ctxd.trackers.tracked_files import UNANSWERED, Mode, TrackedFile, TrackedFiles
 
 _NOT_LOOKED_AT: Final = ("missing", "escapes", "unanswered", "fleeting")

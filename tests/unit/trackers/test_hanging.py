@@ -13,10 +13,10 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
-from ctxd.trackers import probe
+from ctxd.trackers import filesystems as probe
+from ctxd.trackers.filesystems import PathEntry, entry_of, identity_at, moved_among, unanswered
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import WatchRefused
-from ctxd.trackers.probe import PathEntry, entry_of, identity_at, moved_among, unanswered
 from ctxd.trackers.tracked_files import UNANSWERED, TrackedFiles
 from ctxd.trackers.tracker import FileTrackers, Followed
 from tests.fakes.watcher import FakeWatcher

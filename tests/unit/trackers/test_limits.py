@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.sources.confinement import Confinement
-from ctxd.trackers.probe import Filesystems, entry_of, mount_points, refusal
+from ctxd.trackers.filesystems import Filesystems, entry_of, mount_points, refusal
 
 MOUNTINFO = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

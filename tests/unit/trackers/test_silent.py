@@ -8,8 +8,8 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.lookups import Lookups
+from ctxd.trackers.filesystems import Filesystems
 from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.probe import Filesystems
 from tests.suites.watcher import running
 from tests.unit.trackers.following import following, make_file_trackers
 from tests.unit.trackers.following import running as tracking

@@ -5,8 +5,8 @@ import pytest
 from prometheus_client import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
-from ctxd.metrics import Figures, exposition, process
 from ctxd.observe.tally import Tally
+from ctxd.prometheus import Figures, exposition, process
 from ctxd.store.committer import Durations
 from ctxd_protocol.status import DaemonStatus
 from tests.fakes.daemon import smallest

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ctxd.cli.checks import Check, fail, ok, warn
+from ctxd.cli.host_checks import Check, fail, ok, warn
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.trackers import Watching

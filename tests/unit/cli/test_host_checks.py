@@ -12,7 +12,7 @@ import pytest
 
 import ctxd
 import ctxd_client
-from ctxd.cli import checks
+from ctxd.cli import host_checks
 from ctxd.cli.doctor import state_dir_of
 from ctxd.config import load
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, StoreStatus
@@ -34,21 +34,21 @@ def bound(tmp_path):
 
 
 def test_the_path_of_a_socket_has_107_bytes_at_most():
-    assert verdict(checks.socket_path("/" + "a" * 106)) == "ok"
-    assert verdict(checks.socket_path("/" + "ü" * 54)) == "fail"
+    assert verdict(host_checks.socket_path("/" + "a" * 106)) == "ok"
+    assert verdict(host_checks.socket_path("/" + "ü" * 54)) == "fail"
 
 
 def test_a_socket_is_there_is_one_and_is_closed_to_strangers(bound, tmp_path):
-    assert verdict(checks.socket_file(str(bound))) == "ok"
+    assert verdict(host_checks.socket_file(str(bound))) == "ok"
     bound.chmod(0o660)
-    assert verdict(checks.socket_file(str(bound))) == "ok"
+    assert verdict(host_checks.socket_file(str(bound))) == "ok"
     bound.chmod(0o666)
-    assert "open to everybody" in checks.socket_file(str(bound)).found
+    assert "open to everybody" in host_checks.socket_file(str(bound)).found
     bound.chmod(0o600)
     tmp_path.chmod(0o777)
-    assert "may replace it" in checks.socket_file(str(bound)).found
-    assert verdict(checks.socket_file(str(tmp_path / "none"))) == "fail"
-    assert checks.socket_file(str(tmp_path)).found.endswith("is not a socket")
+    assert "may replace it" in host_checks.socket_file(str(bound)).found
+    assert verdict(host_checks.socket_file(str(tmp_path / "none"))) == "fail"
+    assert host_checks.socket_file(str(tmp_path)).found.endswith("is not a socket")
 
 
 def status(**store):
@@ -62,16 +62,16 @@ def status(**store):
 
 
 def test_a_daemon_answers_has_our_version_and_takes_writes():
-    assert [verdict(check) for check in checks.daemon(status(), "", "1")] == ["ok", "ok", "ok"]
-    assert [verdict(check) for check in checks.daemon(status(), "", "2")] == ["ok", "warn", "ok"]
+    assert [verdict(check) for check in host_checks.daemon(status(), "", "1")] == ["ok", "ok", "ok"]
+    assert [verdict(check) for check in host_checks.daemon(status(), "", "2")] == ["ok", "warn", "ok"]
     full = status(state="read_only", reason="disk_full")
-    assert [check.found for check in checks.daemon(full, "", "1")][2] == "read_only: disk_full"
-    assert [verdict(check) for check in checks.daemon(None, "nobody listens", "1")] == ["fail"]
+    assert [check.found for check in host_checks.daemon(full, "", "1")][2] == "read_only: disk_full"
+    assert [verdict(check) for check in host_checks.daemon(None, "nobody listens", "1")] == ["fail"]
 
 
 def test_valid_times_ahead_of_the_clock_are_a_warning_with_a_remedy():
     ahead = "valid times are 90000 ms ahead of the host's clock"
-    *_, store = checks.daemon(status(reason=ahead), "", "1")
+    *_, store = host_checks.daemon(status(reason=ahead), "", "1")
     assert (store.name, store.verdict) == ("store", "warn")
     assert ahead in store.found and "clock" in store.fix
 
@@ -91,95 +91,95 @@ def test_valid_times_ahead_of_the_clock_are_a_warning_with_a_remedy():
 def test_a_projection_that_does_not_get_on_is_told_with_its_reason_and_a_remedy(change, expected):
     level = ProjectionStatus(url="unix:/s", state="projecting", reason="", seq=9, lag_rows=0, lag_s=0.0,
                              backlog_share=0.0, rows_per_s=0.0, quarantined=())  # fmt: skip
-    *_, found = checks.daemon(status(backend="xtdb", projection=msgspec.structs.replace(level, **change)), "", "1")
+    *_, found = host_checks.daemon(status(backend="xtdb", projection=msgspec.structs.replace(level, **change)), "", "1")
     assert (found.name, verdict(found)) == ("projection", expected)
     assert change.get("reason", "") in found.found
 
 
 def test_another_distribution_called_ctxd_is_a_failure(monkeypatch):
-    assert verdict(checks.distribution()) == "ok"
+    assert verdict(host_checks.distribution()) == "ok"
     monkeypatch.setattr("importlib.metadata.version", lambda name: {"ctxd": "0.1.16"}[name])
-    assert "0.1.16" in checks.distribution().found
+    assert "0.1.16" in host_checks.distribution().found
 
 
 def test_the_executable_is_the_one_that_belongs_to_this_program(tmp_path):
-    assert verdict(checks.executables(str(tmp_path))) == "warn"
+    assert verdict(host_checks.executables(str(tmp_path))) == "warn"
     other = tmp_path / "ctxd"
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
-    assert "not the ctxd of this ctx" in checks.executables(str(tmp_path)).found
+    assert "not the ctxd of this ctx" in host_checks.executables(str(tmp_path)).found
     other.unlink()
     other.symlink_to(Path(sys.executable).with_name("ctxd"))
-    assert verdict(checks.executables(str(tmp_path))) == "ok", "a link to it is it"
+    assert verdict(host_checks.executables(str(tmp_path))) == "ok", "a link to it is it"
 
 
 def test_the_state_directory_is_closed_to_others(tmp_path):
     tmp_path.chmod(0o700)
-    assert verdict(checks.state_dir(tmp_path)) == "ok"
+    assert verdict(host_checks.state_dir(tmp_path)) == "ok"
     tmp_path.chmod(0o755)
-    assert verdict(checks.state_dir(tmp_path)) == "fail"
-    assert verdict(checks.state_dir(tmp_path / "none")) == "warn"
+    assert verdict(host_checks.state_dir(tmp_path)) == "fail"
+    assert verdict(host_checks.state_dir(tmp_path / "none")) == "warn"
     (tmp_path / "file").touch()
-    assert verdict(checks.state_dir(tmp_path / "file")) == "fail"
+    assert verdict(host_checks.state_dir(tmp_path / "file")) == "fail"
 
 
 def test_disk_space_is_looked_at_where_the_state_will_be(tmp_path):
-    assert [verdict(checks.disk(tmp_path / "not/yet", free)) for free in (2**40, 2**29, 2**20)] == [
+    assert [verdict(host_checks.disk(tmp_path / "not/yet", free)) for free in (2**40, 2**29, 2**20)] == [
         "ok",
         "warn",
         "fail",
     ]
-    assert str(tmp_path) in checks.disk(tmp_path / "not/yet").found
+    assert str(tmp_path) in host_checks.disk(tmp_path / "not/yet").found
 
 
 @pytest.mark.parametrize(("version", "expected"), [("3.51.3.0", "ok"), ("3.54.1.0", "ok"), ("3.46.0.1", "fail")])
 def test_sqlite_is_new_enough(version, expected):
-    assert verdict(checks.sqlite(version)) == expected
-    assert verdict(checks.sqlite()) == "ok"
+    assert verdict(host_checks.sqlite(version)) == expected
+    assert verdict(host_checks.sqlite()) == "ok"
 
 
 def test_the_host_has_an_identity(tmp_path):
     path = tmp_path / "machine-id"
-    assert verdict(checks.machine_id(path)) == "warn"
+    assert verdict(host_checks.machine_id(path)) == "warn"
     path.write_text("uninitialized\n")
-    assert verdict(checks.machine_id(path)) == "warn"
+    assert verdict(host_checks.machine_id(path)) == "warn"
     path.write_text("0" * 32 + "\n")
-    assert verdict(checks.machine_id(path)) == "ok"
+    assert verdict(host_checks.machine_id(path)) == "ok"
 
 
 def test_inotify_allows_enough_watches(tmp_path):
     (tmp_path / "max_user_watches").write_text("8192\n")
     (tmp_path / "max_user_instances").write_text("128\n")
-    assert [verdict(check) for check in checks.inotify(tmp_path)] == ["warn", "ok"]
-    assert [verdict(check) for check in checks.inotify(tmp_path / "none")] == ["warn", "warn"]
+    assert [verdict(check) for check in host_checks.inotify(tmp_path)] == ["warn", "ok"]
+    assert [verdict(check) for check in host_checks.inotify(tmp_path / "none")] == ["warn", "warn"]
 
 
 def test_there_is_a_descriptor_for_each_connection():
-    assert [verdict(checks.descriptors(100, soft)) for soft in (227, 228, -1)] == ["warn", "ok", "ok"]
+    assert [verdict(host_checks.descriptors(100, soft)) for soft in (227, 228, -1)] == ["warn", "ok", "ok"]
 
 
 def test_the_clock_was_set_and_is_not_behind_what_was_written(tmp_path):
     now = 1_800_000_000_000
-    assert verdict(checks.clock(now, None)) == "ok"
-    assert verdict(checks.clock(now, now + 59_000)) == "ok"
-    assert verdict(checks.clock(now, now + 61_000)) == "warn"
-    assert verdict(checks.clock(86_400_000, None)) == "fail"
-    assert checks.newest_file_ms(tmp_path / "none") is None
+    assert verdict(host_checks.clock(now, None)) == "ok"
+    assert verdict(host_checks.clock(now, now + 59_000)) == "ok"
+    assert verdict(host_checks.clock(now, now + 61_000)) == "warn"
+    assert verdict(host_checks.clock(86_400_000, None)) == "fail"
+    assert host_checks.newest_file_ms(tmp_path / "none") is None
     (tmp_path / "a").touch()
     os.utime(tmp_path / "a", (5, 5))
-    assert checks.newest_file_ms(tmp_path) == 5000
+    assert host_checks.newest_file_ms(tmp_path) == 5000
 
 
 def test_every_variable_that_is_read_is_known():
     sources = [*Path(ctxd.__file__).parent.rglob("*.py"), *Path(ctxd_client.__file__).parent.rglob("*.py")]
     read = {name for path in sources for name in re.findall(r"\bCTXD_[A-Z_]*[A-Z]\b", path.read_text())}
     assert {"CTXD_SESSION", "CTXD_CONTEXT_ID"} <= read
-    assert checks.environment(dict.fromkeys(read, "x")).found == "every CTXD_ variable is one that is read"
+    assert host_checks.environment(dict.fromkeys(read, "x")).found == "every CTXD_ variable is one that is read"
 
 
 def test_a_variable_that_nothing_reads_is_named():
-    assert verdict(checks.environment({"CTXD_SOCKET": "x", "CTXD_SESSION": "y", "PATH": "z"})) == "ok"
-    assert "CTXD_SOKCET" in checks.environment({"CTXD_SOKCET": "x"}).found
+    assert verdict(host_checks.environment({"CTXD_SOCKET": "x", "CTXD_SESSION": "y", "PATH": "z"})) == "ok"
+    assert "CTXD_SOKCET" in host_checks.environment({"CTXD_SOKCET": "x"}).found
 
 
 @pytest.mark.requirement("XDB-8")
@@ -188,7 +188,7 @@ def test_the_node_of_the_store_is_checked_by_the_command_that_knows_nodes(tmp_pa
         program = tmp_path / "ctxd"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        return list(checks.node("unix:/run/node", [str(program)]))
+        return list(host_checks.node("unix:/run/node", [str(program)]))
 
     finding = '{"name":"%s","verdict":"%s","found":"%s","fix":"%s"}'
     two = f"[{finding % ('lag', 'ok', 'none', '')},{finding % ('node', 'fail', 'no node', 'start it')}]"
@@ -196,7 +196,7 @@ def test_the_node_of_the_store_is_checked_by_the_command_that_knows_nodes(tmp_pa
     assert [(each.name, verdict(each)) for each in found] == [("xtdb lag", "ok"), ("xtdb node", "fail")]
     (broken,) = told("echo it broke >&2; exit 70")
     assert (verdict(broken), broken.found) == ("fail", "ctxd xtdb check: it broke")
-    (absent,) = checks.node("unix:/run/node", [str(tmp_path / "none")])
+    (absent,) = host_checks.node("unix:/run/node", [str(tmp_path / "none")])
     assert verdict(absent) == "fail"
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ctxd.cli import service_checks as checks
+from ctxd.cli import daemon_checks
 from ctxd_client import connect_sync
 from ctxd_protocol.sessions import Mount
 from ctxd_protocol.trackers import Watching
 from tests.client.running import Running
-from tests.unit.cli.test_checks import verdict
+from tests.unit.cli.test_host_checks import verdict
 
 
 @pytest.fixture
@@ -35,23 +35,23 @@ def pid(running):
 
 @pytest.mark.requirement("CLI-9")
 def test_a_daemon_that_uses_its_descriptors_up_is_told(tmp_path):
-    assert verdict(checks.daemon_descriptors(os.getpid())) == "ok"
+    assert verdict(daemon_checks.daemon_descriptors(os.getpid())) == "ok"
     process = tmp_path / "7"
     (process / "fd").mkdir(parents=True)
     for number in range(9):
         (process / "fd" / str(number)).touch()
     (process / "limits").write_text("Limit  Soft Limit\nMax open files            10   10  files\n")
-    assert verdict(checks.daemon_descriptors(7, tmp_path)) == "warn"
-    assert verdict(checks.daemon_descriptors(8, tmp_path)) == "ok", "there is nothing to see"
+    assert verdict(daemon_checks.daemon_descriptors(7, tmp_path)) == "warn"
+    assert verdict(daemon_checks.daemon_descriptors(8, tmp_path)) == "ok", "there is nothing to see"
 
 
 @pytest.mark.requirement("CLI-9")
 def test_directories_that_are_looked_at_instead_of_watched_are_told():
     followed = Watching(watcher="inotify", files=10, directories=3)
-    assert verdict(checks.watching(followed)) == "ok"
-    assert verdict(checks.watching(Watching(watcher=None))) == "ok"
-    assert verdict(checks.watching(msgspec.structs.replace(followed, polled=1))) == "warn"
-    assert verdict(checks.watching(msgspec.structs.replace(followed, refused=1))) == "warn"
+    assert verdict(daemon_checks.watching(followed)) == "ok"
+    assert verdict(daemon_checks.watching(Watching(watcher=None))) == "ok"
+    assert verdict(daemon_checks.watching(msgspec.structs.replace(followed, polled=1))) == "warn"
+    assert verdict(daemon_checks.watching(msgspec.structs.replace(followed, refused=1))) == "warn"
 
 
 @pytest.mark.requirement("CLI-9")
@@ -71,46 +71,46 @@ def test_what_is_followed_is_what_the_daemon_says_of_itself(ctx, tmp_path):
 
 @pytest.mark.requirement("CLI-9")
 def test_a_sandbox_whose_socket_is_gone_is_told(box):
-    assert verdict(checks.sandboxes([box])) == "ok"
+    assert verdict(daemon_checks.sandboxes([box])) == "ok"
     Path(box.socket).rename(f"{box.socket}.away")
-    assert verdict(checks.sandboxes([box])) == "fail"
+    assert verdict(daemon_checks.sandboxes([box])) == "fail"
     Path(f"{box.socket}.away").rename(box.socket)
-    assert verdict(checks.sandboxes([])) == "ok"
+    assert verdict(daemon_checks.sandboxes([])) == "ok"
 
 
 @pytest.mark.requirement("CLI-9")
 def test_a_mount_that_is_gone_or_another_one_for_the_daemon_is_told(box, pid, tmp_path):
-    assert verdict(checks.mounts([box], pid)) == "ok"
+    assert verdict(daemon_checks.mounts([box], pid)) == "ok"
     (root,) = (mount.canonical_prefix for mount in box.mounts)
     elsewhere = tmp_path / "proc" / str(pid) / "root"
     (elsewhere / root.lstrip("/")).mkdir(parents=True)
-    assert "another directory" in checks.mounts([box], pid, tmp_path / "proc").found
+    assert "another directory" in daemon_checks.mounts([box], pid, tmp_path / "proc").found
     (elsewhere / root.lstrip("/")).rmdir()
-    assert "does not see it" in checks.mounts([box], pid, tmp_path / "proc").found
+    assert "does not see it" in daemon_checks.mounts([box], pid, tmp_path / "proc").found
     Path(root).rmdir()
-    assert verdict(checks.mounts([box], pid)) == "warn"
+    assert verdict(daemon_checks.mounts([box], pid)) == "warn"
 
 
 @pytest.mark.requirement("CLI-9")
 @pytest.mark.usefixtures("bubblewrap")
 def test_a_sandbox_is_reached_from_inside_a_real_one(box):
-    (found,) = checks.reachable([box])
+    (found,) = daemon_checks.reachable([box])
     assert (found.verdict, found.found) == ("ok", "answered inside a sandbox without network")
     Path(box.socket).rename(f"{box.socket}.away")
-    (found,) = checks.reachable([box])
+    (found,) = daemon_checks.reachable([box])
     assert verdict(found) == "fail"
     Path(f"{box.socket}.away").rename(box.socket)
 
 
 @pytest.mark.requirement("CLI-9")
 def test_where_it_cannot_be_tried_that_is_said(box, monkeypatch, tmp_path):
-    (none,) = checks.reachable([])
+    (none,) = daemon_checks.reachable([])
     assert verdict(none) == "ok"
     refuses = tmp_path / "bwrap"
     refuses.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     refuses.chmod(0o755)
-    (found,) = checks.reachable([box], str(refuses))
+    (found,) = daemon_checks.reachable([box], str(refuses))
     assert verdict(found) == "warn"
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    (found,) = checks.reachable([box])
+    (found,) = daemon_checks.reachable([box])
     assert "bubblewrap" in found.fix
