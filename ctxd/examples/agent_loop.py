@@ -11,12 +11,12 @@ from pathlib import Path
 
 import anyio
 
-from ctxd.examples.scripted import CHECK, LOOK, MEND, READ, Model, ModelStep, ToolCall, make_tree, scripted
+from ctxd.examples.scripted import CHECK, FIX, LOOK, READ, Model, ModelStep, ToolCall, make_tree, scripted
 from ctxd_client import CallFailed, Session, connect
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message
 
-SYSTEM_PROMPT = "You mend small Python projects. Look before you change, and run the tests afterwards."
+SYSTEM_PROMPT = "You fix small Python projects. Look before you change, and run the tests afterwards."
 
 
 class Agent:
@@ -72,10 +72,10 @@ async def main() -> None:
         tree = make_tree(Path(place))
         async with connect() as client:
             session = await client.session(agent="example", system_prompt=SYSTEM_PROMPT, workdir=str(tree))
-            model = scripted((LOOK, READ, ModelStep("The cart ignores quantities."), MEND, CHECK, ModelStep("Mended.")))
+            model = scripted((LOOK, READ, ModelStep("The cart ignores quantities."), FIX, CHECK, ModelStep("Fixed.")))
             agent = Agent(session, model, tree)
             await agent.turn("A test fails. Why?")
-            context = await agent.turn("Mend it.")
+            context = await agent.turn("Fix it.")
     print(context.text)
     print(
         f"\n{context.context_id}: {context.tokens} tokens, turn {context.turn}, sha256 {context.sha256}",

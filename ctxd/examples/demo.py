@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 
 from ctxd.examples.agent_loop import SYSTEM_PROMPT, Agent
-from ctxd.examples.scripted import CHECK, GLANCE, LOOK, MEND, READ, ModelStep, make_tree, scripted
+from ctxd.examples.scripted import CHECK, FIX, GLANCE, LOOK, READ, ModelStep, make_tree, scripted
 from ctxd.examples.telling import Teller
 from ctxd_client import Client, connect
 from ctxd_protocol.sessions import Notice
@@ -83,7 +83,7 @@ async def main() -> int:
             async with connect(daemon.socket, wait_s=WAIT_S_MAX, client="demo") as client:
                 await story(client, daemon, tree, teller)
             code = await daemon.end(signal.SIGTERM)
-            teller.holds("the daemon ends in order when asked", code == 0, f"exit code {code}")
+            teller.holds("the daemon shuts down cleanly", code == 0, f"exit code {code}")
     teller.end(time.monotonic() - began)
     return 1 if teller.failed else 0
 
@@ -93,7 +93,7 @@ async def story(client: Client, daemon: DemoDaemon, tree: Path, teller: Teller) 
     builder = Agent(
         await client.session("builder", agent="builder", system_prompt=SYSTEM_PROMPT, workdir=str(tree)),
         scripted(
-            (LOOK, READ, ModelStep("The cart ignores quantities."), MEND, CHECK, ModelStep("Mended: the tests pass."))
+            (LOOK, READ, ModelStep("The cart ignores quantities."), FIX, CHECK, ModelStep("Fixed: the tests pass."))
         ),
         tree,
     )
@@ -124,7 +124,7 @@ async def two_agents(client: Client, builder: Agent, reviewer: Agent, tree: Path
 async def a_change(client: Client, builder: Agent, reviewer: Agent, teller: Teller) -> None:
     """The builder changes a file that the reviewer has read; the reviewer is notified and sees the new text."""
     teller.scene("One changes what the other has read")
-    await builder.session.user("Mend it.")
+    await builder.session.user("Fix it.")
     after = (await client.daemon_status()).store.head_seq
     async with client.follow(reviewer.session.id, after=after) as notices:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A scripted model that needs no key, and the small broken project that it mends.
+"""A scripted model that needs no key, and the small broken project that it fixes.
 
 Owns the examples' stage, not the loop: a harness has a real model and a real working tree in its place.
 """
@@ -44,7 +44,7 @@ READ = ModelStep(
     "The sum is made here.", (ToolCall("read", "cat shop/cart.py", "shop/cart.py"), ToolCall("test", TEST))
 )
 GLANCE = ModelStep("I read the code that sums up.", (ToolCall("read", "cat shop/cart.py", "shop/cart.py"),))
-MEND = ModelStep(
+FIX = ModelStep(
     "It forgets the quantity.", (ToolCall("edit", "sed -i 's/price(n)/price(n) * q/' shop/cart.py", "shop/cart.py"),)
 )
 CHECK = ModelStep("Now the tests.", (ToolCall("test", TEST),))

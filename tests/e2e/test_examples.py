@@ -40,7 +40,7 @@ async def test_the_loop_mends_a_project_with_the_daemon_it_finds(daemon: DaemonP
     place.mkdir()
     code, said, _ = await run("ctxd.examples.agent_loop", place, CTXD_SOCKET=str(daemon.socket))
     assert code == 0
-    assert "CHAT_MESSAGE role=user\nMend it." in said
+    assert "CHAT_MESSAGE role=user\nFix it." in said
     assert "\nOK" in said
 
 
