@@ -48,7 +48,7 @@ from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.scan import Scanner
 from ctxd.service.supervisor import Supervisor, alone
-from ctxd.sessions.notices import Notices
+from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
@@ -233,7 +233,7 @@ class Daemon:
             indexer.confine(mounts)
         self._hosts = await self._make_hosts(live, host)
         self._tracking = self._make_tracking(live, indexer, on_host)
-        notices = Notices(live)
+        notices = NoticeFeeds(live)
         operations = Operations(live, indexer, self._options.collapse, self._options.secrets)
         archive = Archive(store, live)
         assembler = Assembler(store, live, indexer, archive, clock)

@@ -132,7 +132,7 @@ class _Readers:
             del self._by_object[id]
 
 
-class Notices:
+class NoticeFeeds:
     """Reads and subscriptions of notices over the sessions of one store."""
 
     def __init__(self, sessions: Sessions) -> None:

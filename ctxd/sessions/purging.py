@@ -72,7 +72,7 @@ async def purge_chat(
             return await _nothing_left(store, id)
         restate = restating(gone)
         freed = sum(len(message.content) - len(gone.message(message).content) for message in said)
-        asked = PurgeRequest((), guard.keyed_hash, within=within(live.session), restate=restate, said=gone.messages)
+        asked = PurgeRequest((), guard.keyed_hash, within=within(live.session), restate=restate, messages=gone.messages)
         write = _write(call, asked, live.session)
         call.submitted = True
         pending = live.restate(write, gone.message, gone.delta, gone.preview(live.preview), freed)

@@ -83,7 +83,7 @@ def apply(
     shared = {version.content for version in written.values() if version.content is not None}
     spared = sum(version.content is not None for version in written.values())
     dropped = {version.content for version in found if version.content is not None} - shared
-    said = len(dropped) + purge.said
+    said = len(dropped) + purge.messages
     if purge.restate is not None:
         for version, document in _restated(connection, versions, purge.within, purge.restate):
             found.append(version)

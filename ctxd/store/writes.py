@@ -23,7 +23,7 @@ class PurgeRequest:
     version of another entity with the same text that cannot do without one; None: it is purged like them.
     ``done`` is set once it is durable."""
 
-    __slots__ = ("done", "ids", "keyed", "restate", "said", "sharing", "within")
+    __slots__ = ("done", "ids", "keyed", "messages", "restate", "sharing", "within")
 
     def __init__(
         self,
@@ -33,16 +33,16 @@ class PurgeRequest:
         within: Sequence[str] = (),
         restate: Restate | None = None,
         sharing: Restate | None = None,
-        said: int = 0,
+        messages: int = 0,
     ) -> None:
-        """``restate`` and ``sharing`` are called on the committing thread, and are quick and pure; ``restate`` takes
-        ``said`` messages."""
+        """``restate`` and ``sharing`` are called on the committing thread, and are quick and pure; ``restate`` removes
+        ``messages`` messages."""
         self.ids = tuple(ids)
         self.keyed = keyed
         self.within = tuple(within)
         self.restate = restate
         self.sharing = sharing
-        self.said = said
+        self.messages = messages
         self.done: Purged | None = None
 
 

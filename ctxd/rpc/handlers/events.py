@@ -10,7 +10,7 @@ from typing import Final
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.identity import Caller
-from ctxd.sessions.notices import Notices
+from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.notices import Subscription as Following
 from ctxd_protocol.methods.events import NoticeEvent, SubscribeParams, SubscribeResult, UnsubscribeParams
 from ctxd_protocol.methods.row import WriteResult
@@ -72,7 +72,7 @@ class _Subscription:
 class EventCalls:
     """Handlers of ``events.*``: the subscriptions of all connections."""
 
-    def __init__(self, notices: Notices) -> None:
+    def __init__(self, notices: NoticeFeeds) -> None:
         self._notices = notices
         self._numbers = count(1)
         self._open: dict[int, dict[int, _Subscription]] = {}

@@ -9,14 +9,14 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.dispatch import Handler, bound
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.chat import read_turns
-from ctxd.sessions.notices import Notices
+from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operation, Operations
 from ctxd.sessions.session import Accepted, Actor, LiveSession
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.sessions import Turn
 
 
-def handlers(operations: Operations, notices: Notices) -> dict[str, Handler]:
+def handlers(operations: Operations, notices: NoticeFeeds) -> dict[str, Handler]:
     """Handlers by method name: all operations, and the reads of sessions."""
     writes = {name: _handler(operation) for name, operation in operations.by_method().items()}
     return writes | bound(_Reads(operations, notices))
@@ -33,7 +33,7 @@ CHAT_CHARS_MAX: Final = 64 * 1024 * 1024
 
 
 class _Reads:
-    def __init__(self, operations: Operations, notices: Notices) -> None:
+    def __init__(self, operations: Operations, notices: NoticeFeeds) -> None:
         self._sessions = operations.sessions
         self._notices = notices
 

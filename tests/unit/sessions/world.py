@@ -17,7 +17,7 @@ from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import files, objects, sessions
 from ctxd.rpc.identity import Caller
 from ctxd.sessions import transitions
-from ctxd.sessions.notices import Notices
+from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
@@ -38,7 +38,7 @@ class World:
         self.store = store
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST, live_max=live_max)
         self.indexer = Indexer(store, HostFiles(clock), HOST, host_devices=host_devices())
-        self.notices = Notices(self.sessions)
+        self.notices = NoticeFeeds(self.sessions)
         self.operations = Operations(self.sessions, self.indexer, Collapse())
         self.handlers = (
             sessions.handlers(self.operations, self.notices)
