@@ -79,12 +79,27 @@ def toolcall(
     if unresolved_refs:
         payload["unresolved_refs"] = list(unresolved_refs)
     payload |= to_payload(secrets)
-    return _unsourced(id, "toolcall", payload, content)
+    return Document(
+        id=id,
+        type="toolcall",
+        identity_hash=identity_hash("toolcall", None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
 
 
 def system_prompt(session: str, content: str, secrets: Secrets | None = None) -> Document:
     """The system prompt of ``session``."""
-    return _unsourced(system_prompt_id(session), "system_prompt", to_payload(secrets), content)
+    id, payload = system_prompt_id(session), to_payload(secrets)
+    return Document(
+        id=id,
+        type="system_prompt",
+        identity_hash=identity_hash("system_prompt", None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
 
 
 def _file(
@@ -101,15 +116,4 @@ def _file(
         content_hash=content_hash(payload, text),
         payload=payload,
         content=text,
-    )
-
-
-def _unsourced(id: str, type: str, payload: dict[str, Any], content: str) -> Document:
-    return Document(
-        id=id,
-        type=type,
-        identity_hash=identity_hash(type, None, id),
-        content_hash=content_hash(payload, content),
-        payload=payload,
-        content=content,
     )

@@ -123,17 +123,19 @@ class Tracking:
             self._busy.popitem(last=False)
 
     def _use(self, session: str, now: float) -> None:
+        """Note that ``session`` did something: its leases are extended, or taken anew."""
         self._busy[session] = now
         self._busy.move_to_end(session)
-        if self.trackers.tracked.leases(session):
-            self.trackers.renew(session)
+        leases = self.trackers.tracked.leases
+        if session in leases:
+            leases[session] = now + self.trackers.lease_s
         elif (live := self._sessions.peek(session)) is not None:
             self._take_up(live)
 
     def _take_up(self, live: LiveSession) -> None:
         """Track all that ``live`` has read: it is used after a restart, a pause, or a long rest."""
         read = live.state.read
-        if read and live.settings.state == "active" and not self.trackers.tracked.leases(live.session):
+        if read and live.settings.state == "active" and live.session not in self.trackers.tracked.leases:
             self.trackers.renew(live.session)
             self._want(live.session, read, known=True)
 

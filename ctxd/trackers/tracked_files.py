@@ -85,7 +85,8 @@ class TrackedFiles:
         """Files whose name is a symlink."""
         self.unanswered: dict[str, None] = {}
         """Files whose file system did not answer when they were looked at last."""
-        self._leases: dict[str, float] = {}
+        self.leases: dict[str, float] = {}
+        """Sessions that lease files, each with the second at which its leases end."""
         self._held: dict[str, dict[str, None]] = {}
 
     # --- leases ---
@@ -100,14 +101,6 @@ class TrackedFiles:
         file.sessions[session] = None
         return is_new
 
-    def renew(self, session: str, until: float) -> None:
-        """The leases of ``session`` end at ``until``, in seconds."""
-        self._leases[session] = until
-
-    def leases(self, session: str) -> bool:
-        """True if ``session`` has leases."""
-        return session in self._leases
-
     def holds(self, session: str, key: str) -> bool:
         """True if ``session`` leases ``key``."""
         return key in self._held.get(session, ())
@@ -118,11 +111,11 @@ class TrackedFiles:
 
     def expired(self, now: float) -> list[str]:
         """The sessions whose leases have ended."""
-        return [session for session, until in self._leases.items() if until <= now]
+        return [session for session, until in self.leases.items() if until <= now]
 
     def release(self, session: str) -> list[str]:
         """End the leases of ``session``. Returns: the keys without a lease; ``forget`` them."""
-        self._leases.pop(session, None)
+        self.leases.pop(session, None)
         dropped: list[str] = []
         for key in self._held.pop(session, ()):
             file = self.files[key]

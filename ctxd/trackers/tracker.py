@@ -201,7 +201,8 @@ class FileTrackers:
         self._clock = clock
         self._confinement = confinement
         self._report = report
-        self._lease_s = lease_s
+        self.lease_s = lease_s
+        """Seconds for which a session's files are tracked after it did something."""
         self._sweep_s = sweep_s
         self._observer: Observer | None = None
         self._hold_s = hold_s
@@ -243,7 +244,7 @@ class FileTrackers:
 
     def renew(self, session: str) -> None:
         """``session`` does something: its leases are extended."""
-        self.tracked.renew(session, self._clock.monotonic() + self._lease_s)
+        self.tracked.leases[session] = self._clock.monotonic() + self.lease_s
 
     def release(self, session: str) -> None:
         """Track nothing for ``session`` any more."""

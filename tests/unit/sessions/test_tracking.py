@@ -116,7 +116,7 @@ async def test_a_session_whose_write_is_of_a_file_alone_is_at_work(tmp_path: Pat
         assert edited.outcome == "updated"
         (change,) = await world.store.changes(after=edited.receipt.seq - 1, limit=1)
         assert [put[0] for put in change.puts] == [id], "it changes no set"
-        assert tracked.leases("s"), "whoever is at work again is followed again"
+        assert "s" in tracked.leases, "whoever is at work again is followed again"
 
 
 @asynccontextmanager

@@ -87,11 +87,11 @@ def test_only_what_the_system_does_not_tell_of_is_looked_at() -> None:
 
 def test_leases_end_at_their_time_unless_they_are_renewed() -> None:
     tracked = TrackedFiles()
-    tracked.renew("s1", 10.0)
-    tracked.renew("s2", 20.0)
+    tracked.leases["s1"] = 10.0
+    tracked.leases["s2"] = 20.0
     assert tracked.expired(10.0) == ["s1"]
-    tracked.renew("s1", 30.0)
+    tracked.leases["s1"] = 30.0
     assert tracked.expired(25.0) == ["s2"]
     tracked.release("s2")
     assert tracked.expired(99.0) == ["s1"]
-    assert not tracked.leases("s2")
+    assert "s2" not in tracked.leases
