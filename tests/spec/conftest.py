@@ -55,7 +55,7 @@ def declared_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def store() -> Iterator[str]:
-    """Which store the daemons of this run have, by their environment."""
+    """Environment that selects the store of this run's daemons."""
     chosen = os.environ.get("CTXD_TEST_STORE", "sqlite")
     with ExitStack() as stack:
         if chosen == "xtdb":
@@ -81,7 +81,7 @@ def daemon(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
 
 
 def _require_level(running: Running) -> None:
-    """What all the tests wrote gets to the node, nothing left out. Asked for at intervals, with a bound."""
+    """Wait until the node has all that the tests wrote. Polls, with a bound."""
     until = time.monotonic() + LEVEL_S_MAX
     with connect_sync(running.socket) as client:
         while True:

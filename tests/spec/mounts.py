@@ -16,7 +16,7 @@ def canonical(s: SyncSession, path: str) -> str:
 
 
 def shown(s: SyncSession, object: str) -> str:
-    """How the pool of the session's context shows the path of ``object``."""
+    """Path of ``object`` as the pool of the session's context shows it."""
     blocks = s.assemble().blocks
     lines = [line for block in blocks if block.section == "metadata_pool" for line in block.text.split("\n")]
     (line,) = [line for line in lines if line.startswith(f"id={object} ")]

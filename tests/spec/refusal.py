@@ -1,4 +1,4 @@
-"""What a refusal looks like to a client."""
+"""A refusal as a client sees it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What a test of sessions does in one and reads of it."""
+"""Steps and reads shared by the tests of sessions."""
 
 import random
 from collections.abc import Callable

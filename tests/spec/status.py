@@ -1,4 +1,4 @@
-"""Which test proves which requirement, and the behaviour part of SSOT.md made from it.
+"""Proofs of the requirements by tests, and the behaviour part of SSOT.md generated from them.
 
 ``python -m tests.spec.status`` rewrites that part; with ``--check`` it fails when the file is not up to date.
 """

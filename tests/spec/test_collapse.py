@@ -68,7 +68,7 @@ def active(s: SyncSession) -> list[str]:
 
 
 def shown(s: SyncSession) -> list[str | None]:
-    """What the model sees whole."""
+    """Ids shown in full to the model."""
     return [block.object for block in s.assemble().blocks if block.section == "active_content"]
 
 

@@ -92,7 +92,7 @@ USES = {
 }
 
 STREAMS = {"session export", "transcript"}
-"""Commands that answer with one document for each thing that they tell of."""
+"""Commands that print one document per item."""
 
 
 @pytest.mark.requirement("CLI-1")
@@ -176,7 +176,7 @@ def closed(s: SyncSession) -> str:
 
 @contextmanager
 def silent(path: Path) -> Iterator[str]:
-    """A socket that takes connections and says nothing."""
+    """A socket that accepts connections and does not reply."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen()

@@ -47,7 +47,7 @@ def require_nothing_in_time(*words: str, **environ: str) -> None:
 
 @contextmanager
 def silent(path: Path) -> Iterator[str]:
-    """A socket that takes connections and says nothing."""
+    """A socket that accepts connections and does not reply."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()

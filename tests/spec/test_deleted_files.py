@@ -1,4 +1,4 @@
-"""OBJ: what a deleted file's newest version says, and what stays of it."""
+"""OBJ: the newest version of a deleted file, and the parts of it that remain."""
 
 from pathlib import Path
 

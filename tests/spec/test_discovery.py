@@ -32,7 +32,7 @@ def found(result: ToolObserveResult, tree: Path) -> set[str]:
 
 
 def printed(command: str, cwd: Path) -> str:
-    """What ``command`` prints in ``cwd``, errors included."""
+    """Output of ``command`` in ``cwd``, errors included."""
     done = subprocess.run(
         ["bash", "-c", command], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30
     )

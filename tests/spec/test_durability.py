@@ -266,7 +266,7 @@ def test_a_backup_of_a_running_daemon_answers_the_same_once_it_is_restored(tmp_p
 
 
 def answers(client: SyncClient) -> list[object]:
-    """What a client can ask about session ``s``."""
+    """All that a client can read of session ``s``."""
     s = client.session("s")
     shown = [client.context_show("s", number=each.number) for each in s.assemblies().assemblies]
     objects = [client.object_get(id) for id in s.view().session.session_index]

@@ -1,4 +1,4 @@
-"""Secrets: an export tells a session in order, page by page, and no secret."""
+"""Secrets: an export lists a session in order, page by page, without secrets."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is told of what: notices read, notices followed, and that neither loses or repeats one."""
+"""Notices, read and followed: their recipients, and that none is lost or repeated."""
 
 import json
 import threading

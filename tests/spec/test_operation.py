@@ -1,4 +1,4 @@
-"""How a daemon starts, ends and tells of itself: real processes, real signals, real sockets."""
+"""Start, end and status of a daemon: real processes, real signals, real sockets."""
 
 import json
 import os

@@ -52,7 +52,7 @@ class Plain:
         return self.answer()
 
     def at_end(self) -> bool:
-        """Whether the daemon ended the connection."""
+        """True if the daemon ended the connection."""
         try:
             return self._lines.readline() == b""
         except ConnectionError:

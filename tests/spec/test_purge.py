@@ -1,4 +1,4 @@
-"""Secrets: how what an object or a chat says is destroyed, with proof."""
+"""Secrets: the content of an object or a chat is destroyed, with proof."""
 
 import json
 import subprocess
@@ -128,7 +128,7 @@ def test_what_is_not_one_objects_own_cannot_be_purged(s: SyncSession, client: Sy
 
 
 def chatter(client: SyncClient, s: SyncSession, count: int, secret_at: int) -> None:
-    """Small turns beyond the runs that are kept a second time, one of which says a secret."""
+    """Small turns beyond the runs that are kept a second time, one of which contains a secret."""
     for number in range(1, count):
         said = f'use "{TOKEN}"\nand\\or {OTHER}' if number == secret_at else f"question {number}"
         client.session_append(

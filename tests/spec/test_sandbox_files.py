@@ -37,7 +37,7 @@ def test_no_path_has_the_daemon_read_what_the_sandbox_has_not_mounted(
 
 
 def refusal(agent: SyncClient, session: str, path: str) -> str | None:
-    """The code with which reading is refused; null if it is not."""
+    """The code with which reading is refused; None if it is not."""
     try:
         agent.file_index(session, path)
     except CallFailed as error:

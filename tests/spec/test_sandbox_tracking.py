@@ -67,7 +67,7 @@ def test_a_sandbox_has_no_more_files_followed_than_its_quota_says_and_none_is_sh
 
 
 def watched(pid: int) -> set[int]:
-    """The inodes of the directories that a process watches, as the kernel tells them."""
+    """The inodes of the directories that a process watches, as reported by the kernel."""
     told = ""
     for each in os.scandir(f"/proc/{pid}/fdinfo"):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Secrets: what is captured of them under each policy, and what is told of it."""
+"""Secrets: captures and reports of them under each policy."""
 
 import hashlib
 import json

@@ -21,7 +21,7 @@ WAIT_S_MAX = 30.0
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A daemon that follows files, as daemons do unless they are told otherwise."""
+    """A daemon that tracks files, as daemons do by default."""
     with Running(tmp_path_factory.mktemp("ctxd"), watcher="auto") as running:
         yield running
 
