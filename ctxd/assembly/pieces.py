@@ -17,13 +17,13 @@ from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
 from ctxd.sessions.state import SessionState
 from ctxd_protocol.context import Section
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import Source
 from ctxd_protocol.sessions import Message
 
 Reason = Literal["system prompt", "metadata pool", "chat", "pinned", "activated explicitly", "recent tool call", "read"]
 """Why a block is in the context."""
 
-Display = Callable[[FilesystemSource], str]
+Display = Callable[[Source], str]
 """What the agent calls a file."""
 
 

@@ -19,11 +19,11 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.secrets.policy import captured_under, stricter
-from ctxd.sources.port import Source, size_of
+from ctxd.sources.port import Sources, size_of
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import Source
 from ctxd_protocol.secrets import SecretPolicy
 
 READ_BATCH: Final = 64
@@ -88,7 +88,7 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
 
 async def compare(
     versions: VersionStore,
-    source: Source,
+    sources: Sources,
     visibility: HostVisibility,
     mounts: MountTable,
     stats: StatCache,
@@ -105,7 +105,7 @@ async def compare(
     readable = await visibility.readable(mounts, [_source(head) for head in files.values()])
     away = tuple(id for id, here in zip(files, readable, strict=True) if not here and id not in stubs)
     near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
-    changed = await _changed(versions, source, stats, near, policy)
+    changed = await _changed(versions, sources, stats, near, policy)
     slices = tuple(_slices(changed))
     unread = len(stubs - changed.keys())
     unchanged = len(near.keys() - stubs - changed.keys())
@@ -114,7 +114,8 @@ async def compare(
 
 async def freshen(
     versions: VersionStore,
-    source: Source,
+    sources: Sources,
+    visibility: HostVisibility,
     stats: StatCache,
     builder: DocumentBuilder,
     ids: Sequence[str],
@@ -128,7 +129,7 @@ async def freshen(
     seen: dict[str, _ReadFile] = {}
     due, newest = before, before
     for _ in range(1 + OVERTAKEN_RETRIES):
-        seen |= await _read(source, stats, builder, due, policy)
+        seen |= await _read(sources, visibility, stats, builder, due, policy)
         newest = {id: _newest(versions, id, head) for id, head in before.items()}
         due = {id: head for id, head in newest.items() if is_overtaken(before[id], head)}
         if not due:
@@ -147,12 +148,12 @@ class _ReadFile(msgspec.Struct, frozen=True):
 
 
 async def _changed(
-    versions: VersionStore, source: Source, stats: StatCache, files: dict[str, Stored], policy: SecretPolicy
+    versions: VersionStore, sources: Sources, stats: StatCache, files: dict[str, Stored], policy: SecretPolicy
 ) -> dict[str, int]:
     """Those of ``files`` that no mark vouches for, or that were captured under a laxer policy than this one, and how
     many bytes of them there are to read. Of a stub only its absence counts."""
     await stats.load(versions, files)
-    signatures = await source.stat_many([_path(head) for head in files.values()]) if files else []
+    signatures = await sources.fingerprint([_source(head) for head in files.values()]) if files else []
     changed: dict[str, int] = {}
     for (id, head), signature in zip(files.items(), signatures, strict=True):
         mark = stats.get(id)
@@ -191,17 +192,22 @@ def _slices(sizes: dict[str, int]) -> Iterator[tuple[str, ...]]:
 
 
 async def _read(
-    source: Source, stats: StatCache, builder: DocumentBuilder, files: dict[str, Stored], policy: SecretPolicy
+    sources: Sources,
+    visibility: HostVisibility,
+    stats: StatCache,
+    builder: DocumentBuilder,
+    files: dict[str, Stored],
+    policy: SecretPolicy,
 ) -> dict[str, _ReadFile]:
     seen: dict[str, _ReadFile] = {}
     items = list(files.items())
     for start in range(0, len(items), READ_BATCH):
         batch = items[start : start + READ_BATCH]
-        readings = await source.read_many([_path(head) for _, head in batch])
+        readings = await sources.read_many([_source(head) for _, head in batch])
         for (id, head), reading in zip(batch, readings, strict=True):
             mark = stats.get(id)
-            author = SANDBOXES if source.is_confined(_path(head)) else ""
-            one = builder.seen_at(reading, device=mark.device if mark else None, policy=policy, author=author)
+            author = SANDBOXES if visibility.is_from_sandbox(_source(head)) else ""
+            one = builder.seen_at(reading, volume=mark.volume if mark else None, policy=policy, author=author)
             is_new = is_due(decide(head.document, one.state))
             early = await builder.built(id, _source(head), one, head.document) if is_new else None
             seen[id] = _ReadFile(one, early)
@@ -250,10 +256,6 @@ def _newest(versions: VersionStore, id: str, known: Stored) -> Stored:
     return known if isinstance(head, NotCached) or head is None else head
 
 
-def _source(head: Stored) -> FilesystemSource:
+def _source(head: Stored) -> Source:
     assert head.document.source is not None, "a file has a source"
     return head.document.source
-
-
-def _path(head: Stored) -> str:
-    return _source(head).path

@@ -14,8 +14,8 @@ import anyio.lowlevel
 from ctxd.errors import CtxdError
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, mount_prefix
-from ctxd.sources.port import Source
-from ctxd_protocol.objects import FilesystemSource
+from ctxd.sources.files import FilesystemAdapter
+from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
 from ctxd_protocol.sessions import Mount
 
 PLACED_IN_A_ROW: Final = 500
@@ -23,10 +23,10 @@ PLACED_IN_A_ROW: Final = 500
 
 
 class HostVisibility:
-    """Asks ``source`` for the devices of paths and ``devices`` for their filesystems. Cancel: safe anywhere."""
+    """Asks ``files`` for the devices of paths and ``devices`` for their filesystems. Cancel: safe anywhere."""
 
-    def __init__(self, source: Source, devices: Devices) -> None:
-        self._source = source
+    def __init__(self, files: FilesystemAdapter, devices: Devices) -> None:
+        self._files = files
         self._devices = devices
 
     async def place(self, mounts: MountTable, workdir: str, paths: Sequence[str]) -> list[FilesystemSource | CtxdError]:
@@ -63,7 +63,7 @@ class HostVisibility:
         if not places:
             return {}
         roots = [prefix for prefix in dict.fromkeys(map(prefixes.__getitem__, places)) if prefix]
-        found = await self._source.resolve_many([*(place.path for place in places.values()), *roots])
+        found = await self._files.resolve_many([*(place.path for place in places.values()), *roots])
         real = dict(zip(roots, found[len(places) :], strict=True))
         paths = dict(zip(places, found[: len(places)], strict=True))
         for number, path in paths.items():
@@ -80,36 +80,44 @@ class HostVisibility:
         """
         prefixes = [mount_prefix(mount.canonical_prefix) or "/" for mount in mounts]
         on_host = [number for number, mount in enumerate(mounts) if mount.filesystem_id in (None, self._devices.host)]
-        found = await self._source.resolve_many([prefixes[number] for number in on_host]) if on_host else []
+        found = await self._files.resolve_many([prefixes[number] for number in on_host]) if on_host else []
         for number, path in zip(on_host, found, strict=True):
             prefixes[number] = path
         return tuple(prefixes)
 
-    async def readable(self, mounts: MountTable, sources: Sequence[FilesystemSource]) -> list[bool]:
+    async def readable(self, mounts: MountTable, sources: Sequence[Source]) -> list[bool]:
         """Return for each of ``sources`` whether the daemon may read it for the session with ``mounts``.
 
         This is the one check before every read of a file for a session. For a session in a sandbox a source is readable
-        only while one of its mounts shows it, whatever the session has indexed before. Does not suspend if all are the
-        host's, or for a session that goes by its mounts alone.
+        only while one of its mounts shows it, whatever the session has indexed before. What is no file is readable
+        for every session but a sandbox's. Does not suspend if all are the host's, or for a session that goes by its
+        mounts alone.
         """
-        on_host = [source.filesystem_id == self._devices.host for source in sources]
-        if mounts.in_sandbox:
-            return [
-                here and mounts.agent_path(source) is not None for here, source in zip(on_host, sources, strict=True)
-            ]
-        answers = on_host
-        if mounts.by_device and not all(answers):
-            away = [number for number, on_host in enumerate(answers) if not on_host]
-            filesystems = await self._filesystems([sources[number].path for number in away])
-            for number, filesystem in zip(away, filesystems, strict=True):
-                answers[number] = sources[number].filesystem_id == filesystem
+        answers: list[bool] = []
+        away: dict[int, FilesystemSource] = {}
+        for number, source in enumerate(sources):
+            file = filesystem_source(source)
+            is_readable = file is None or file.filesystem_id == self._devices.host
+            if mounts.in_sandbox:
+                is_readable = is_readable and mounts.agent_path(source) is not None
+            elif mounts.by_device and file is not None and not is_readable:
+                away[number] = file
+            answers.append(is_readable)
+        filesystems = await self._filesystems([file.path for file in away.values()])
+        for (number, file), filesystem in zip(away.items(), filesystems, strict=True):
+            answers[number] = file.filesystem_id == filesystem
         return answers
+
+    def is_from_sandbox(self, source: Source) -> bool:
+        """True if a sandbox may have written ``source``: a file below a directory that is confined."""
+        file = filesystem_source(source)
+        return file is not None and self._files.is_confined(file.path)
 
     async def _filesystems(self, paths: list[str]) -> list[str | None]:
         """The filesystem of the device below each canonical path of the host; ``None`` if that does not answer."""
         if not paths:
             return []
-        devices = await self._source.devices_of(paths)
+        devices = await self._files.devices_of(paths)
         known = {device: self._devices.filesystem_id(device) for device in set(devices) if device is not None}
         return [None if device is None else known[device] for device in devices]
 

@@ -27,11 +27,12 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id, observed
 from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.secrets.policy import DEFAULT
-from ctxd.sources.port import Missing, Present, Source
+from ctxd.sources.files import FilesystemAdapter
+from ctxd.sources.port import Missing, Present, Sources
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
 from ctxd_protocol.secrets import SecretPolicy
 
 Cause = Literal["read", "edit", "check"]
@@ -53,7 +54,7 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
     object: str
     outcome: FileOutcome
     kind: FileKind
-    source: FilesystemSource
+    source: Source
     source_hash: str | None
     char_count: int
     document: Document | None = None
@@ -73,7 +74,8 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Indexer:
-    """Indexes files of the host by reading them, and of any filesystem by content that a caller sends.
+    """Indexes files of the host by reading them, and of any filesystem by content that a caller sends. Objects of
+    the other kinds of ``sources`` are brought up to date by their ids.
 
     ``host_devices``: see ``ctxd.mounts.devices.Devices``; for sessions that distinguish filesystems by device.
     """
@@ -81,15 +83,16 @@ class Indexer:
     def __init__(
         self,
         versions: VersionStore,
-        source: Source,
+        files: FilesystemAdapter,
         host_filesystem: str,
         *,
         host_devices: frozenset[int] = frozenset(),
         guard: Guard | None = None,
     ) -> None:
         self._versions = versions
-        self._source = source
-        self.visibility = HostVisibility(source, Devices(host_filesystem, host_devices))
+        self._files = files
+        self.sources = Sources({FilesystemSource: files})
+        self.visibility = HostVisibility(files, Devices(host_filesystem, host_devices))
         self._marks = StatCache()
         self._builder = DocumentBuilder(guard or fleeting_guard())
 
@@ -99,7 +102,7 @@ class Indexer:
         Every call does so for its own mounts.
         """
         for root in mounts.host_roots:
-            self._source.confine(root, mounts.view)
+            self._files.confine(root, mounts.view)
 
     async def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
         """The object that the agent's ``path`` is, whether or not it exists, and where it lies.
@@ -172,7 +175,7 @@ class Indexer:
         return (id, named) if await newest(self._versions, id) is not None else None
 
     async def _agrees(self, source: FilesystemSource, content: bytes) -> bool:
-        reading = await self._source.read(source.path)
+        reading = await self.sources.read(source)
         return isinstance(reading, Present) and reading.raw == content
 
     async def index_object(
@@ -196,37 +199,37 @@ class Indexer:
     async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[FoundFile, ...]:
         """See ``ctxd.indexing.stubs.discover``."""
         self.confine(mounts)
-        return await discover(self._versions, self._source, self.visibility, mounts, workdir, paths)
+        return await discover(self._versions, self._files, self.visibility, mounts, workdir, paths)
 
     async def discover_named(self, mounts: MountTable, candidates: Sequence[PathCandidate]) -> tuple[FoundFile, ...]:
         """See ``ctxd.indexing.stubs.discover_named``."""
         self.confine(mounts)
-        return await discover_named(self._versions, self._source, self.visibility, mounts, candidates)
+        return await discover_named(self._versions, self._files, self.visibility, mounts, candidates)
 
     async def confirms(self, mounts: MountTable, document: Document) -> bool:
         """True if the file of ``document``, read now for the session with ``mounts``, is what ``document`` holds."""
         self.confine(mounts)
         if document.source is None or not all(await self.visibility.readable(mounts, (document.source,))):
             return False
-        reading = await self._source.read(document.source.path)
-        device = await self._directory_device(document.id) if isinstance(reading, Missing) else None
-        seen = self._builder.seen_at(reading, device=device, policy="off")
+        reading = await self.sources.read(document.source)
+        volume = await self._volume(document.id) if isinstance(reading, Missing) else None
+        seen = self._builder.seen_at(reading, volume=volume, policy="off")
         return decide(document, seen.state) == "unchanged"
 
     async def compare(self, mounts: MountTable, ids: Iterable[str], policy: SecretPolicy = DEFAULT) -> Compared:
         """See ``ctxd.indexing.freshen.compare``; ``mounts`` are those of the session that asks."""
         self.confine(mounts)
-        return await compare(self._versions, self._source, self.visibility, mounts, self._marks, ids, policy)
+        return await compare(self._versions, self.sources, self.visibility, mounts, self._marks, ids, policy)
 
     async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
         """See ``ctxd.indexing.freshen.freshen``; ``ids`` are a slice of a comparison that was just made."""
-        return await freshen(self._versions, self._source, self._marks, self._builder, ids, policy)
+        return await freshen(self._versions, self.sources, self.visibility, self._marks, self._builder, ids, policy)
 
     async def _index_source(
         self,
         mounts: MountTable,
         id: str,
-        source: FilesystemSource,
+        source: Source,
         shown: str,
         cause: Cause,
         policy: SecretPolicy,
@@ -237,8 +240,7 @@ class Indexer:
         if all(await self.visibility.readable(mounts, (source,))):
             seen, head, document = await self._read(id, source, policy)
         else:
-            why = "which is not at that path of the host" if mounts.by_device else "which only its own agent can read"
-            seen = Observed(OutOfReach("unreadable", f"it lies on filesystem {source.filesystem_id[:12]}, {why}"))
+            seen = Observed(OutOfReach("unreadable", _why_not_readable(mounts, source)))
             head, document = await newest(self._versions, id), None
         if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
             if head is None or cause != "check" or (knows is not None and not knows(id)):
@@ -246,24 +248,22 @@ class Indexer:
         return self._concluded(id, source, seen, head, document)
 
     async def _read(
-        self, id: str, source: FilesystemSource, policy: SecretPolicy
+        self, id: str, source: Source, policy: SecretPolicy
     ) -> tuple[Observed, Stored | None, Document | None]:
         """Read the source; the result comes with the newest version at this very moment."""
-        author = SANDBOXES if self._source.is_confined(source.path) else ""
+        author = SANDBOXES if self.visibility.is_from_sandbox(source) else ""
         for attempt in range(1 + OVERTAKEN_RETRIES):
             before = await newest(self._versions, id)
-            reading = await self._source.read(source.path)
-            device = await self._directory_device(id) if isinstance(reading, Missing) else None
-            seen = self._builder.seen_at(reading, device=device, policy=policy, author=author)
+            reading = await self.sources.read(source)
+            volume = await self._volume(id) if isinstance(reading, Missing) else None
+            seen = self._builder.seen_at(reading, volume=volume, policy=policy, author=author)
             document = await self._built_early(id, source, seen, before)
             head = await newest(self._versions, id)
             if attempt == OVERTAKEN_RETRIES or not is_overtaken(before, head):
                 break
         return seen, head, document
 
-    async def _built_early(
-        self, id: str, source: FilesystemSource, seen: Observed, head: Stored | None
-    ) -> Document | None:
+    async def _built_early(self, id: str, source: Source, seen: Observed, head: Stored | None) -> Document | None:
         """The document of what was seen if one seems due, so that large text is encoded before the last look."""
         known = head.document if head else None
         if is_due(decide(known, seen.state)):
@@ -271,7 +271,7 @@ class Indexer:
         return None
 
     def _concluded(
-        self, id: str, source: FilesystemSource, seen: Observed, head: Stored | None, early: Document | None
+        self, id: str, source: Source, seen: Observed, head: Stored | None, early: Document | None
     ) -> Indexed:
         """Decide on ``head``, the newest version now. Does not await: see the promise at the top."""
         known = head.document if head else None
@@ -293,10 +293,18 @@ class Indexer:
             basis=head.tx if head else 0,
         )
 
-    async def _directory_device(self, id: str) -> int | None:
+    async def _volume(self, id: str) -> int | None:
         await self._marks.load(self._versions, [id])
         mark = self._marks.get(id)
-        return mark.device if mark else None
+        return mark.volume if mark else None
+
+
+def _why_not_readable(mounts: MountTable, source: Source) -> str:
+    file = filesystem_source(source)
+    if file is None:
+        return "no sandbox reads what is no file of its mounts"
+    why = "which is not at that path of the host" if mounts.by_device else "which only its own agent can read"
+    return f"it lies on filesystem {file.filesystem_id[:12]}, {why}"
 
 
 def _failure(seen: Observed, shown: str, *, is_known: bool) -> CtxdError:

@@ -16,10 +16,11 @@ from ctxd.objects.next_version import file_binary, file_text, file_tombstone, fi
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Guard
 from ctxd.secrets.policy import captured_under
-from ctxd.sources.port import LEADS_OUT, Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
+from ctxd.sources.files import LEADS_OUT
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.methods.files import FileKind
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import Source
 from ctxd_protocol.secrets import SecretPolicy
 
 INLINE_BYTES_MAX: Final = 256 * 1024
@@ -42,7 +43,7 @@ class Observed(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-def _seen_at(reading: Reading, device: int | None) -> Observed:
+def _seen_at(reading: Reading, volume: int | None) -> Observed:
     match reading:
         case Present():
             return Observed(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
@@ -55,8 +56,8 @@ def _seen_at(reading: Reading, device: int | None) -> Observed:
         case Unreadable():
             return Observed(OutOfReach("unreadable", os.strerror(reading.errno)))
         case Missing():
-            same_disk = device is None or device == reading.parent_device
-            if reading.parent_exists and same_disk:
+            same_disk = volume is None or volume == reading.volume
+            if reading.confirmed and same_disk:
                 return Observed(Absent())
             return Observed(
                 OutOfReach("missing", "its directory is not there" if same_disk else "its disk is not mounted")
@@ -72,12 +73,12 @@ class DocumentBuilder:
         self._guard = guard
         self._lane = Lane("capture", THREADS, inline=INLINE_BYTES_MAX)
 
-    def seen_at(self, reading: Reading, *, device: int | None, policy: SecretPolicy, author: str = "") -> Observed:
+    def seen_at(self, reading: Reading, *, volume: int | None, policy: SecretPolicy, author: str = "") -> Observed:
         """Convert a reading of the daemon, to be captured under ``policy``.
 
-        ``device``: that of the file's directory when it was last read, ``None`` if not known. ``author``: see ``Held``.
+        ``volume``: the one that the source was last read from, ``None`` if not known. ``author``: see ``Held``.
         """
-        return self._under(policy, _seen_at(reading, device), author)
+        return self._under(policy, _seen_at(reading, volume), author)
 
     async def seen_in(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
         """Convert the bytes that a caller sent. ``author``: see ``Held``."""
@@ -92,14 +93,14 @@ class DocumentBuilder:
         keyed = self._guard.keyed_hash(state.source_hash)
         return Observed(Held(state.source_hash, state.text, keyed, policy, author), seen.stamp, seen.size)
 
-    async def built(self, id: str, source: FilesystemSource, seen: Observed, head: Document | None) -> Document:
+    async def built(self, id: str, source: Source, seen: Observed, head: Document | None) -> Document:
         """Build the document of what was read, after ``head``; not for what is out of reach."""
         return await self._lane.run(lambda: self.build(id, source, seen.state, head), seen.size)
 
     def build(
         self,
         id: str,
-        source: FilesystemSource,
+        source: Source,
         state: SourceState,
         head: Document | None,
         early: Document | None = None,
@@ -111,7 +112,7 @@ class DocumentBuilder:
         return _build(id, source, state) if held is None else _captured(self._guard, id, source, held)
 
 
-def _captured(guard: Guard, id: str, source: FilesystemSource, held: Held) -> Document:
+def _captured(guard: Guard, id: str, source: Source, held: Held) -> Document:
     capture = (guard.by(held.author) if held.author else guard).capture(held.policy)
     if held.text is None:
         return file_binary(id, source, held.source_hash, capture.secrets)
@@ -119,7 +120,7 @@ def _captured(guard: Guard, id: str, source: FilesystemSource, held: Held) -> Do
     return file_text(id, source, text, held.keyed_hash if capture.redacted else held.source_hash, capture.secrets)
 
 
-def _build(id: str, source: FilesystemSource, state: SourceState) -> Document:
+def _build(id: str, source: Source, state: SourceState) -> Document:
     match state:
         case Held():
             raise AssertionError("what was read is captured")

@@ -11,20 +11,21 @@ from typing import Final
 import msgspec
 
 from ctxd.objects.document import Document
-from ctxd.sources.port import Stamp
+from ctxd.sources.port import FINGERPRINT_BYTES, Stamp
 from ctxd.store.store import VersionStore
 
 ENTRIES_MAX: Final = 100_000
 """Entries kept in memory, about 250 bytes each. Beyond that the oldest go, and those files are read once more."""
 
-_DEVICE: Final = struct.Struct("<Q")
+_VOLUME: Final = struct.Struct("<Q")
 
 
 class StatEntry(msgspec.Struct, frozen=True, array_like=True):
-    """``signature`` of the file, ``device`` of its directory, ``held``: the source hash in bytes, empty for none."""
+    """``signature``: the source's fingerprint; ``volume``: where it was read from (see ``Stamp``); ``held``: the source
+    hash in bytes, empty for none."""
 
     signature: bytes
-    device: int
+    volume: int
     held: bytes
 
     def stands_for(self, document: Document) -> bool:
@@ -33,17 +34,13 @@ class StatEntry(msgspec.Struct, frozen=True, array_like=True):
 
     def encoded(self) -> bytes:
         """As it is stored beside a version."""
-        return _DEVICE.pack(self.device) + self.signature + self.held
-
-
-SIGNATURE_BYTES: Final = 40
-"""Bytes of a signature, see ``ctxd.sources.port.signature``."""
+        return _VOLUME.pack(self.volume) + self.signature + self.held
 
 
 def decoded(stored: bytes) -> StatEntry:
     """The entry that ``StatEntry.encoded`` made."""
-    end = _DEVICE.size + SIGNATURE_BYTES
-    return StatEntry(stored[_DEVICE.size : end], _DEVICE.unpack_from(stored)[0], stored[end:])
+    end = _VOLUME.size + FINGERPRINT_BYTES
+    return StatEntry(stored[_VOLUME.size : end], _VOLUME.unpack_from(stored)[0], stored[end:])
 
 
 class StatCache:
@@ -63,9 +60,9 @@ class StatCache:
 
     def note(self, id: str, stamp: Stamp | None, document: Document) -> bytes | None:
         """Keep and encode the entry of ``document``, read under ``stamp``; ``None`` if the stamp proves nothing."""
-        if stamp is None or not stamp.settled or stamp.directory_device is None:
+        if stamp is None or not stamp.settled or stamp.volume is None:
             return None
-        mark = StatEntry(stamp.signature, stamp.directory_device, _held(document))
+        mark = StatEntry(stamp.fingerprint, stamp.volume, _held(document))
         self._keep(id, mark)
         return mark.encoded()
 

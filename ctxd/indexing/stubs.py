@@ -23,7 +23,8 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.objects.next_version import file_stub
-from ctxd.sources.port import LEADS_OUT, Look, Missing, Regular, Source, Special, Unreadable
+from ctxd.sources.files import LEADS_OUT, FilesystemAdapter, Look, Regular
+from ctxd.sources.port import Missing, Special, Unreadable
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.objects import FilesystemSource
@@ -59,7 +60,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 async def discover(
     versions: VersionStore,
-    source: Source,
+    files: FilesystemAdapter,
     visibility: HostVisibility,
     mounts: MountTable,
     workdir: str,
@@ -71,13 +72,13 @@ async def discover(
     await before returning (see ``ctxd.indexing.indexer``). Cancel: safe.
     """
     places = await _places(visibility, mounts, workdir, list(paths))
-    looks = await _looks(source, visibility, mounts, places)
+    looks = await _looks(files, visibility, mounts, places)
     return await _judged_all(versions, places, looks)
 
 
 async def discover_named(
     versions: VersionStore,
-    source: Source,
+    files: FilesystemAdapter,
     visibility: HostVisibility,
     mounts: MountTable,
     candidates: Sequence[PathCandidate],
@@ -88,10 +89,10 @@ async def discover_named(
     as the file of that name below the top of the work tree, if there is one: the nearest directory above its base that
     holds ``.git``. At most one hop more than ``discover``, the same promise. Cancel: safe.
     """
-    elsewhere = await _from_the_top(source, visibility, mounts, candidates)
+    elsewhere = await _from_the_top(files, visibility, mounts, candidates)
     paths = [candidate.path for candidate in candidates]
     places = await _places(visibility, mounts, "/", [*paths, *elsewhere.values()])
-    looks = await _looks(source, visibility, mounts, places)
+    looks = await _looks(files, visibility, mounts, places)
     for number, other in zip(elsewhere, places[len(paths) :], strict=True):
         here = places[number]
         if isinstance(here, _Place) and isinstance(other, _Place) and isinstance(looks.get(other.id), Regular):
@@ -107,7 +108,7 @@ async def discover_named(
 
 
 async def _from_the_top(
-    source: Source, visibility: HostVisibility, mounts: MountTable, candidates: Sequence[PathCandidate]
+    files: FilesystemAdapter, visibility: HostVisibility, mounts: MountTable, candidates: Sequence[PathCandidate]
 ) -> dict[int, str]:
     """The path below the top of the work tree of each anchored candidate, by its number, where that is another one."""
     anchored = {number: one for number, one in enumerate(candidates) if one.anchor == "repository"}
@@ -117,7 +118,7 @@ async def _from_the_top(
     above = {base: _upwards(base) for base in list(bases)[:BASES_MAX]}
     probes = dict.fromkeys(posixpath.join(parent, ".git") for parents in above.values() for parent in parents)
     places = await _places(visibility, mounts, "/", list(probes))
-    looks = await _looks(source, visibility, mounts, places)
+    looks = await _looks(files, visibility, mounts, places)
     holds = {place.path for place in places if isinstance(place, _Place) and _is_git(looks.get(place.id))}
     tops = {
         base: next((parent for parent in parents if posixpath.join(parent, ".git") in holds), base)
@@ -157,13 +158,13 @@ async def _places(
 
 
 async def _looks(
-    source: Source, visibility: HostVisibility, mounts: MountTable, places: Sequence[_Place | FoundFile]
+    files: FilesystemAdapter, visibility: HostVisibility, mounts: MountTable, places: Sequence[_Place | FoundFile]
 ) -> Mapping[str, Look]:
     """Look at each place that the daemon may read, by its object. One hop."""
     known = [place for place in places if isinstance(place, _Place)]
     readable = await visibility.readable(mounts, [place.source for place in known])
     here = {place.id: place.source.path for place, near in zip(known, readable, strict=True) if near}
-    return dict(zip(here, await source.look_many(list(here.values())), strict=True)) if here else {}
+    return dict(zip(here, await files.look_many(list(here.values())), strict=True)) if here else {}
 
 
 async def _judged_all(

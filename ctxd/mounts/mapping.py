@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source, source_label
 from ctxd_protocol.sessions import Mount
 
 PATH_BYTES_MAX: Final = 4096
@@ -108,20 +108,28 @@ class MountTable:
                 return FilesystemSource(rule.filesystem_id, canonical), rule.canonical
         return FilesystemSource(self.filesystem_id, agent_path), None
 
-    def display(self, source: FilesystemSource) -> str:
+    def display(self, source: Source) -> str:
         """The agent's path of the file at ``source``; if it has none, the canonical path, or ``UNMOUNTED`` for an agent
-        in a sandbox: the canonical path is then a path of the host."""
+        in a sandbox: the canonical path is then a path of the host. No sandbox sees another kind of source."""
         name = self.agent_path(source)
         if name is not None:
             return name
-        return UNMOUNTED if self.in_sandbox and source.filesystem_id not in self._own else source.path
+        file = filesystem_source(source)
+        is_own = file is not None and file.filesystem_id in self._own
+        return UNMOUNTED if self.in_sandbox and not is_own else source_label(source)
 
-    def agent_path(self, source: FilesystemSource) -> str | None:
-        """The path at which a mount shows the agent the file at ``source``; ``None`` if no mount does."""
+    def agent_path(self, source: Source) -> str | None:
+        """The path at which a mount shows the agent the file at ``source``; ``None`` if no mount does.
+
+        ``None`` also for a source that is no file.
+        """
+        file = filesystem_source(source)
+        if file is None:
+            return None
         for rule in self._by_canonical:
-            if rule.filesystem_id != source.filesystem_id:
+            if rule.filesystem_id != file.filesystem_id:
                 continue
-            rest = _below(rule.canonical, source.path)
+            rest = _below(rule.canonical, file.path)
             # Another mount may lie over that name; then it means another file.
             if rest is not None and self._innermost(rule.agent + rest) is rule:
                 return rule.agent + rest or "/"

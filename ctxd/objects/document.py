@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -22,7 +22,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     type: str
-    source: FilesystemSource | None = None
+    source: Source | None = None
     identity_hash: str
     source_hash: str | None = None
     content_hash: str
@@ -44,6 +44,9 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tx: int
     tx_time: int
 
+
+SOURCE_TYPES: Final[dict[str, type[Source]]] = {"filesystem": FilesystemSource}
+"""The members of the union ``Source``, by their tag."""
 
 FORMAT: Final = 1
 """The form that is written."""
@@ -70,18 +73,41 @@ def unpack_text(packed: str | bytes) -> str:
     return packed if isinstance(packed, str) else packed.hex()
 
 
+def source_of(members: dict[str, Any]) -> Source:
+    """The source with these ``members``, its type among them. Raises: ValueError for an unknown type or members."""
+    kind = SOURCE_TYPES.get(members.get("type", ""))
+    if kind is None:
+        raise ValueError(f"source type {members.get('type')!r} is unknown: it was stored by a newer ctxd")
+    return msgspec.convert(members, kind)
+
+
+def _pack_source(source: Source | None) -> tuple[str | bytes, str] | dict[str, Any] | None:
+    """A pair for a file, whose members are known; the members with their names for every other kind."""
+    file = filesystem_source(source)
+    if file is not None:
+        return pack_text(file.filesystem_id), file.path
+    members: dict[str, Any] | None = msgspec.to_builtins(source)
+    return members
+
+
+def _unpack_source(packed: Any) -> Source | None:  # noqa: ANN401
+    """Undo ``_pack_source``."""
+    if packed is None:
+        return None
+    return source_of(packed) if isinstance(packed, dict) else FilesystemSource(unpack_text(packed[0]), packed[1])
+
+
 def encode_document(document: Document, *, ordered: bool = False) -> bytes:
     """The stored form of ``document``: everything but its id and its content; with ``ordered`` as if the keys of its
     payload were in order, at every depth.
 
     Raises: TypeError, ValueError or OverflowError for a payload that is no JSON value.
     """
-    source = document.source
     return (_sorting if ordered else _encoder).encode(
         (
             FORMAT,
             document.type,
-            None if source is None else (pack_text(source.filesystem_id), source.path),
+            _pack_source(document.source),
             None if document.identity_hash == document.id else pack_text(document.identity_hash),
             None if document.source_hash is None else pack_text(document.source_hash),
             pack_text(document.content_hash),
@@ -102,7 +128,7 @@ def decode_document(id: str, body: bytes, content: str | None = None) -> Documen
     return Document(
         id=id,
         type=kind,
-        source=None if source is None else FilesystemSource(unpack_text(source[0]), source[1]),
+        source=_unpack_source(source),
         identity_hash=id if identity is None else unpack_text(identity),
         source_hash=None if source_hash is None else unpack_text(source_hash),
         content_hash=unpack_text(content_hash),

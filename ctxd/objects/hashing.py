@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import Source
 
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _encode_text: Final = msgspec.json.Encoder().encode
@@ -135,7 +135,7 @@ def _laid_out(digits: str, point: int) -> str:
     return f"{digits[0]}{rest}e{point - 1:+d}"
 
 
-def identity_hash(type: str, source: FilesystemSource | None, id: str) -> str:
+def identity_hash(type: str, source: Source | None, id: str) -> str:
     """Hash the identity of an object: its type and source, or its type and ``id`` without a source.
 
     Raises: ValueError if a part has no canonical encoding (a path that is not UTF-8).
@@ -164,6 +164,7 @@ def content_hash(payload: dict[str, Any], content: str | None) -> str:
     return hashlib.sha256(canonical({**payload, "content": content})).hexdigest()
 
 
-def source_binding(source: FilesystemSource) -> dict[str, str]:
-    """``source`` as the envelope spells it."""
-    return {"filesystemId": source.filesystem_id, "path": source.path, "type": "filesystem"}
+def source_binding(source: Source) -> dict[str, Any]:
+    """The members of ``source`` as the envelope spells them, its type among them; the same for every kind."""
+    members: dict[str, Any] = msgspec.to_builtins(source)
+    return members

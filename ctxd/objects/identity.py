@@ -12,7 +12,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import KINDS
 from ctxd_protocol.ids import ObjectId
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import FilesystemSource, Source, source_label
 
 INFRASTRUCTURE_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.visible and kind.of_session)
 """Prefixes of ids of infrastructure objects (spec 1 §2.1)."""
@@ -40,7 +40,7 @@ _SEGMENT: Final = f"segment:%s#%0{NUMBER_DIGITS}d"
 _FILE: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def file_id(source: FilesystemSource) -> ObjectId:
+def file_id(source: Source) -> ObjectId:
     """The id of the file at ``source``: its identity hash.
 
     Raises: CtxdError invalid_path for a path that is not valid UTF-8.
@@ -48,7 +48,7 @@ def file_id(source: FilesystemSource) -> ObjectId:
     try:
         return ObjectId(identity_hash("file", source, ""))
     except ValueError as error:
-        raise CtxdError("invalid_path", f"path {source.path!r} is not valid UTF-8") from error
+        raise CtxdError("invalid_path", f"path {source_label(source)!r} is not valid UTF-8") from error
 
 
 def observations(session: str) -> str:

@@ -11,7 +11,7 @@ from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.secrets.policy import to_payload
 from ctxd_protocol.ids import system_prompt_id
-from ctxd_protocol.objects import FilesystemSource, ToolcallStatus
+from ctxd_protocol.objects import Source, ToolcallStatus, source_label
 from ctxd_protocol.secrets import Secrets
 
 
@@ -21,25 +21,23 @@ def file_type(path: str) -> str:
     return extension[1:].lower() or "text"
 
 
-def file_stub(id: str, source: FilesystemSource) -> Document:
+def file_stub(id: str, source: Source) -> Document:
     """A file of which only the name is known. ``id`` is ``file_id(source)``, here and below."""
     return _file(id, source, None, None, {"char_count": 0})
 
 
-def file_text(
-    id: str, source: FilesystemSource, text: str, source_hash: str, secrets: Secrets | None = None
-) -> Document:
+def file_text(id: str, source: Source, text: str, source_hash: str, secrets: Secrets | None = None) -> Document:
     """A file that was read. ``source_hash`` is the hash of the bytes that ``text`` was decoded from, keyed if something
     in it was redacted."""
     return _file(id, source, source_hash, text, {"char_count": len(text), **to_payload(secrets)})
 
 
-def file_binary(id: str, source: FilesystemSource, source_hash: str, secrets: Secrets | None = None) -> Document:
+def file_binary(id: str, source: Source, source_hash: str, secrets: Secrets | None = None) -> Document:
     """A file whose bytes are no text: its hash is kept, its bytes are not."""
     return _file(id, source, source_hash, None, {"char_count": 0, "kind": "binary", **to_payload(secrets)})
 
 
-def file_too_large(id: str, source: FilesystemSource, size_bytes: int, modified_us: int | None = None) -> Document:
+def file_too_large(id: str, source: Source, size_bytes: int, modified_us: int | None = None) -> Document:
     """A file beyond the bound up to which files are read: size and time are all that is known of what it holds."""
     fields: dict[str, Any] = {"char_count": 0, "kind": "too_large", "size_bytes": size_bytes}
     if modified_us is not None:
@@ -47,7 +45,7 @@ def file_too_large(id: str, source: FilesystemSource, size_bytes: int, modified_
     return _file(id, source, None, None, fields)
 
 
-def file_tombstone(id: str, source: FilesystemSource) -> Document:
+def file_tombstone(id: str, source: Source) -> Document:
     """A file that is confirmed gone. Its identity stays, so that the same path later is the same object."""
     return _file(id, source, None, None, {"char_count": 0, "deleted": True})
 
@@ -102,10 +100,8 @@ def system_prompt(session: str, content: str, secrets: Secrets | None = None) ->
     )
 
 
-def _file(
-    id: str, source: FilesystemSource, source_hash: str | None, text: str | None, fields: dict[str, Any]
-) -> Document:
-    payload = {"file_type": file_type(source.path), **fields}
+def _file(id: str, source: Source, source_hash: str | None, text: str | None, fields: dict[str, Any]) -> Document:
+    payload = {"file_type": file_type(source_label(source)), **fields}
     return Document(
         id=id,
         type="file",

@@ -8,7 +8,7 @@ may see is decided in ``ctxd.sessions.visibility``.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, assert_never, get_args, get_type_hints
 
 import msgspec
 
@@ -18,7 +18,7 @@ from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted
 from ctxd_protocol.methods.files import FileResolveResult
-from ctxd_protocol.objects import FilesystemSource, ObjectVersion
+from ctxd_protocol.objects import FilesystemSource, ObjectVersion, Source
 from ctxd_protocol.sessions import Mount, Notice
 
 _PATH: Final = re.compile(r"(?<![\w/<])/[^\s'\":,;()<>]+")
@@ -93,14 +93,23 @@ def _mount(mount: Mount) -> Mount:
 
 
 def _source(source: FilesystemSource) -> FilesystemSource:
-    return msgspec.structs.replace(source, path=UNMOUNTED)
+    return _at(source, UNMOUNTED)
+
+
+def _at(source: Source, shown: str) -> Source:
+    """``source`` with ``shown`` for everything in it that names a place of the host."""
+    match source:
+        case FilesystemSource():
+            return msgspec.structs.replace(source, path=shown)
+        case _:
+            assert_never(source)
 
 
 def _version(version: ObjectVersion) -> ObjectVersion:
     payload, source = version.payload, version.source
     if source is not None:
         shown = UNMOUNTED if version.display_path is None else version.display_path
-        source = msgspec.structs.replace(source, path=shown)
+        source = _at(source, shown)
     if _MOUNTS in payload:
         payload = {**payload, _MOUNTS: []}
     return msgspec.structs.replace(version, source=source, payload=payload)

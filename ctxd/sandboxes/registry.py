@@ -26,7 +26,7 @@ from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.sandboxes.registration import Registration
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
-from ctxd.sources.port import Limited
+from ctxd.sources.files import Limited
 from ctxd.sources.rights import User
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracker import FILES_MAX

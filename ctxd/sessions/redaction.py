@@ -13,6 +13,7 @@ import msgspec
 
 from ctxd.objects.document import Document
 from ctxd.secrets.guard import Capture, Guard
+from ctxd_protocol.objects import source_label
 from ctxd_protocol.secrets import SecretFound, SecretPolicy
 from ctxd_protocol.sessions import Message
 
@@ -81,7 +82,7 @@ def scanned(guard: Guard, document: Document) -> Found | None:
     capture.text(text)
     capture.value({name: value for name, value in document.payload.items() if name not in _NOT_SAID})
     if document.source is not None:
-        capture.text(document.source.path)
+        capture.text(source_label(document.source))
     told = capture.secrets
     if told is None:
         return None

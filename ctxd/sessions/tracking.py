@@ -29,6 +29,7 @@ from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked_files import State, TrackedFile
 from ctxd.trackers.tracker import FileTrackers, Followed
+from ctxd_protocol.objects import filesystem_source, source_label
 
 CONFIGURE: Final = "session.configure"
 """The kind of a write that may change the mounts of a session."""
@@ -171,7 +172,11 @@ class Tracking:
     async def _followable(self, session: str, ids: Sequence[str]) -> dict[str, Followed]:
         """Those files among ``ids`` that the daemon may read for ``session``."""
         heads = await self._store.heads(ids)
-        sources = {id: head.document.source for id, head in heads.items() if head is not None and head.document.source}
+        sources = {
+            id: file
+            for id, head in heads.items()
+            if head and (file := filesystem_source(head.document.source)) is not None
+        }
         here = await self._indexer.visibility.readable(self._mounts_of(session), list(sources.values()))
         found: dict[str, Followed] = {}
         for (id, source), is_here in zip(sources.items(), here, strict=True):
@@ -252,7 +257,7 @@ class Tracking:
             if head is not None and head.document.source is not None:
                 file = self.trackers.tracked.files.get(id)
                 if file is None or session not in file.sessions:
-                    file = TrackedFile(head.document.source.path, known=True, since=head.valid_time)
+                    file = TrackedFile(source_label(head.document.source), known=True, since=head.valid_time)
                     file.reason = waits if id in followable else "only its own agent can look at it"
                 rows[id] = file
         return await self._page(list(rows.items()), after, state, limit)

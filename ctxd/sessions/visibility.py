@@ -30,6 +30,7 @@ from ctxd.sessions.state import SessionState
 from ctxd.store.store import VersionStore
 from ctxd_protocol.context import Block
 from ctxd_protocol.methods.files import FileIndexResult
+from ctxd_protocol.objects import filesystem_source
 
 CONFIRMED_MAX: Final = 10_000
 """Versions remembered as the sandbox's own to see; beyond that the oldest are looked up again."""
@@ -253,11 +254,16 @@ class Visibility:
 
 
 def _covers(live: LiveSession, stored: Stored) -> bool:
-    """True unless ``stored`` is of a file of the host that no mount of ``live`` shows."""
+    """True unless ``stored`` is of a file of the host that no mount of ``live`` shows, or of what is no file."""
     source = stored.document.source
-    if source is None or source.filesystem_id != live.mounts.host_filesystem_id:
+    if source is None:
         return True
-    return live.mounts.agent_path(source) is not None
+    file = filesystem_source(source)
+    if file is None:
+        return False
+    if file.filesystem_id != live.mounts.host_filesystem_id:
+        return True
+    return live.mounts.agent_path(file) is not None
 
 
 def as_first_seen(

@@ -34,7 +34,7 @@ class Confinement:
         self._users: dict[str, frozenset[User]] = {}
 
     def confine(self, root: str, view: View = ()) -> None:
-        """See ``Source.confine``."""
+        """See ``FilesystemAdapter.confine``."""
         with self._changing:
             views = self._views.get(root)
             if root == "/" or (views is not None and (not view or view in views)):

@@ -11,7 +11,7 @@ the process.
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -20,23 +20,13 @@ import msgspec
 from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
+from ctxd.sources.files import Look, Regular, SpecialKind, signature
 from ctxd.sources.lookups import Lookups, inside
 from ctxd.sources.openat2 import View
-from ctxd.sources.port import (
-    Look,
-    Missing,
-    OverLimit,
-    Present,
-    Reading,
-    Regular,
-    Special,
-    SpecialKind,
-    Stamp,
-    Unreadable,
-    signature,
-)
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd.sources.rights import User
 from ctxd_protocol.limits import FILE_BYTES_MAX
+from ctxd_protocol.objects import FilesystemSource
 
 THREADS: Final = 4
 """Lookups that read at once, and on each mount those for which reading takes long."""
@@ -59,7 +49,7 @@ _SPECIAL: Final[dict[int, SpecialKind]] = {
 
 
 class HostFiles:
-    """See ``ctxd.sources.port.Source``. Reads with the daemon's own rights."""
+    """See ``ctxd.sources.files.FilesystemAdapter``. Reads with the daemon's own rights."""
 
     def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, lookups: Lookups | None = None) -> None:
         self._clock = clock
@@ -68,11 +58,11 @@ class HostFiles:
         self._lookups = lookups or Lookups(clock, THREADS)
 
     def confine(self, root: str, view: View = ()) -> None:
-        """See ``Source.confine``."""
+        """See ``FilesystemAdapter.confine``."""
         self.confinement.confine(root, view)
 
     def is_confined(self, path: str) -> bool:
-        """See ``Source.is_confined``."""
+        """See ``FilesystemAdapter.is_confined``."""
         return self.confinement.holds(path)
 
     def limit(self, key: str, roots: Collection[str], user: User) -> None:
@@ -87,20 +77,20 @@ class HostFiles:
         """See ``Confinement.leads_out``. Blocks."""
         return self.confinement.leads_out(path, led_to)
 
-    async def read(self, path: str | bytes) -> Reading:
-        """See ``Source.read``."""
-        return (await self.read_many([os.fsdecode(path)]))[0]
+    async def read(self, binding: FilesystemSource) -> Reading:
+        """See ``SourceAdapter.read``."""
+        return (await self.read_many([binding]))[0]
 
-    async def read_many(self, paths: list[str]) -> list[Reading]:
-        """See ``Source.read_many``."""
-        return await self._lookups.each(paths, self._read, _timed_out)
+    async def read_many(self, bindings: Sequence[FilesystemSource]) -> list[Reading]:
+        """See ``SourceAdapter.read_many``. In one hop to a thread."""
+        return await self._lookups.each([binding.path for binding in bindings], self._read, _timed_out)
 
     async def look_many(self, paths: list[str]) -> list[Look]:
-        """See ``Source.look_many``."""
+        """See ``FilesystemAdapter.look_many``."""
         return await self._lookups.each(paths, self._look, _timed_out)
 
     async def resolve_many(self, paths: list[str]) -> list[str]:
-        """See ``Source.resolve_many``."""
+        """See ``FilesystemAdapter.resolve_many``."""
         directories: dict[str, str] = {}
 
         def resolve(path: str) -> str:
@@ -127,12 +117,12 @@ class HostFiles:
             return plain
         return os.path.realpath(plain)
 
-    async def stat_many(self, paths: list[str]) -> list[bytes | None]:
-        """See ``Source.stat_many``."""
-        return await self._lookups.each(paths, _signature_at, lambda path: None)
+    async def fingerprint(self, bindings: Sequence[FilesystemSource]) -> list[bytes | None]:
+        """See ``SourceAdapter.fingerprint``. In one hop to a thread and one stat each."""
+        return await self._lookups.each([binding.path for binding in bindings], _signature_at, lambda path: None)
 
     async def devices_of(self, paths: list[str]) -> list[int | None]:
-        """See ``Source.devices_of``."""
+        """See ``FilesystemAdapter.devices_of``."""
         above = [inside(os.path.dirname(path)) for path in paths]
         directories = list(dict.fromkeys(above))
         found = await self._lookups.each(directories, _device_at, lambda path: None)

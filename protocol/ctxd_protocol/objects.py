@@ -19,6 +19,24 @@ class FilesystemSource(msgspec.Struct, frozen=True, gc=False, tag="filesystem", 
     path: str
 
 
+Source = FilesystemSource
+"""What an object is bound to: a tagged union, by ``type``. Filesystem files are its only member today."""
+
+
+def filesystem_source(source: Source | None) -> FilesystemSource | None:
+    """``source`` if it is a file on a filesystem; None for no source and for every other kind, which has no path."""
+    return source if isinstance(source, FilesystemSource) else None
+
+
+def source_label(source: Source) -> str:
+    """``source`` for a person: the path of a file; of every other kind its type and its members, ``type:one/two``."""
+    file = filesystem_source(source)
+    if file is not None:
+        return file.path
+    members: dict[str, object] = msgspec.to_builtins(source)
+    return f"{members.pop('type')}:{'/'.join(map(str, members.values()))}"
+
+
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Proof that a write is durable: its place in the journal, the chain hash there, its valid time (ms since 1970)."""
 
@@ -39,7 +57,7 @@ class ObjectVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     type: ObjectType
-    source: FilesystemSource | None
+    source: Source | None
     identity_hash: str
     source_hash: str | None
     content_hash: str

@@ -1,29 +1,27 @@
 """A source whose files are in memory. Passes the source suite."""
 
 import errno
+import os
 import posixpath
+from collections.abc import Sequence
 
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.port import (
-    Look,
-    Missing,
-    OverLimit,
-    Present,
-    Reading,
-    Regular,
-    Special,
-    SpecialKind,
-    Stamp,
-    Unreadable,
-    signature,
-)
+from ctxd.sources.files import Look, Regular, SpecialKind, signature
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
+from ctxd_protocol.objects import FilesystemSource
 
 DEVICE = 7
 
 
+def at(path: str | bytes) -> FilesystemSource:
+    """The binding of a file of the host."""
+    return FilesystemSource("host", os.fsdecode(path))
+
+
 class FakeFiles:
-    """See ``ctxd.sources.port.Source``. ``settled`` is what stamps say; ``reads`` and ``stats`` count files looked at.
+    """See ``ctxd.sources.files.FilesystemAdapter``. ``settled`` is what stamps say; ``reads`` and ``stats`` count files
+    looked at.
 
     ``before_read`` and ``after_read`` are called with each path around its reading: to change the world there.
     """
@@ -92,12 +90,11 @@ class FakeFiles:
         """Have ``directory`` and what is below it lie on another device from now on."""
         self._devices[directory] = device
 
-    async def read(self, path: str | bytes) -> Reading:
-        name = path.decode("utf-8", "surrogateescape") if isinstance(path, bytes) else path
-        return self._observed(name)
+    async def read(self, binding: FilesystemSource) -> Reading:
+        return self._observed(binding.path)
 
-    async def read_many(self, paths: list[str]) -> list[Reading]:
-        return [self._observed(path) for path in paths]
+    async def read_many(self, bindings: Sequence[FilesystemSource]) -> list[Reading]:
+        return [self._observed(binding.path) for binding in bindings]
 
     async def look_many(self, paths: list[str]) -> list[Look]:
         return [self._look(path) for path in paths]
@@ -105,9 +102,9 @@ class FakeFiles:
     async def resolve_many(self, paths: list[str]) -> list[str]:
         return [path if self._escapes(path) else self._links.get(path, path) for path in paths]
 
-    async def stat_many(self, paths: list[str]) -> list[bytes | None]:
-        looks = [self._look(path) for path in paths]
-        return [look.stamp.signature if isinstance(look, Regular) else None for look in looks]
+    async def fingerprint(self, bindings: Sequence[FilesystemSource]) -> list[bytes | None]:
+        looks = [self._look(binding.path) for binding in bindings]
+        return [look.stamp.fingerprint if isinstance(look, Regular) else None for look in looks]
 
     async def devices_of(self, paths: list[str]) -> list[int | None]:
         return [self._device(posixpath.dirname(path)) for path in paths]

@@ -1,20 +1,46 @@
-"""What every source promises. A subclass gives ``tree``: the source, and hands to make the world it looks at."""
+"""What every source promises, and every source of files. A subclass gives ``tree``: the source, and hands to make the
+world it looks at."""
 
 import errno
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.port import Missing, OverLimit, Present, Regular, Source, Special, Unreadable
+from ctxd.sources.files import FilesystemAdapter, Regular
+from ctxd.sources.port import (
+    FINGERPRINT_BYTES,
+    Missing,
+    OverLimit,
+    Present,
+    SourceAdapter,
+    Special,
+    Unreadable,
+    size_of,
+)
 from ctxd_protocol.limits import FILE_BYTES_MAX
+from ctxd_protocol.objects import FilesystemSource, Source
 
 
 class Tree(Protocol):
+    """Sources of one kind, by names."""
+
+    @property
+    def source(self) -> SourceAdapter[Any]: ...
+
+    def bound(self, name: str) -> Source: ...
+    def write(self, name: str, raw: bytes) -> None: ...
+    def write_sparse(self, name: str, size_bytes: int) -> None: ...
+    def remove(self, name: str) -> None: ...
+
+
+class FilesTree(Protocol):
     """A directory of files. Names are relative to it."""
 
-    source: Source
+    @property
+    def source(self) -> FilesystemAdapter: ...
 
+    def bound(self, name: str) -> FilesystemSource: ...
     def path(self, name: str) -> str: ...
     def write(self, name: str, raw: bytes) -> None: ...
     def write_sparse(self, name: str, size_bytes: int) -> None: ...
@@ -25,12 +51,12 @@ class Tree(Protocol):
 
 
 class SourceSuite:
-    """Run by every implementation of ``ctxd.sources.port.Source``."""
+    """Run by every implementation of ``ctxd.sources.port.SourceAdapter``."""
 
     @pytest.mark.anyio
     async def test_a_text_is_read_whole_with_the_hash_of_its_bytes(self, tree: Tree) -> None:
         tree.write("a.txt", "héllo\r\n".encode())
-        reading = await tree.source.read(tree.path("a.txt"))
+        reading = await tree.source.read(tree.bound("a.txt"))
         assert isinstance(reading, Present)
         assert (reading.kind, reading.text, reading.raw) == ("text", "héllo\r\n", "héllo\r\n".encode())
         assert reading.source_hash == source_hash(reading.raw)
@@ -38,7 +64,7 @@ class SourceSuite:
     @pytest.mark.anyio
     async def test_an_empty_file_is_a_text(self, tree: Tree) -> None:
         tree.write("empty", b"")
-        reading = await tree.source.read(tree.path("empty"))
+        reading = await tree.source.read(tree.bound("empty"))
         assert isinstance(reading, Present)
         assert reading.text == ""
 
@@ -47,7 +73,7 @@ class SourceSuite:
     @pytest.mark.parametrize("raw", [b"a\0b", b"\xff\xfe", "é".encode("latin-1"), b"\xed\xa0\x80"])
     async def test_bytes_that_are_no_text_are_binary_and_hashed_all_the_same(self, tree: Tree, raw: bytes) -> None:
         tree.write("a.bin", raw)
-        reading = await tree.source.read(tree.path("a.bin"))
+        reading = await tree.source.read(tree.bound("a.bin"))
         assert isinstance(reading, Present)
         assert (reading.kind, reading.text, reading.source_hash) == ("binary", None, source_hash(raw))
 
@@ -55,7 +81,7 @@ class SourceSuite:
     @pytest.mark.requirement("FS-7")
     async def test_a_huge_file_is_known_by_its_size(self, tree: Tree) -> None:
         tree.write_sparse("huge", 5_000_000_000)
-        reading = await tree.source.read(tree.path("huge"))
+        reading = await tree.source.read(tree.bound("huge"))
         assert isinstance(reading, OverLimit)
         assert reading.size_bytes == 5_000_000_000
 
@@ -63,18 +89,61 @@ class SourceSuite:
     async def test_the_bound_itself_is_still_read(self, tree: Tree) -> None:
         tree.write("max", b"x" * FILE_BYTES_MAX)
         tree.write("more", b"x" * (FILE_BYTES_MAX + 1))
-        largest, larger = await tree.source.read_many([tree.path("max"), tree.path("more")])
+        largest, larger = await tree.source.read_many([tree.bound("max"), tree.bound("more")])
         assert isinstance(largest, Present)
         assert len(largest.raw) == FILE_BYTES_MAX
         assert isinstance(larger, OverLimit)
 
     @pytest.mark.anyio
+    async def test_nothing_is_asked_for_and_nothing_answered(self, tree: Tree) -> None:
+        assert await tree.source.read_many([]) == []
+        assert await tree.source.fingerprint([]) == []
+
+    @pytest.mark.anyio
+    async def test_another_content_of_another_size_has_another_fingerprint(self, tree: Tree) -> None:
+        tree.write("a", b"text")
+        before = await tree.source.fingerprint([tree.bound("a")])
+        tree.write("a", b"another")
+        assert await tree.source.fingerprint([tree.bound("a")]) != before
+
+    @pytest.mark.anyio
+    async def test_an_absence_is_confirmed_and_names_the_volume_that_the_source_was_read_from(self, tree: Tree) -> None:
+        tree.write("a", b"")
+        present = await tree.source.read(tree.bound("a"))
+        tree.remove("a")
+        assert isinstance(present, Present)
+        assert await tree.source.read(tree.bound("a")) == Missing(True, present.stamp.volume)
+
+    @pytest.mark.anyio
+    async def test_results_are_in_the_order_of_the_bindings(self, tree: Tree) -> None:
+        tree.write("one", b"1")
+        tree.write("two", b"2")
+        bindings = [tree.bound("two"), tree.bound("none"), tree.bound("one")]
+        readings = await tree.source.read_many(bindings)
+        assert [reading.raw if isinstance(reading, Present) else None for reading in readings] == [b"2", None, b"1"]
+        fingerprints = await tree.source.fingerprint(bindings)
+        assert [fingerprint is None for fingerprint in fingerprints] == [False, True, False]
+
+    @pytest.mark.anyio
+    async def test_a_reading_has_the_fingerprint_of_its_source_with_its_size(self, tree: Tree) -> None:
+        tree.write("a", b"text")
+        reading = await tree.source.read(tree.bound("a"))
+        assert isinstance(reading, Present)
+        assert await tree.source.fingerprint([tree.bound("a")]) == [reading.stamp.fingerprint]
+        assert len(reading.stamp.fingerprint) == FINGERPRINT_BYTES
+        assert size_of(reading.stamp.fingerprint) == len(b"text")
+
+
+class FilesSuite(SourceSuite):
+    """Run by every implementation of ``ctxd.sources.files.FilesystemAdapter``."""
+
+    @pytest.mark.anyio
     @pytest.mark.requirement("FS-7")
-    async def test_what_is_no_regular_file_is_not_opened(self, tree: Tree) -> None:
+    async def test_what_is_no_regular_file_is_not_opened(self, tree: FilesTree) -> None:
         tree.mkdir("dir")
         tree.fifo("pipe")
-        assert await tree.source.read(tree.path("dir")) == Special("directory")
-        assert await tree.source.read(tree.path("pipe")) == Special("fifo")
+        assert await tree.source.read(tree.bound("dir")) == Special("directory")
+        assert await tree.source.read(tree.bound("pipe")) == Special("fifo")
         assert await tree.source.look_many([tree.path("dir"), tree.path("pipe")]) == [
             Special("directory"),
             Special("fifo"),
@@ -82,102 +151,82 @@ class SourceSuite:
 
     @pytest.mark.anyio
     @pytest.mark.requirement("IDX-7")
-    async def test_a_file_missing_from_a_directory_that_is_there_is_told_apart(self, tree: Tree) -> None:
+    async def test_a_file_missing_from_a_directory_that_is_there_is_told_apart(self, tree: FilesTree) -> None:
         tree.write("dir/a", b"")
-        present = await tree.source.read(tree.path("dir/a"))
+        present = await tree.source.read(tree.bound("dir/a"))
         tree.remove("dir/a")
-        gone = await tree.source.read(tree.path("dir/a"))
+        gone = await tree.source.read(tree.bound("dir/a"))
         assert isinstance(gone, Missing)
-        assert gone.parent_exists
+        assert gone.confirmed
         assert isinstance(present, Present)
-        assert gone.parent_device == present.stamp.directory_device
+        assert gone.volume == present.stamp.volume
         tree.remove("dir")
-        unreachable = await tree.source.read(tree.path("dir/a"))
+        unreachable = await tree.source.read(tree.bound("dir/a"))
         assert isinstance(unreachable, Missing)
-        assert not unreachable.parent_exists
+        assert not unreachable.confirmed
 
     @pytest.mark.anyio
-    async def test_a_path_is_on_the_device_of_the_nearest_directory_above_it(self, tree: Tree) -> None:
+    async def test_a_path_is_on_the_device_of_the_nearest_directory_above_it(self, tree: FilesTree) -> None:
         tree.write("dir/a", b"")
-        present = await tree.source.read(tree.path("dir/a"))
+        present = await tree.source.read(tree.bound("dir/a"))
         assert isinstance(present, Present)
         names = ["dir/a", "dir/none", "dir/none/deeper/x", "dir/a/through", "dir/" + "x" * 300 + "/a"]
         devices = await tree.source.devices_of([tree.path(name) for name in names])
-        assert devices == [present.stamp.directory_device] * len(names)
+        assert devices == [present.stamp.volume] * len(names)
         assert len(await tree.source.devices_of(["/", "/none/none"])) == 2
         assert await tree.source.devices_of([]) == []
 
     @pytest.mark.anyio
-    async def test_a_path_through_a_file_is_no_deletion(self, tree: Tree) -> None:
+    async def test_a_path_through_a_file_is_no_deletion(self, tree: FilesTree) -> None:
         tree.write("a", b"")
-        for found in (await tree.source.read(tree.path("a/b")), *await tree.source.look_many([tree.path("a/b")])):
+        for found in (await tree.source.read(tree.bound("a/b")), *await tree.source.look_many([tree.path("a/b")])):
             assert isinstance(found, Missing)
-            assert not found.parent_exists
+            assert not found.confirmed
 
     @pytest.mark.anyio
-    async def test_many_are_answered_in_the_order_they_were_asked_for(self, tree: Tree) -> None:
+    async def test_looks_are_in_the_order_of_the_paths(self, tree: FilesTree) -> None:
         tree.write("one", b"1")
         tree.write("two", b"2")
-        paths = [tree.path("two"), tree.path("none"), tree.path("one")]
-        readings = await tree.source.read_many(paths)
-        assert [reading.raw if isinstance(reading, Present) else None for reading in readings] == [b"2", None, b"1"]
-        looks = await tree.source.look_many(paths)
+        looks = await tree.source.look_many([tree.path("two"), tree.path("none"), tree.path("one")])
         assert [isinstance(look, Regular) for look in looks] == [True, False, True]
-        signatures = await tree.source.stat_many(paths)
-        assert [signature is None for signature in signatures] == [False, True, False]
 
     @pytest.mark.anyio
-    async def test_nothing_is_asked_for_and_nothing_answered(self, tree: Tree) -> None:
-        assert await tree.source.read_many([]) == []
-        assert await tree.source.stat_many([]) == []
-
-    @pytest.mark.anyio
-    async def test_reading_looking_and_stating_give_one_signature(self, tree: Tree) -> None:
+    async def test_a_look_has_the_fingerprint_of_the_file(self, tree: FilesTree) -> None:
         tree.write("a", b"text")
-        path = tree.path("a")
-        reading = await tree.source.read(path)
-        (look,) = await tree.source.look_many([path])
-        assert isinstance(reading, Present)
+        (look,) = await tree.source.look_many([tree.path("a")])
         assert isinstance(look, Regular)
-        assert [reading.stamp.signature] == [look.stamp.signature] == await tree.source.stat_many([path])
+        assert [look.stamp.fingerprint] == await tree.source.fingerprint([tree.bound("a")])
 
     @pytest.mark.anyio
-    async def test_another_content_of_another_size_has_another_signature(self, tree: Tree) -> None:
-        tree.write("a", b"text")
-        before = await tree.source.stat_many([tree.path("a")])
-        tree.write("a", b"another")
-        assert await tree.source.stat_many([tree.path("a")]) != before
-
-    @pytest.mark.anyio
-    async def test_only_regular_files_have_a_signature(self, tree: Tree) -> None:
+    async def test_only_regular_files_have_a_fingerprint(self, tree: FilesTree) -> None:
         tree.mkdir("dir")
         tree.fifo("pipe")
-        assert await tree.source.stat_many([tree.path("dir"), tree.path("pipe"), tree.path("none")]) == [None] * 3
+        assert await tree.source.fingerprint([tree.bound("dir"), tree.bound("pipe"), tree.bound("none")]) == [None] * 3
 
     @pytest.mark.anyio
     @pytest.mark.requirement("FS-7")
-    async def test_a_name_that_no_file_can_have_is_unreadable(self, tree: Tree) -> None:
-        for found in await tree.source.read_many([tree.path("x" * 256), tree.path("a\0b")]):
+    async def test_a_name_that_no_file_can_have_is_unreadable(self, tree: FilesTree) -> None:
+        for found in await tree.source.read_many([tree.bound("x" * 256), tree.bound("a\0b")]):
             assert isinstance(found, Unreadable)
         for look in await tree.source.look_many([tree.path("x" * 256), tree.path("a\0b")]):
             assert isinstance(look, Unreadable)
 
     @pytest.mark.anyio
-    async def test_a_symlink_out_of_a_confined_directory_is_not_followed(self, tree: Tree) -> None:
+    async def test_a_symlink_out_of_a_confined_directory_is_not_followed(self, tree: FilesTree) -> None:
         tree.write("box/inside", b"own")
         tree.write("box2/outside", b"secret")
         tree.symlink("box/in", tree.path("box/inside"))
         tree.symlink("box/out", tree.path("box2/outside"))
         tree.symlink("link", tree.path("box2/outside"))
         tree.source.confine(tree.path("box"))
-        assert await tree.source.read(tree.path("box/out")) == Unreadable(errno.EXDEV)
+        assert await tree.source.read(tree.bound("box/out")) == Unreadable(errno.EXDEV)
         for name, raw in {"box/inside": b"own", "box/in": b"own", "box2/outside": b"secret", "link": b"secret"}.items():
-            reading = await tree.source.read(tree.path(name))
+            reading = await tree.source.read(tree.bound(name))
             assert isinstance(reading, Present)
             assert reading.raw == raw
 
     @pytest.mark.anyio
-    async def test_a_look_does_not_follow_a_symlink_out_of_a_confined_directory_either(self, tree: Tree) -> None:
+    async def test_a_look_does_not_follow_a_symlink_out_of_a_confined_directory_either(self, tree: FilesTree) -> None:
         tree.write("box/inside", b"own")
         tree.write("outside", b"secret")
         tree.symlink("box/in", tree.path("box/inside"))
@@ -192,7 +241,7 @@ class SourceSuite:
 
     @pytest.mark.anyio
     @pytest.mark.requirement("OBJ-12")
-    async def test_a_path_is_resolved_and_one_out_of_a_confined_directory_is_not(self, tree: Tree) -> None:
+    async def test_a_path_is_resolved_and_one_out_of_a_confined_directory_is_not(self, tree: FilesTree) -> None:
         tree.write("box/inside", b"own")
         tree.write("outside", b"secret")
         for name, target in {"box/in": "box/inside", "box/out": "outside", "link": "outside"}.items():

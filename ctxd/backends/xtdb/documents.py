@@ -18,10 +18,10 @@ from blake3 import blake3
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.operations import Doc
-from ctxd.objects.document import Document, decode_document, encode_document
+from ctxd.objects.document import Document, decode_document, encode_document, source_of
 from ctxd.objects.identity import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
 
 FIXED_VALID_TIME: Final = 946_684_800_000
 """2000-01-01T00:00:00Z in ms: the valid time of entities without one of their own, such as texts."""
@@ -101,8 +101,11 @@ def _named(document: Document) -> Doc:
         if type(value := fields.get(key)) is kind:
             named[key] = value
     if document.source is not None:
-        named["path"] = document.source.path
-        named["source"] = {"filesystem_id": document.source.filesystem_id, "path": document.source.path}
+        named["source"] = msgspec.structs.asdict(document.source)
+        if (file := filesystem_source(document.source)) is not None:
+            named["path"] = file.path
+        else:
+            named["source"] = msgspec.to_builtins(document.source)
     named["identity_hash"] = document.identity_hash
     if document.source_hash is not None:
         named["source_hash"] = document.source_hash
@@ -228,13 +231,18 @@ def _body(doc: Doc, payload: dict[str, Any]) -> bytes:
     document = Document(
         id=doc["xt/id"],
         type=doc["type"],
-        source=None if source is None else FilesystemSource(source["filesystem_id"], source["path"]),
+        source=None if source is None else _source(source),
         identity_hash=doc["identity_hash"],
         source_hash=doc.get("source_hash"),
         content_hash=doc["content_hash"],
         payload=fields if order is None else _put_in_order(fields, iter(order)),
     )
     return encode_document(document, ordered=order is None)
+
+
+def _source(named: dict[str, Any]) -> Source:
+    """A source from its column: a file's has no type, and names with underscores."""
+    return source_of(named) if "type" in named else FilesystemSource(named["filesystem_id"], named["path"])
 
 
 # --- text ---

@@ -17,7 +17,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
-from ctxd_protocol.objects import ObjectType, ObjectVersion
+from ctxd_protocol.objects import ObjectType, ObjectVersion, source_label
 
 _CURSOR = "Give next_cursor as it was."
 
@@ -141,7 +141,7 @@ def _shown(stored: Stored, live: LiveSession | None, *, content: bool) -> Object
 def _item(listed: ListedObject, live: LiveSession | None) -> wire.ObjectListItem:
     document = listed.stored.document
     if document.source is not None:
-        label = document.source.path if live is None else live.mounts.display(document.source)
+        label = source_label(document.source) if live is None else live.mounts.display(document.source)
     else:
         label = document.payload.get("args_display") or document.payload.get("tool") or ""
     return wire.ObjectListItem(

@@ -24,7 +24,7 @@ from ctxd.sessions.session import WriteRequest, find_replay
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.methods.sessions import SessionExportParams, SessionExportResult
-from ctxd_protocol.objects import ObjectType
+from ctxd_protocol.objects import ObjectType, source_label
 
 _SCANNED_AT_ONCE: Final = 32
 _CHATS: Final = "chat:"
@@ -145,7 +145,8 @@ class SecretCalls:
 
 
 def _row(guard: Guard, document: Document, told: Found) -> wire.Scanned:
-    label = document.source.path if document.source is not None else str(document.payload.get("tool", document.type))
+    source = document.source
+    label = str(document.payload.get("tool", document.type)) if source is None else source_label(source)
     return wire.Scanned(
         object=document.id,
         type=cast(ObjectType, document.type),

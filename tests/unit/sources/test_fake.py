@@ -2,16 +2,20 @@
 
 import pytest
 
-from ctxd.sources.port import Source
-from tests.fakes.source import FakeFiles
-from tests.suites.source import SourceSuite
+from ctxd.sources.files import FilesystemAdapter
+from ctxd_protocol.objects import FilesystemSource
+from tests.fakes.source import FakeFiles, at
+from tests.suites.source import FilesSuite
 
 
 class FakeTree:
     def __init__(self) -> None:
         self.files = FakeFiles()
-        self.source: Source = self.files
+        self.source: FilesystemAdapter = self.files
         self.files.mkdir("/tree")
+
+    def bound(self, name: str) -> FilesystemSource:
+        return at(self.path(name))
 
     def path(self, name: str) -> str:
         return f"/tree/{name}"
@@ -40,5 +44,5 @@ def tree() -> FakeTree:
     return FakeTree()
 
 
-class TestFakeFiles(SourceSuite):
+class TestFakeFiles(FilesSuite):
     """The suite, over files in memory."""

@@ -15,10 +15,13 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.sources.files import FilesystemAdapter
 from ctxd.sources.filesystem import RACY_NS, HostFiles
 from ctxd.sources.lookups import Lookups
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, Source, Special, Unreadable
-from tests.suites.source import SourceSuite
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Unreadable
+from ctxd_protocol.objects import FilesystemSource
+from tests.fakes.source import at
+from tests.suites.source import FilesSuite
 
 NOBODY = 65534
 
@@ -43,7 +46,7 @@ class RealTree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.clock = SetClock()
-        self.source: Source = HostFiles(self.clock)
+        self.source: FilesystemAdapter = HostFiles(self.clock)
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -56,6 +59,9 @@ class RealTree:
     def write_sparse(self, name: str, size_bytes: int) -> None:
         with open(self.root / name, "wb") as file:
             file.truncate(size_bytes)
+
+    def bound(self, name: str) -> FilesystemSource:
+        return at(self.path(name))
 
     def mkdir(self, name: str) -> None:
         (self.root / name).mkdir()
@@ -75,7 +81,7 @@ class RealTree:
 
     async def read(self, name: str) -> Reading:
         with anyio.fail_after(5):
-            return await self.source.read(self.path(name))
+            return await self.source.read(self.bound(name))
 
 
 @pytest.fixture
@@ -83,7 +89,7 @@ def tree(tmp_path: Path) -> RealTree:
     return RealTree(tmp_path)
 
 
-class TestHostFiles(SourceSuite):
+class TestHostFiles(FilesSuite):
     """The suite, over a directory of this host."""
 
 
@@ -124,8 +130,8 @@ async def test_devices_and_sockets_are_special(tree: RealTree, monkeypatch: pyte
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
         assert await tree.read("socket") == Special("socket")
-    assert await tree.source.read("/dev/zero") == Special("character_device")
-    assert await tree.source.read("/dev/tty") == Special("character_device")
+    assert await tree.source.read(at("/dev/zero")) == Special("character_device")
+    assert await tree.source.read(at("/dev/tty")) == Special("character_device")
 
 
 @pytest.mark.anyio
@@ -144,14 +150,14 @@ async def test_any_name_that_a_file_can_have_is_read(tree: RealTree, name: bytes
     path = os.fsencode(tree.root) + b"/" + name
     with open(path, "wb") as file:
         file.write(b"text")
-    reading = await tree.source.read(path)
+    reading = await tree.source.read(at(path))
     assert isinstance(reading, Present)
     assert reading.text == "text"
 
 
 @pytest.mark.anyio
 async def test_a_file_of_proc_is_read_though_its_size_is_zero(tree: RealTree) -> None:
-    reading = await tree.source.read("/proc/self/status")
+    reading = await tree.source.read(at("/proc/self/status"))
     assert isinstance(reading, Present)
     assert reading.text is not None
     assert reading.text.startswith("Name:")
@@ -160,7 +166,7 @@ async def test_a_file_of_proc_is_read_though_its_size_is_zero(tree: RealTree) ->
 @pytest.mark.anyio
 async def test_a_file_that_tells_a_smaller_size_than_it_has_is_still_bounded(tree: RealTree) -> None:
     small = HostFiles(tree.clock, bytes_max=100)
-    assert isinstance(await small.read("/proc/self/status"), OverLimit)
+    assert isinstance(await small.read(at("/proc/self/status")), OverLimit)
 
 
 @pytest.mark.anyio
@@ -189,7 +195,7 @@ async def test_symlinks_are_followed(tree: RealTree) -> None:
     os.symlink("a", tree.path("link"))
     reading = await tree.read("link")
     assert isinstance(reading, Present)
-    assert await tree.source.stat_many([tree.path("link")]) == [reading.stamp.signature]
+    assert await tree.source.fingerprint([tree.bound("link")]) == [reading.stamp.fingerprint]
 
 
 @pytest.mark.anyio
@@ -212,12 +218,12 @@ async def test_a_symlink_loop_is_unreadable(tree: RealTree) -> None:
 async def test_the_same_size_and_mtime_with_other_content_has_another_signature(tree: RealTree) -> None:
     tree.write("a", b"text")
     os.utime(tree.path("a"), ns=(1, 1))
-    before = await tree.source.stat_many([tree.path("a")])
+    before = await tree.source.fingerprint([tree.bound("a")])
     # The kernel's file times advance in ticks: write until the new change has one of its own.
     while os.stat(tree.path("a")).st_ctime_ns == ctime_in(before[0]):
         tree.write("a", b"next")
         os.utime(tree.path("a"), ns=(1, 1))
-    assert await tree.source.stat_many([tree.path("a")]) != before
+    assert await tree.source.fingerprint([tree.bound("a")]) != before
 
 
 def ctime_in(signature: bytes | None) -> int:
@@ -302,7 +308,7 @@ async def test_a_cancelled_reader_does_not_wait_for_a_mount_that_hangs(tree: Rea
     try:
         with anyio.fail_after(5):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(source.read, tree.path("a"))
+                tasks.start_soon(source.read, tree.bound("a"))
                 await entered.wait()
                 tasks.cancel_scope.cancel()
         assert not release.is_set()
@@ -332,6 +338,6 @@ async def test_a_directory_that_leads_to_a_mount_that_hangs_says_nothing_of_its_
     try:
         assert await source.devices_of([tree.path("far/a")]) == [None]
         assert await source.devices_of([tree.path("far/b"), tree.path("near/a")]) == [None, stat_of(tree.root).st_dev]
-        assert isinstance(await source.read(tree.path("near/a")), Present)
+        assert isinstance(await source.read(tree.bound("near/a")), Present)
     finally:
         release.set()

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.sources.files import Regular
 from ctxd.sources.filesystem import HostFiles
-from ctxd.sources.port import Missing, Present, Regular, Unreadable
+from ctxd.sources.port import Missing, Present, Unreadable
 from ctxd.sources.rights import READ, User, allows
+from tests.fakes.source import at
 
 ANOTHER = User(65534)
 REFUSED = Unreadable(errno.EACCES)
@@ -74,13 +76,13 @@ async def test_what_a_sandboxs_user_may_not_read_is_neither_read_nor_told(projec
     files = files_of(project)
     files.limit("box", [str(project)], ANOTHER)
     paths = [f"{project}/{name}" for name in ("open", "secret", "closed/open", "closed/none", "link", "none")]
-    read, looked = await files.read_many(paths), await files.look_many(paths)
+    read, looked = await files.read_many([at(path) for path in paths]), await files.look_many(paths)
     assert isinstance(read[0], Present)
     assert isinstance(looked[0], Regular)
     assert read[1:5] == looked[1:5] == [REFUSED] * 4
     assert isinstance(read[5], Missing)
     files.lift("box")
-    assert all(isinstance(one, Present) for one in await files.read_many([paths[1], paths[2], paths[4]]))
+    assert all(isinstance(one, Present) for one in await files.read_many([at(paths[1]), at(paths[2]), at(paths[4])]))
 
 
 @pytest.mark.anyio
@@ -148,7 +150,7 @@ async def test_swapping_names_meanwhile_reads_no_more(project: Path, swapped: tu
     attacker.start()
     path = str(project / ("open" if swapped[0] == "open" else "mine/open"))
     try:
-        told = [reading.text for reading in await files.read_many([path] * 3000) if isinstance(reading, Present)]
+        told = [reading.text for reading in await files.read_many([at(path)] * 3000) if isinstance(reading, Present)]
     finally:
         ended.set()
         attacker.join()

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb import operations, transit
-from ctxd.objects.document import Document, decode_document, encode_document
+from ctxd.objects.document import SOURCE_TYPES, Document, decode_document, encode_document
+from ctxd.objects.identity import file_id
+from ctxd.objects.next_version import file_stub
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
+from tests.fakes.memory_source import MemorySource, blob
 
 WRITER = "0123456789abcdef" * 2
 
@@ -79,6 +82,16 @@ def body_of(payload: dict[str, Any]) -> bytes:
     return encode_document(
         Document(id="a", type="file", identity_hash="i" * 64, content_hash="c" * 64, payload=payload)
     )
+
+
+def test_a_source_that_is_no_file_comes_back_and_has_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOURCE_TYPES, "memory", MemorySource)
+    stub = file_stub(file_id(blob("notes")), blob("notes"))
+    version = Version(stub.id, 4, 7, 9, encode_document(stub), None)
+    doc = through_xtdb(xtdb_documents.to_doc(version, WRITER), random.Random(1))
+    assert "path" not in doc
+    assert doc["source"] == {"type": "memory", "bucketName": "b1", "key": "notes"}
+    assert xtdb_documents.from_doc(doc) == (version, WRITER)
 
 
 def test_a_document_is_readable_in_the_node():
