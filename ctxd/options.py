@@ -21,7 +21,7 @@ from ctxd.projection.backlog import Room
 from ctxd.projection.projection import Target
 from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
-from ctxd.secrets.policy import DEFAULT
+from ctxd.secrets.guard import DEFAULT
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.scan import Scanner
 from ctxd.trackers.port import WatcherChoice

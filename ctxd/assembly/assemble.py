@@ -38,7 +38,7 @@ from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionDelta
-from ctxd.sessions.session import LiveSession, WriteRequest, kept_result
+from ctxd.sessions.session import LiveSession, Ticket, WriteRequest, kept_result
 from ctxd.sessions.state import Place
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NOT_CACHED, NotCached, Pending, Replay, Write
@@ -174,7 +174,7 @@ class Assembler:
         corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and nothing is
         recorded.
         """
-        with live.lock.ticket() as ticket:
+        with Ticket(live.lock) as ticket:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return await self._again(live, replay)

@@ -11,7 +11,7 @@ import msgspec
 
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged
-from ctxd.secrets.policy import DEFAULT, captured_under, stricter
+from ctxd.secrets.guard import DEFAULT, captured_under, stricter
 from ctxd_protocol.methods.files import FileOutcome
 from ctxd_protocol.secrets import SecretPolicy
 

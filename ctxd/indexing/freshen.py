@@ -18,7 +18,7 @@ from ctxd.indexing.stat_cache import StatCache
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
-from ctxd.secrets.policy import captured_under, stricter
+from ctxd.secrets.guard import captured_under, stricter
 from ctxd.sources.port import Sources, size_of
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached

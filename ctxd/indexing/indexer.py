@@ -25,8 +25,7 @@ from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id, observed
-from ctxd.secrets.guard import Guard, fleeting_guard
-from ctxd.secrets.policy import DEFAULT
+from ctxd.secrets.guard import DEFAULT, Guard, fleeting_guard
 from ctxd.sources.files import FilesystemAdapter
 from ctxd.sources.port import Missing, Present, Sources
 from ctxd.store.store import VersionStore

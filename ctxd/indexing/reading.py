@@ -14,8 +14,7 @@ from ctxd.objects.document import Document
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
 from ctxd.offload import Lane
-from ctxd.secrets.guard import Guard
-from ctxd.secrets.policy import captured_under
+from ctxd.secrets.guard import Capture, Guard, captured_under
 from ctxd.sources.files import LEADS_OUT
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
@@ -113,7 +112,7 @@ class DocumentBuilder:
 
 
 def _captured(guard: Guard, id: str, source: Source, held: Held) -> Document:
-    capture = (guard.by(held.author) if held.author else guard).capture(held.policy)
+    capture = Capture(guard.by(held.author) if held.author else guard, held.policy)
     if held.text is None:
         return file_binary(id, source, held.source_hash, capture.secrets)
     text = capture.text(held.text)

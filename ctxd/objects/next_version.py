@@ -9,7 +9,7 @@ from typing import Any
 
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.secrets.policy import to_payload
+from ctxd.secrets.guard import to_payload
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.objects import Source, ToolcallStatus, source_label
 from ctxd_protocol.secrets import Secrets
@@ -76,7 +76,8 @@ def toolcall(
         payload["file_refs"] = list(file_refs)
     if unresolved_refs:
         payload["unresolved_refs"] = list(unresolved_refs)
-    payload |= to_payload(secrets)
+    if secrets is not None:
+        payload |= to_payload(secrets)
     return Document(
         id=id,
         type="toolcall",

@@ -121,7 +121,7 @@ class Sandboxes:
         self._unwritten: set[str] = set()
         self._ending: dict[str, anyio.Lock] = {}
         self._wake = anyio.Event()
-        self._store.on_durable(self._note, types=("session",))
+        self._listens = False
 
     async def start(self) -> None:
         """Open the sockets of all registered sandboxes, at the paths they had.
@@ -419,6 +419,10 @@ class Sandboxes:
     def _admit(self, one: Registration, valid_time: int, seq: int) -> None:
         self._sessions.visibility.restrict(one.id, one.sessions, seq)
         self._known[one.id], self._versions[one.id] = one, valid_time
+        if not self._listens:
+            # From the first sandbox on: most hosts have none.
+            self._listens = True
+            self._store.on_durable(self._note, types=("session",))
         for session in one.sessions:
             self._of_session.setdefault(session, []).append(one.id)
 
@@ -443,8 +447,6 @@ class Sandboxes:
         On the loop, so that a client that receives the answer of an assembly finds it in the file: two calls to a file
         system in memory, and only when the context changed.
         """
-        if not self._known:
-            return
         for session in {write.session for write, _ in landed if write.session in self._of_session}:
             for sandbox in self._of_session[session or ""]:
                 known = self._known[sandbox]

@@ -1,18 +1,47 @@
-"""What capture does with secrets: flags them by rule and tag, or puts ``[REDACTED:rule:tag]`` in their place.
+"""Capture of secrets under a policy: flagged by rule and tag, or replaced by ``[REDACTED:rule:tag]``.
 
 Pure but for the key it is given. The promises: without the key, nobody can tell from a tag or a keyed hash what it was
 made of; equal secrets have equal tags; text that was redacted once is not changed by being redacted again.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from blake3 import blake3
 
-from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.scan import Hit, Scanner
 from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
+
+DEFAULT: Final[SecretPolicy] = "flag"
+"""The policy of a session that names none; a version without the field was captured under it and holds no secret."""
+
+_RANK: Final[dict[SecretPolicy, int]] = {"off": 0, "flag": 1, "redact": 2}
+
+
+def stricter(one: SecretPolicy, other: SecretPolicy) -> SecretPolicy:
+    """The stricter of both."""
+    return one if _RANK[one] >= _RANK[other] else other
+
+
+def captured_under(payload: Mapping[str, Any]) -> SecretPolicy:
+    """The policy under which the version with ``payload`` was captured."""
+    told = payload.get("secrets")
+    policy: SecretPolicy = told["policy"] if told else DEFAULT
+    return policy
+
+
+def to_payload(secrets: Secrets | None) -> dict[str, Any]:
+    """The field of a payload that tells of ``secrets``: none if there is nothing to tell."""
+    return {} if secrets is None else {"secrets": msgspec.to_builtins(secrets)}
+
+
+def rules_found(payload: Mapping[str, Any]) -> tuple[str, ...]:
+    """The rules that found a secret in the version with ``payload``, each once."""
+    told = payload.get("secrets") or {}
+    return tuple(dict.fromkeys(found["rule"] for found in told.get("found", ())))
+
 
 KEY_BYTES: Final = 32
 """Bytes of a key."""
@@ -51,13 +80,9 @@ class Guard:
         """
         return Guard(self.scanner, blake3(author.encode(), key=self._key).digest())
 
-    def capture(self, policy: SecretPolicy) -> "Capture":
-        """Begin to capture one version under ``policy``."""
-        return Capture(self, policy)
-
     def redacted(self, text: str) -> str:
         """``text`` with every secret replaced, whatever the policy: for what leaves the store."""
-        return self.capture("redact").text(text)
+        return Capture(self, "redact").text(text)
 
 
 def fleeting_guard() -> Guard:
@@ -65,43 +90,40 @@ def fleeting_guard() -> Guard:
     return Guard(Scanner(), os.urandom(KEY_BYTES))
 
 
-class Capture:
-    """One version on its way into the store: each of its texts passes through here, then ``secrets`` tells of all."""
+class Capture(msgspec.Struct):
+    """Capture of one version under ``policy``: each of its texts passes through it; ``secrets`` is the sum of them."""
 
-    __slots__ = ("_counts", "_guard", "_policy")
-
-    def __init__(self, guard: Guard, policy: SecretPolicy) -> None:
-        self._guard = guard
-        self._policy = policy
-        self._counts: dict[tuple[str, str], int] = {}
+    guard: Guard
+    policy: SecretPolicy
+    _counts: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
 
     @property
     def secrets(self) -> Secrets | None:
         """What was found so far; None if nothing was and the policy is the one that need not be told."""
-        if not self._counts and self._policy == DEFAULT:
+        if not self._counts and self.policy == DEFAULT:
             return None
         found = tuple(SecretFound(rule=rule, tag=tag, count=n) for (rule, tag), n in self._counts.items())
-        return Secrets(policy=self._policy, found=found)
+        return Secrets(policy=self.policy, found=found)
 
     @property
     def redacted(self) -> bool:
         """True if anything was replaced."""
-        return self._policy == "redact" and bool(self._counts)
+        return self.policy == "redact" and bool(self._counts)
 
     def text(self, text: str) -> str:
         """``text`` as it is to be kept."""
-        if self._policy == "off":
+        if self.policy == "off":
             return text
         data = text.encode("utf-8", "surrogatepass")
-        hits = self._guard.scanner.hits(data)
+        hits = self.guard.scanner.hits(data)
         return self._kept(text, data, hits) if hits else text
 
     def finds_nothing(self, value: Any, *texts: str) -> bool:  # noqa: ANN401 - any JSON value is what it is for
         """True if ``value`` and ``texts``, looked at in one go, hold nothing that would be flagged or redacted."""
-        if self._policy == "off":
+        if self.policy == "off":
             return True
         said = _APART.join((*_said(value), *texts))
-        return not self._guard.scanner.hits(said.encode("utf-8", "surrogatepass"))
+        return not self.guard.scanner.hits(said.encode("utf-8", "surrogatepass"))
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
         """A JSON value as it is to be kept, names too; a text under a telling name is looked at together with it, and
@@ -125,20 +147,20 @@ class Capture:
             return None
         text = "\n".join(items)
         data = text.encode("utf-8", "surrogatepass")
-        hits = self._guard.scanner.hits(data)
+        hits = self.guard.scanner.hits(data)
         if not any(b"\n" in data[hit.start : hit.end] for hit in hits):
             return None
         return self._kept(text, data, hits).split("\n")
 
     def _named(self, name: str, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
-        hits = self._guard.scanner.hits(data)
+        hits = self.guard.scanner.hits(data)
         if not hits and name and len(text) <= _NAMED_MAX:
             prefix = f'{name}="'.encode("utf-8", "surrogatepass")
             end = len(prefix) + len(data)
             hits = [
                 Hit(hit.rule, hit.start - len(prefix), min(hit.end, end) - len(prefix))
-                for hit in self._guard.scanner.hits(prefix + data + b'"')
+                for hit in self.guard.scanner.hits(prefix + data + b'"')
                 if hit.start >= len(prefix)
             ]
         return self._kept(text, data, hits) if hits else text
@@ -147,11 +169,11 @@ class Capture:
         parts: list[bytes] = []
         at = 0
         for hit in hits:
-            tag = self._guard.tag(data[hit.start : hit.end])
+            tag = self.guard.tag(data[hit.start : hit.end])
             self._counts[hit.rule, tag] = self._counts.get((hit.rule, tag), 0) + 1
             parts += (data[at : hit.start], f"[REDACTED:{hit.rule}:{tag}]".encode())
             at = hit.end
-        if self._policy != "redact":
+        if self.policy != "redact":
             return text
         return b"".join((*parts, data[at:])).decode("utf-8", "surrogatepass")
 

@@ -81,24 +81,24 @@ class Scanner:
     def hits(self, data: bytes) -> list[Hit]:
         """The secrets in ``data``, in order, none overlapping another. Cost: linear, see the bench ``secrets``."""
         found: list[Hit] = []
-        at, near = 0, len(data)
         left = _LOOKED_AGAIN_MIN + len(data)
-        while (match := self._next(data, at, near)) is not None:
-            near = _NEAR
+        match = self.combined.search(data)
+        while match is not None:
             start, end = match.span()
             hit = self._hit_at(data, start, end)
             if hit is not None:
                 found.append(hit)
                 at = max(hit.end, start + 1)
-                continue
-            # What looked like one secret may have hidden the start of another; but no text is looked at for ever.
-            left -= end - start
-            at = _next_word(data, start, end) if left > 0 else max(end, start + 1)
+            else:
+                # What looked like one secret may have hidden the start of another; but no text is searched for ever.
+                left -= end - start
+                at = _next_word(data, start, end) if left > 0 else max(end, start + 1)
+            match = self._next(data, at)
         return found
 
-    def _next(self, data: bytes, at: int, near: int) -> Any:  # noqa: ANN401 - re2 has no types
-        """The next match from ``at`` on, sought in ``near`` bytes first; None if there is none."""
-        size = len(data)
+    def _next(self, data: bytes, at: int) -> Any:  # noqa: ANN401 - re2 has no types
+        """Return the next match from ``at`` on, sought in the nearest bytes first; None if there is none."""
+        size, near = len(data), _NEAR
         while True:
             end = min(size, at + near)
             match = self.combined.search(data, at, end)

@@ -15,7 +15,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
-from ctxd.secrets.guard import Guard
+from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.redaction import off_loop
 from ctxd.sessions.session import LiveSession
@@ -271,5 +271,5 @@ def _file(live: LiveSession, head: Stored) -> Record:
 
 
 async def _redacted(guard: Guard, record: Record) -> Record:
-    redacted: Record = await off_loop(len(msgspec.json.encode(record)), lambda: guard.capture("redact").value(record))
+    redacted: Record = await off_loop(len(msgspec.json.encode(record)), lambda: Capture(guard, "redact").value(record))
     return redacted

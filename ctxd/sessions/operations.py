@@ -25,9 +25,8 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_reserved
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.objects.next_version import system_prompt
-from ctxd.secrets.guard import Capture, Guard
-from ctxd.secrets.policy import DEFAULT
-from ctxd.sessions import transitions
+from ctxd.secrets.guard import DEFAULT, Capture
+from ctxd.sessions import state as transitions
 from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, to_check, until_durable
 from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, off_loop
 from ctxd.sessions.registry import Sessions
@@ -36,6 +35,7 @@ from ctxd.sessions.session import (
     Accepted,
     Actor,
     LiveSession,
+    Ticket,
     Transaction,
     WriteRequest,
     again,
@@ -50,7 +50,7 @@ from ctxd_protocol.methods import files as file_methods
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.methods.row import WriteResult
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.secrets import SecretPolicy, Secrets
+from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, SessionView
 
 OUTPUT_INLINE_CHARS_MAX: Final = 16 * 1024
@@ -89,13 +89,15 @@ def admitted(
         ) -> Accepted:
             request = request or write_request(kind, actor.principal, params)
             live = await self.sessions.live(params.session)
-            with live.lock.ticket() as ticket:
+            with Ticket(live.lock) as ticket:
                 replay = await live.admit(ticket, request, heads=heads(params), paused=paused)
                 if replay is not None:
                     if isinstance(result, type):
                         return again(replay, result)
                     return await result(self, params.session, replay)
-                tx = Transaction(live, request, actor)
+                guard = self.sessions.guard
+                # Tags of a sandbox's texts are its own: see ``Guard.by``.
+                tx = Transaction(live, request, actor, guard.by(live.session) if actor.confined else guard)
                 accepted = await body(self, tx, params)
             if tx.basis:
                 # Outside the lock: the version may be another session's, and nobody has to wait for it here.
@@ -292,7 +294,7 @@ class Operations:
     async def append(self, tx: Transaction, params: session_methods.SessionAppendParams) -> Accepted:
         """Append messages to the chat; each user message starts a turn."""
         live = tx.live
-        messages = await captured(self._guard(tx), live.settings.secrets, params.messages)
+        messages = await captured(tx.guard, live.settings.secrets, params.messages)
         delta = transitions.append(live.state, params.session, messages, live.settings.collapse)
         turn = live.state.turn + sum(message.role == "user" for message in messages)
         return tx.commit(session_methods.SessionAppendResult(turn=turn, receipt=None), delta)
@@ -302,7 +304,7 @@ class Operations:
         """Replace the system prompt."""
         live, id = tx.live, system_prompt_id(params.session)
         head = (await self.store.heads((id,)))[id]
-        capture = self._guard(tx).capture(live.settings.secrets)
+        capture = Capture(tx.guard, live.settings.secrets)
         content = await off_loop(len(params.content), lambda: capture.text(params.content))
         document = system_prompt(params.session, content, capture.secrets)
         result = WriteResult(receipt=None)
@@ -370,7 +372,7 @@ class Operations:
         Raises: CtxdError toolcall_conflict, purged, invalid_params.
         """
         live = tx.live
-        capture = self._guard(tx).capture(live.settings.secrets)
+        capture = Capture(tx.guard, live.settings.secrets)
         if len(params.content) <= INLINE_CHARS_MAX:
             params = _redacted(capture, params)
         else:
@@ -381,7 +383,16 @@ class Operations:
         if id not in live.state.index:
             if head is not None:
                 raise _conflict(id)
-            return _record(tx, id, params, capture.secrets)
+            document = transitions.toolcall_document(live.state, live.session, id, params, capture.secrets)
+            delta = transitions.call(live.state, id, live.settings.collapse)
+            result = file_methods.ToolcallRecordResult(
+                object=id,
+                outcome="created",
+                collapsed=delta.collapsed,
+                unresolved=tuple(document.payload.get("unresolved_refs", ())),
+                receipt=None,
+            )
+            return tx.commit(result, delta, puts=(document,))
         head = (await self.store.heads((id,)))[id]
         if head is not None and is_purged(head.document):
             raise purged(id)
@@ -397,11 +408,6 @@ class Operations:
                 object=id, outcome="unchanged", collapsed=(), unresolved=known, receipt=None
             )
         )
-
-    def _guard(self, tx: Transaction) -> Guard:
-        """The guard of what the actor says."""
-        guard = self.sessions.guard
-        return guard.by(tx.live.session) if tx.actor.confined else guard
 
     def _place(self, live: LiveSession, own_id: str, actor: Actor) -> tuple[str, Stored | None | NotCached]:
         """The id under which the session keeps the tool call, and its newest version; ``MISSING`` if not in memory.
@@ -532,20 +538,6 @@ def _redacted(capture: Capture, params: file_methods.ToolcallRecordParams) -> fi
     content, args = capture.text(params.content), capture.value(params.args)
     shown = None if params.args_display is None else capture.text(params.args_display)
     return msgspec.structs.replace(params, content=content, args=args, args_display=shown)
-
-
-def _record(tx: Transaction, id: str, params: file_methods.ToolcallRecordParams, secrets: Secrets | None) -> Accepted:
-    live = tx.live
-    document = transitions.toolcall_document(live.state, live.session, id, params, secrets)
-    delta = transitions.call(live.state, id, live.settings.collapse)
-    result = file_methods.ToolcallRecordResult(
-        object=id,
-        outcome="created",
-        collapsed=delta.collapsed,
-        unresolved=tuple(document.payload.get("unresolved_refs", ())),
-        receipt=None,
-    )
-    return tx.commit(result, delta, puts=(document,))
 
 
 def _conflict(id: str) -> CtxdError:

@@ -14,7 +14,7 @@ from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.identity import segments_prefix
 from ctxd.sessions.chat import read_turns
-from ctxd.sessions.segments import PREVIEW_CHARS, SessionDelta, from_payload, from_text, to_payload, to_text
+from ctxd.sessions.segments import PREVIEW_CHARS, SessionDelta, from_payload, from_text, to_text
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.events import Event, message_of
 from ctxd_protocol.ids import session_object_id
@@ -115,7 +115,7 @@ def _segment(gone: Gone, document: Document) -> Document | None:
             bundle = to_text(run.seqs, kept)
     if left is delta and bundle is document.content:
         return None
-    return _with(document, to_payload(left), bundle)
+    return _with(document, msgspec.to_builtins(left), bundle)
 
 
 def without_bundle(document: Document) -> Document | None:

@@ -37,7 +37,7 @@ def chars(messages: Sequence[Message]) -> int:
 
 def messages_captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:
     """``messages`` as they are to be kept, without a wait: for at most ``INLINE_CHARS_MAX`` on the loop."""
-    return tuple(_message(guard.capture(policy), message) for message in messages)
+    return tuple(_message(Capture(guard, policy), message) for message in messages)
 
 
 def _message(capture: Capture, message: Message) -> Message:
@@ -78,7 +78,7 @@ class Found(msgspec.Struct, frozen=True):
 def scanned(guard: Guard, document: Document) -> Found | None:
     """The secrets in a version that was read with its content, its path and its metadata; None if there are none."""
     text = document.content or ""
-    capture = guard.capture("flag")
+    capture = Capture(guard, "flag")
     capture.text(text)
     capture.value({name: value for name, value in document.payload.items() if name not in _NOT_SAID})
     if document.source is not None:
@@ -93,7 +93,7 @@ def scanned(guard: Guard, document: Document) -> Found | None:
 
 def scanned_turn(guard: Guard, messages: Sequence[Message]) -> Found | None:
     """The secrets in what was said in a turn, and in what a harness attached to it; None if there are none."""
-    capture = guard.capture("flag")
+    capture = Capture(guard, "flag")
     for message in messages:
         capture.text(message.content)
         if message.meta is not None:

@@ -19,7 +19,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.next_version import system_prompt
-from ctxd.secrets.guard import Guard, fleeting_guard
+from ctxd.secrets.guard import Capture, Guard, fleeting_guard
 from ctxd.sessions.loading import load
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.segments import SessionHead, SessionSettings, head_document, read_head
@@ -335,7 +335,7 @@ class Sessions:
         ordinal = self.next_ordinal()
         stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=ordinal)
         head = SessionHead(settings=self.normalised(stamped))
-        capture = self.guard.capture(settings.secrets)
+        capture = Capture(self.guard, settings.secrets)
         prompt = capture.text(prompt)
         write = Write(
             kind=call.kind,
@@ -401,7 +401,7 @@ class Sessions:
                     outcome="not_applied",
                 )
         self.mount_table(settings)
-        labels = self.guard.capture(settings.secrets).value(settings.labels)
+        labels = Capture(self.guard, settings.secrets).value(settings.labels)
         return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels)
 
     def mount_table(self, settings: SessionSettings) -> MountTable:

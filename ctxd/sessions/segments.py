@@ -15,7 +15,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.secrets.policy import DEFAULT
+from ctxd.secrets.guard import DEFAULT
 from ctxd_protocol.events import Event, message_of
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.secrets import SecretPolicy
@@ -108,28 +108,9 @@ class SessionDelta(
             return self.messages
         return tuple(message for event in self.events if (message := message_of(event)) is not None)
 
-    @property
-    def has_requests(self) -> bool:
-        """True if it holds more than messages, tool calls and reads, which is what most writes are."""
-        return bool(
-            self.discovered
-            or self.activated
-            or self.shown
-            or self.pinned
-            or self.unpinned
-            or self.deactivated
-            or self.hidden
-        )
-
 
 NOTHING: Final = SessionDelta()
 """The delta that changes nothing; it is not written."""
-
-
-def to_payload(delta: SessionDelta) -> dict[str, Any]:
-    """``delta`` as a segment's payload."""
-    payload: dict[str, Any] = msgspec.to_builtins(delta)
-    return payload
 
 
 def speaks(payload: dict[str, Any]) -> bool:
@@ -226,11 +207,11 @@ def read_head(stored: Stored) -> SessionHead:
 
 
 def segment_document(id: str, delta: SessionDelta, bundle: str | None = None) -> Document:
-    """The document of the segment ``id``, with the bundle of its run if it carries one.
+    """Return the document of the segment ``id``, with the bundle of its run if it carries one.
 
     Raises: CtxdError invalid_params if a message's ``meta`` has no canonical encoding (an integer beyond 2^53-1).
     """
-    payload = to_payload(delta)
+    payload: dict[str, Any] = msgspec.to_builtins(delta)
     if delta.messages or delta.events or delta.snapshot is not None or bundle is not None:
         return _inner_document(id, "segment", payload, bundle)
     # Only lists of text under ASCII names: sorting is all that the canonical encoding does, and most writes are such.

@@ -18,6 +18,7 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document
 from ctxd.objects.identity import observations, segment_id
+from ctxd.secrets.guard import Guard
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.segments import (
     NOTHING,
@@ -26,7 +27,6 @@ from ctxd.sessions.segments import (
     SessionDelta,
     SessionHead,
     SessionSettings,
-    carries_bundle,
     head_document,
     kept_in_run,
     segment_document,
@@ -41,12 +41,14 @@ from ctxd_protocol.sessions import Message, SessionView
 
 
 class Ticket:
-    """A place in the queue; given up by leaving ``with``."""
+    """A place in the queue of a lock; leaving ``with`` gives it up."""
 
     __slots__ = ("_queue", "_reached")
 
-    def __init__(self, queue: "deque[Ticket]") -> None:
-        self._queue = queue
+    def __init__(self, lock: "SessionLock") -> None:
+        """Take the place at the end of the queue of ``lock``."""
+        self._queue = lock.queue
+        self._queue.append(self)
         self._reached: anyio.Event | None = None
 
     async def reached(self) -> None:
@@ -71,26 +73,20 @@ class Ticket:
 
 
 class SessionLock:
-    """``async with lock`` is held by one at a time, first come, first served; ``ticket()`` queues without awaiting."""
+    """Fair lock: ``async with lock`` is held by one task at a time, in order; a ``Ticket`` queues without awaiting."""
 
-    __slots__ = ("_queue",)
+    __slots__ = ("queue",)
 
     def __init__(self) -> None:
-        self._queue: deque[Ticket] = deque()
+        self.queue: deque[Ticket] = deque()
 
     @property
     def free(self) -> bool:
         """True if nobody holds it or waits for it."""
-        return not self._queue
-
-    def ticket(self) -> Ticket:
-        """A place at the end of the queue."""
-        ticket = Ticket(self._queue)
-        self._queue.append(ticket)
-        return ticket
+        return not self.queue
 
     async def __aenter__(self) -> None:
-        ticket = self.ticket()
+        ticket = Ticket(self)
         try:
             await ticket.reached()
         except BaseException:
@@ -100,7 +96,7 @@ class SessionLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._queue[0].leave()
+        self.queue[0].leave()
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -296,7 +292,8 @@ class LiveSession:
             replay = await find_replay(self.store, call)
         if replay is None:
             self.require_current()
-            self._require_writable(paused)
+            if self.settings.state != "active" or self.session in self.moved_sessions:
+                self._require_writable(paused)
         return replay
 
     def commit(
@@ -322,9 +319,11 @@ class LiveSession:
         self.require_current()
         documents = list(puts)
         if delta != NOTHING:
-            if self.state.snapshot_due:
-                delta = msgspec.structs.replace(delta, snapshot=snapshot(self.state))
-            documents.append(self._segment(delta))
+            state, run = self.state, self._run
+            if state.snapshot_due:
+                delta = msgspec.structs.replace(delta, snapshot=snapshot(state))
+            bundle = to_text(self.seqs[-len(run) :], run) if (state.segments + 1) % RUN == 0 else None
+            documents.append(segment_document(segment_id(self.session, state.segments), delta, bundle))
         changes_head = delta.messages or delta.events or settings is not None or assembly is not None
         head = self._head_after(delta, settings, assembly) if changes_head else None
         if head is not None:
@@ -432,11 +431,6 @@ class LiveSession:
             oldest = next(iter(self.recent))
             self._recent_chars -= _chars(self.recent.pop(oldest))
 
-    def _segment(self, delta: SessionDelta) -> Document:
-        number = self.state.segments
-        bundle = to_text(self.seqs[-len(self._run) :], self._run) if carries_bundle(number) else None
-        return segment_document(segment_id(self.session, number), delta, bundle)
-
     def _new_in(self, delta: SessionDelta) -> tuple[str, ...]:
         index = self.state.index
         entering = (*delta.called, *delta.read, *delta.discovered)
@@ -482,19 +476,18 @@ class Actor(msgspec.Struct, frozen=True):
     confined: bool = False
 
 
-class Transaction:
+class Transaction(msgspec.Struct):
     """One admitted operation: the session under its lock, the request, and what the body reports to ``admitted``.
 
-    ``basis``: journal sequence that must be durable before a result that wrote nothing may be sent; 0 for none.
+    ``guard`` captures the actor's texts. ``basis``: journal sequence that must be durable before a result that wrote
+    nothing may be sent; 0 for none.
     """
 
-    __slots__ = ("actor", "basis", "live", "request")
-
-    def __init__(self, live: LiveSession, request: WriteRequest, actor: Actor) -> None:
-        self.live = live
-        self.request = request
-        self.actor = actor
-        self.basis = 0
+    live: LiveSession
+    request: WriteRequest
+    actor: Actor
+    guard: Guard
+    basis: int = 0
 
     def commit(self, result: Any, delta: SessionDelta = NOTHING, **writes: Any) -> Accepted:  # noqa: ANN401
         """Write ``delta`` and ``writes`` (see ``LiveSession.commit``). ``result`` is kept for a resend, and returned

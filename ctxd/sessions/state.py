@@ -1,19 +1,28 @@
-"""Session state: the sets and the outline of the chat as the fold of a session's segments.
+"""Session state: the sets and the outline of the chat as the fold of a session's segments, and its transitions.
 
 ``index`` only grows; ``pool`` lies within it, ``active`` and ``pinned`` within ``pool``. All four keep the order of
-entry. A state changes by ``apply`` alone, in time that does not depend on the session's length; the changes are decided
-in ``ctxd.sessions.transitions``. Texts of the chat are not held: ``ctxd.sessions.chat`` reads them by page. Equal
+entry. A state changes by ``apply`` alone, in time that does not depend on the session's length; the changes are
+decided by the transitions: pure functions of a state and a request that return a delta (``NOTHING`` if the state is
+already as requested), or refuse. Texts of the chat are not held: ``ctxd.sessions.chat`` reads them by page. Equal
 segments give equal states, with or without snapshots among them.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
-from ctxd.objects.identity import is_file_id
-from ctxd.sessions.segments import SessionDelta, Snapshot, mark_of
-from ctxd_protocol.sessions import ContextLevel, Message
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Document
+from ctxd.objects.identity import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES, is_file_id
+from ctxd.objects.next_version import toolcall
+from ctxd.sessions.segments import NOTHING, SessionDelta, Snapshot, mark_of
+from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, toolcall_alias
+from ctxd_protocol.methods.files import ToolcallRecordParams
+from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.sessions import Collapse, ContextLevel, Message
 
 SNAPSHOT_TAIL_MIN: Final = 256
 """Changes since the last snapshot below which none is written: replaying fewer costs less than writing one."""
@@ -71,8 +80,9 @@ class SessionState:
     the chat. ``calls``: turn to its count of tool calls. ``recency``: active tool
     call to its turn and its place in that; ``chosen``: active object to the turn in which it was activated by request.
     ``warm`` (with its place, as in ``recency``) and ``chosen_calls`` (by turn) are the active tool calls that the
-    window may collapse. ``segments``: how many made this. ``tail``: changes of sets since the last snapshot.
-    ``chat_chars``: characters of all messages.
+    window may collapse. ``segments``: how many made this. ``tail``: changes of sets since the last snapshot;
+    ``snapshot_due``: they outweigh the sets, so the next segment should carry a snapshot. ``turn``: number of the
+    current turn, 0 before the first user message. ``chat_chars``: characters of all messages.
     """
 
     __slots__ = (
@@ -88,7 +98,9 @@ class SessionState:
         "read",
         "recency",
         "segments",
+        "snapshot_due",
         "tail",
+        "turn",
         "turns",
         "warm",
     )
@@ -99,6 +111,7 @@ class SessionState:
         self.active: OrderedSet = {}
         self.pinned: OrderedSet = {}
         self.read: dict[str, int] = {}
+        self.turn = 0
         self.turns: list[list[Message]] = [[]]
         self.chat_chars = 0
         self.pages = ChatPages()
@@ -109,18 +122,7 @@ class SessionState:
         self.chosen_calls: dict[int, OrderedSet] = {}
         self.segments = 0
         self.tail = 0
-
-    @property
-    def turn(self) -> int:
-        """The number of the current turn; 0 before the first user message."""
-        return len(self.turns) - 1
-
-    @property
-    def snapshot_due(self) -> bool:
-        """True if the next segment should carry a snapshot: the changes since the last one outweigh the sets."""
-        if self.tail <= SNAPSHOT_TAIL_MIN:
-            return False
-        return self.tail > len(self.index) + len(self.pool) + len(self.active) + len(self.pinned)
+        self.snapshot_due = False
 
     def level(self, id: str) -> ContextLevel:
         """How far into the window the indexed object ``id`` is."""
@@ -148,12 +150,16 @@ def apply(state: SessionState, delta: SessionDelta) -> None:
         state.active[id] = None
         state.read.setdefault(id, state.segments)
     weight = len(delta.called) + len(delta.collapsed) + len(delta.read)
-    if delta.has_requests:
+    # Tool calls, reads and messages are most writes.
+    requests = delta.discovered or delta.activated or delta.shown or delta.pinned or delta.unpinned
+    if requests or delta.deactivated or delta.hidden:
         weight += _apply_requests(state, delta)
     if delta.snapshot is not None:
         state.tail = 0
     state.segments += 1
     state.tail += weight
+    sets = len(state.index) + len(state.pool) + len(state.active) + len(state.pinned)
+    state.snapshot_due = state.tail > max(sets, SNAPSHOT_TAIL_MIN)
 
 
 def fold(deltas: Sequence[SessionDelta]) -> SessionState:
@@ -191,6 +197,7 @@ def snapshot(state: SessionState) -> Snapshot:
 
 def check(state: SessionState) -> None:
     """Hold ``state`` to what is always true of one. Raises: AssertionError with the sentence that is false."""
+    assert state.turn == len(state.turns) - 1, "the newest turn is the current one"
     assert state.pool.keys() <= state.index.keys(), "every object in the pool is in the index"
     assert state.active.keys() <= state.pool.keys(), "every active object is in the pool"
     assert state.pinned.keys() <= state.pool.keys(), "every pinned object is in the pool"
@@ -248,6 +255,7 @@ def _say(state: SessionState, delta: SessionDelta) -> None:
     for nth, message in enumerate(said):
         state.chat_chars += len(message.content)
         if message.role == "user":
+            state.turn += 1
             turns.append([])
         turns[-1].append(mark_of(message))
         if nth == 0:
@@ -261,7 +269,7 @@ def _enter(state: SessionState, id: str) -> None:
 
 def _call(state: SessionState, id: str) -> None:
     state.index[id] = state.pool[id] = None
-    turn = len(state.turns) - 1
+    turn = state.turn
     nth = state.calls.get(turn, 0)
     state.calls[turn] = nth + 1
     state.active[id] = None
@@ -329,3 +337,216 @@ def _restore(state: SessionState, kept: Snapshot) -> None:
 
 def _picked(ids: tuple[str, ...], places: Iterable[int]) -> Iterable[str]:
     return (ids[n] for n in places)
+
+
+# --- transitions ---
+
+
+def overdue(state: SessionState, window: Collapse, *, turn: int, arriving: str | None = None) -> tuple[str, ...]:
+    """The active tool calls that fall out of the window once ``turn`` is current and ``arriving`` has come in.
+
+    The order is that of activation within each kind: those left over from their turn first, then those chosen.
+    """
+    oldest = turn - window.turns + 1
+    counts = state.calls
+    fallen: list[str] = []
+    for id, (called, nth) in state.warm.items():
+        count = counts[called] + (arriving is not None and called == turn)
+        if called < oldest or nth < count - window.per_turn:
+            fallen.append(id)
+    if arriving is not None and window.per_turn == 0:
+        fallen.append(arriving)
+    for chosen_turn, ids in state.chosen_calls.items():
+        if chosen_turn < oldest:
+            fallen.extend(ids)
+    return tuple(fallen)
+
+
+def resolve(state: SessionState, session: str, text: str) -> str:
+    """The id in the index of ``session`` that ``text`` means: an id, a tool call's own id, or a start of 8 characters.
+
+    Raises: CtxdError infrastructure_object, not_in_index, ambiguous_id.
+    """
+    if text in state.index:
+        return text
+    # A harness's own id may look reserved: the session's tool call of that name comes first.
+    alias = toolcall_alias(session, text)
+    if alias in state.index:
+        return alias
+    if text.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES)):
+        raise CtxdError(
+            "infrastructure_object",
+            f"{text} is infrastructure: it has a fixed place in the context",
+            hint="Only files and tool calls can be activated, pinned or hidden.",
+        )
+    found = [id for id in state.index if id.startswith(text)] if len(text) >= PREFIX_CHARS_MIN else []
+    if not found:
+        raise CtxdError(
+            "not_in_index",
+            f"no object id={text} in the index of session {session}",
+            hint=f"Give an id from object.list, or at least {PREFIX_CHARS_MIN} characters of one.",
+        )
+    if len(found) > 1:
+        names = ", ".join(sorted(found)[:3])
+        raise CtxdError("ambiguous_id", f"{len(found)} objects begin with {text}", hint=f"Among them: {names}.")
+    return found[0]
+
+
+def read(state: SessionState, id: str) -> SessionDelta:
+    """An agent read ``id``: it enters index, pool and active set (spec 1 §5.6)."""
+    if id in state.active and id in state.read:
+        return NOTHING
+    return SessionDelta(read=(id,))
+
+
+def discover(state: SessionState, ids: Iterable[str]) -> SessionDelta:
+    """A tool's output named ``ids``: they enter index and pool (spec 1 §5.6)."""
+    fresh = tuple(dict.fromkeys(id for id in ids if id not in state.pool))
+    return SessionDelta(discovered=fresh) if fresh else NOTHING
+
+
+def met(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -> SessionDelta:
+    """The change of the sets for a file that was met by ``cause``."""
+    match cause:
+        case "read":
+            return read(state, id)
+        case "edit":
+            return discover(state, (id,)) if id in state.read else read(state, id)
+        case "check":
+            return NOTHING
+
+
+def call(state: SessionState, id: str, window: Collapse) -> SessionDelta:
+    """The tool call ``id``, new to the session, came in: it is active, and older ones fall out of the window."""
+    assert id not in state.index, "a tool call comes in once"
+    return SessionDelta(called=(id,), collapsed=overdue(state, window, turn=state.turn, arriving=id))
+
+
+def append(state: SessionState, session: str, messages: Sequence[Message], window: Collapse) -> SessionDelta:
+    """``messages`` go to the end of the chat; each user message starts a turn, and older tool calls leave the window.
+
+    A tool result names its object as ``resolve`` takes it and is kept with the object's own id.
+    Raises: CtxdError invalid_params for a message that is malformed, and what ``resolve`` raises.
+    """
+    said = tuple(_kept(state, session, message) for message in messages)
+    turn = state.turn + sum(message.role == "user" for message in said)
+    return SessionDelta(messages=said, collapsed=overdue(state, window, turn=turn) if turn != state.turn else ())
+
+
+def _kept(state: SessionState, session: str, message: Message) -> Message:
+    if message.role != "toolcall":
+        if message.toolcall is not None:
+            raise CtxdError("invalid_params", f"a message of role {message.role} names no tool call")
+        if message.role == "user" and not message.content:
+            raise CtxdError(
+                "invalid_params", "a user message needs content", hint="Put its text in the member content."
+            )
+        return message
+    if message.toolcall is None or message.content:
+        raise CtxdError(
+            "invalid_params",
+            "a message of role toolcall names its tool call and has no content",
+            hint="Keep the output with toolcall.record, then append a message with its id.",
+        )
+    id = resolve(state, session, message.toolcall)
+    return message if id == message.toolcall else msgspec.structs.replace(message, toolcall=id)
+
+
+def activate(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is active, by request: a tool call counts as recent from this turn on. One only indexed is shown first."""
+    if id in state.active and (is_file_id(id) or state.chosen.get(id) == state.turn):
+        return NOTHING
+    return SessionDelta(activated=(id,))
+
+
+def deactivate(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is not active any more. Raises: CtxdError not_active."""
+    if id not in state.active:
+        raise CtxdError("not_active", f"{id} is not active", hint="object.list with level active names what is.")
+    return SessionDelta(deactivated=(id,))
+
+
+def pin(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is exempt from the window and from budget drops. Raises: CtxdError not_in_pool."""
+    if id not in state.pool:
+        raise _not_in_pool(id)
+    return NOTHING if id in state.pinned else SessionDelta(pinned=(id,))
+
+
+def unpin(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is pinned no more. Raises: CtxdError not_pinned."""
+    if id not in state.pinned:
+        raise CtxdError("not_pinned", f"{id} is not pinned", hint="session.get names what is.")
+    return SessionDelta(unpinned=(id,))
+
+
+def pool_add(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is shown as metadata."""
+    return NOTHING if id in state.pool else SessionDelta(shown=(id,))
+
+
+def pool_remove(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is not shown, active or pinned any more; it stays in the index. Raises: CtxdError not_in_pool."""
+    if id not in state.pool:
+        raise _not_in_pool(id)
+    return SessionDelta(hidden=(id,))
+
+
+def outcome(state: SessionState, id: str, delta: SessionDelta) -> tuple[ContextLevel, bool]:
+    """The level of ``id`` and whether it is pinned, once ``delta``, a request for ``id`` alone, is made."""
+    pinned = (id in state.pinned or bool(delta.pinned)) and not delta.unpinned and not delta.hidden
+    if delta.activated:
+        return "active", pinned
+    if delta.hidden:
+        return "indexed", False
+    if delta.deactivated or delta.shown:
+        return "inactive", pinned
+    return state.level(id), pinned
+
+
+def _not_in_pool(id: str) -> CtxdError:
+    return CtxdError("not_in_pool", f"{id} is not in the metadata pool", hint="Add it with session.pool_add first.")
+
+
+def toolcall_document(
+    state: SessionState,
+    session: str,
+    id: str,
+    params: ToolcallRecordParams,
+    secrets: Secrets | None,
+    *,
+    unresolved: tuple[str, ...] = (),
+) -> Document:
+    """Build the document of the tool call ``id``. References in ``unresolved`` are not looked up in the index.
+
+    Raises: CtxdError invalid_params for arguments without a canonical encoding.
+    """
+    refs = params.file_refs
+    unknown: tuple[str, ...] = ()
+    if refs:
+        found = {ref: None if ref in unresolved else _reference(state, session, ref) for ref in refs}
+        refs = tuple(object for object in found.values() if object is not None)
+        unknown = tuple(ref for ref, object in found.items() if object is None)
+    try:
+        return toolcall(
+            id,
+            tool=params.tool,
+            args=params.args,
+            content=params.content,
+            chat_ref=chat_id(session),
+            status=params.status,
+            args_display=params.args_display,
+            file_refs=refs,
+            unresolved_refs=unknown,
+            secrets=secrets,
+        )
+    except ValueError as error:
+        raise CtxdError("invalid_params", f"args: {error}", outcome="not_applied") from error
+
+
+def _reference(state: SessionState, session: str, text: str) -> str | None:
+    """The id of the indexed object that ``text`` names; None if it names none or several."""
+    try:
+        return resolve(state, session, text)
+    except CtxdError:
+        return None

@@ -11,7 +11,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
 from ctxd.rpc.identity import Caller
-from ctxd.secrets.policy import rules_found
+from ctxd.secrets.guard import rules_found
 from ctxd.sessions.object_reads import ListedObject, Objects, ReadTime
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, LiveSession

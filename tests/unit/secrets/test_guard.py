@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.secrets.guard import Guard
+from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.scan import Scanner
 from ctxd_protocol.secrets import Secrets
 from tests.suites.secret_corpus import FAMILIES, made_up
@@ -21,7 +21,7 @@ def _redacted(text: str) -> str:
 
 
 def test_flagging_keeps_the_text_and_tells_rule_tag_and_count():
-    capture = GUARD.capture("flag")
+    capture = Capture(GUARD, "flag")
     text = f"one {TOKEN}, two {TOKEN}, three {OTHER}"
     assert capture.text(text) == text
     assert capture.secrets is not None and not capture.redacted
@@ -36,23 +36,23 @@ def test_redaction_puts_rule_and_tag_in_the_place_of_the_secret_alone():
 
 def test_text_without_secrets_is_the_same_text_under_every_policy():
     for policy, told in (("flag", None), ("redact", Secrets(policy="redact"))):
-        capture = GUARD.capture(policy)
+        capture = Capture(GUARD, policy)
         assert capture.text("nothing to see") == "nothing to see"
         assert capture.secrets == told and not capture.redacted
 
 
 @pytest.mark.parametrize("policy", ["flag", "redact"])
 def test_texts_looked_at_together_hold_what_any_of_them_holds_and_nothing_more(policy):
-    assert GUARD.capture(policy).finds_nothing({"command": "ls"}, "plain", "text")
-    assert not GUARD.capture(policy).finds_nothing({"command": f"login {TOKEN}"}, "plain")
-    assert not GUARD.capture(policy).finds_nothing({}, "plain", f"a line with {TOKEN} in it")
+    assert Capture(GUARD, policy).finds_nothing({"command": "ls"}, "plain", "text")
+    assert not Capture(GUARD, policy).finds_nothing({"command": f"login {TOKEN}"}, "plain")
+    assert not Capture(GUARD, policy).finds_nothing({}, "plain", f"a line with {TOKEN} in it")
     # Half of one in a text and half in the next is no secret.
-    assert GUARD.capture(policy).finds_nothing({}, TOKEN[:20], TOKEN[20:])
-    assert GUARD.capture("off").finds_nothing({}, TOKEN)
+    assert Capture(GUARD, policy).finds_nothing({}, TOKEN[:20], TOKEN[20:])
+    assert Capture(GUARD, "off").finds_nothing({}, TOKEN)
 
 
 def test_with_the_policy_off_nothing_is_looked_at_and_that_is_said():
-    capture = GUARD.capture("off")
+    capture = Capture(GUARD, "off")
     assert capture.text(TOKEN) == TOKEN
     assert capture.secrets == Secrets(policy="off")
 
@@ -73,7 +73,7 @@ def test_a_keyed_hash_depends_on_hash_and_key():
 def test_values_are_redacted_at_any_depth_and_a_telling_name_counts():
     password = made_up("assigned-password")
     value = {"command": f"login {TOKEN}", "env": [{"DB_PASSWORD": password}], "n": 3, "ok": None}
-    capture = GUARD.capture("redact")
+    capture = Capture(GUARD, "redact")
     kept = capture.value(value)
     assert TOKEN not in str(kept) and password not in str(kept)
     assert kept["n"] == 3 and kept["ok"] is None
@@ -116,30 +116,30 @@ def test_a_secret_at_the_start_of_a_line_within_a_value_is_seen(family):
         pytest.skip("it is told by what stands before it")
     if "url" in family or "webhook" in family:
         pytest.skip("it is told by its URL")
-    kept = GUARD.capture("redact").value({"script": f"set -e\n{secret}\n", "n": [1, None]})
+    kept = Capture(GUARD, "redact").value({"script": f"set -e\n{secret}\n", "n": [1, None]})
     assert secret not in kept["script"] and kept["n"] == [1, None]
 
 
 def test_what_is_assigned_in_quotes_within_a_value_is_seen():
     password = made_up("assigned-password")
-    kept = GUARD.capture("redact").value({"command": f'export DB_PASSWORD="{password}"'})
+    kept = Capture(GUARD, "redact").value({"command": f'export DB_PASSWORD="{password}"'})
     assert password not in kept["command"]
 
 
 def test_names_within_a_value_are_redacted_too():
-    kept = GUARD.capture("redact").value({"calls": {TOKEN: 1, "other": 2}})
+    kept = Capture(GUARD, "redact").value({"calls": {TOKEN: 1, "other": 2}})
     assert TOKEN not in str(kept) and kept["calls"]["other"] == 2
 
 
 def test_lines_of_a_list_are_one_text():
     lines = ["first", *made_up("private-key").splitlines(), "last"]
-    kept = GUARD.capture("redact").value({"lines": lines})["lines"]
+    kept = Capture(GUARD, "redact").value({"lines": lines})["lines"]
     assert (kept[0], kept[-1], len(kept)) == ("first", "last", 3) and kept[1].startswith("[REDACTED:private-key:")
-    assert GUARD.capture("flag").value({"lines": lines}) == {"lines": lines}
+    assert Capture(GUARD, "flag").value({"lines": lines}) == {"lines": lines}
 
 
 def test_a_value_may_be_as_deep_as_json_may_be():
     value: object = TOKEN
     for _ in range(5_000):
         value = [value]
-    assert not GUARD.capture("flag").finds_nothing(value)
+    assert not Capture(GUARD, "flag").finds_nothing(value)

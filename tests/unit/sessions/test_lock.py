@@ -3,14 +3,14 @@
 import anyio
 import pytest
 
-from ctxd.sessions.session import SessionLock
+from ctxd.sessions.session import SessionLock, Ticket
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_turns_come_in_the_order_of_tickets_not_of_readiness() -> None:
     lock, order = SessionLock(), []
-    tickets = [lock.ticket() for _ in range(5)]
+    tickets = [Ticket(lock) for _ in range(5)]
     gates = [anyio.Event() for _ in range(5)]
 
     async def work(n: int) -> None:
@@ -33,7 +33,7 @@ async def test_turns_come_in_the_order_of_tickets_not_of_readiness() -> None:
 @pytest.mark.parametrize("given_up", [0, 1, 2])
 async def test_a_call_that_is_cancelled_anywhere_in_the_queue_holds_up_nobody(given_up: int) -> None:
     lock, order = SessionLock(), []
-    holding = lock.ticket()
+    holding = Ticket(lock)
     scopes = [anyio.CancelScope() for _ in range(3)]
 
     async def work(n: int) -> None:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from ctxd.sessions.redaction import INLINE_CHARS_MAX
-from ctxd.sessions.session import Accepted
+from ctxd.sessions.session import Accepted, Ticket
 from tests.unit.sessions.world import record, say, settled, world
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_a_cancelled_call_leaves_the_queue_and_the_session_as_they_were(tm
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         live = await w.sessions.live("s1")
-        holding = live.lock.ticket()
+        holding = Ticket(live.lock)
         scope = anyio.CancelScope()
 
         async def send() -> None:

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import is_file_id
-from ctxd.sessions import transitions
-from ctxd.sessions.segments import NOTHING, SessionDelta, from_payload, segment_document, to_payload
+from ctxd.sessions import state as transitions
+from ctxd.sessions.segments import NOTHING, SessionDelta, from_payload, segment_document
 from ctxd.sessions.state import SessionState, apply, check, fold, snapshot
 from ctxd_protocol.sessions import Collapse, Message
 
@@ -72,7 +72,7 @@ class Sessions(RuleBasedStateMachine):
         if delta == NOTHING:
             return
         self.deltas.append(delta)
-        apply(self.state, from_payload(to_payload(delta)))
+        apply(self.state, from_payload(msgspec.to_builtins(delta)))
 
     def refuses(self, code: str, decide, *args) -> None:
         with pytest.raises(CtxdError) as caught:
@@ -173,7 +173,7 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def segments_fold_to_the_very_state(self) -> None:
         assert fold(self.deltas) == self.state
-        assert fold([from_payload(to_payload(delta)) for delta in self.deltas]) == self.state
+        assert fold([from_payload(msgspec.to_builtins(delta)) for delta in self.deltas]) == self.state
 
 
 Sessions.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -204,7 +204,7 @@ def test_growth_alone_writes_no_snapshots() -> None:
 
 
 def test_a_delta_is_stored_by_one_letter_names_and_without_defaults() -> None:
-    payload = to_payload(SessionDelta(called=("call-1",), collapsed=("call-0",)))
+    payload = msgspec.to_builtins(SessionDelta(called=("call-1",), collapsed=("call-0",)))
     assert msgspec.json.encode(payload) == b'{"t":["call-1"],"c":["call-0"]}'
 
 

@@ -16,7 +16,7 @@ from ctxd.mounts.devices import host_devices
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import files, objects, sessions
 from ctxd.rpc.identity import Caller
-from ctxd.sessions import transitions
+from ctxd.sessions import state as transitions
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
