@@ -11,7 +11,7 @@ import msgspec
 
 from ctxd_client.errors import CallFailed, DaemonFault, InvalidCall, TooLarge, from_wire
 from ctxd_protocol.errors import ErrorObject
-from ctxd_protocol.framing import FrameDecoder, FrameFault
+from ctxd_protocol.jsonrpc import FrameDecoder, FrameFault
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX, Limits
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.events import NoticeEvent

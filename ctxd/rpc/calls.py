@@ -7,6 +7,7 @@ encoded costs its own call only.
 
 import asyncio
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any, Final
 
 import anyio
@@ -20,7 +21,7 @@ from ctxd.rpc.dispatch import MethodEntry, Table
 from ctxd.rpc.identity import Caller
 from ctxd.rpc.listener import ListenerContext
 from ctxd.rpc.quota import QuotaMeter
-from ctxd.rpc.tasks import Suspended
+from ctxd.rpc.scheduler import Suspended
 from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, timeout_error, with_outcome
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
 from ctxd_protocol.errors import ErrorObject
@@ -96,26 +97,24 @@ def _encode_short(answer: Answer, log: FilteringBoundLogger, bytes_max: int) -> 
     return encode(refuse(answer.id, error_object("too_large", message, hint="Ask for less, or for smaller pages.")))
 
 
-class InFlightCall:
+class InFlightCall(msgspec.Struct, eq=False):
     """A call whose handler has not answered, or whose write is not durable.
 
-    ``deadline`` is in the loop's seconds. ``undecided``: it is a write that is neither durable nor known to have
-    failed; a cancelled one is so for a while. ``reserved`` bytes of the answer budget are held for it.
+    ``key`` is its id, or unique where it has none. ``deadline`` is in the loop's seconds. ``undecided``: it is a write
+    that is neither durable nor known to have failed; a cancelled one is so for a while. ``reserved`` bytes of the
+    answer budget are held for it.
     """
 
-    __slots__ = ("batch", "deadline", "done", "id", "key", "method", "reserved", "scope", "undecided", "writes")
-
-    def __init__(self, request: Request, entry: MethodEntry, batch: BatchAnswers | None, deadline: float) -> None:
-        self.id: RequestId | UnsetType = request.id
-        self.key: Any = self if self.id is None or self.id is UNSET else self.id
-        self.method = request.method
-        self.writes = entry.writes
-        self.reserved = entry.answer_bytes
-        self.batch = batch
-        self.deadline = deadline
-        self.scope: anyio.CancelScope | None = None
-        self.done = False
-        self.undecided = entry.writes
+    id: int | str | None | UnsetType
+    key: Any
+    method: str
+    writes: bool
+    reserved: int
+    batch: BatchAnswers | None
+    deadline: float
+    undecided: bool
+    scope: anyio.CancelScope | None = None
+    done: bool = False
 
 
 class InFlight:
@@ -162,17 +161,16 @@ class InFlight:
     def begin(
         self, request: Request, entry: MethodEntry | None, batch: BatchAnswers | None = None
     ) -> Reply | Failure | None:
-        """Carry out ``request``, of the method ``entry`` if there is one, as the task that the pool has entered.
+        """Carry out ``request``, of the method ``entry`` if there is one. A task must be idle, because the first step
+        runs as this task, which the caller leaves afterwards.
 
         Returns its answer, or None if it has none or will have it later.
         """
         request_id, raw = request.id, request.params
         if self._quota is not None and (beyond := self._beyond(self._quota, request, entry)) is not None:
             return None if request_id is UNSET else refuse(request_id, beyond)
-        if entry is None:
+        if entry is None or request_id in self.open:
             return self._decline(request)
-        if request_id in self.open:
-            return refuse(None, error_object("duplicate_id", "an earlier request with this id is not answered yet"))
         write: WriteRequest | None = None
         try:
             try:
@@ -181,21 +179,27 @@ class InFlight:
                 params = entry.params(raw)
             if entry.writes:
                 write = write_request(request.method, self.caller.principal, params)
-                coroutine = entry.call(self.caller, params, write)
+                result = entry.call(self.caller, params, write)
             else:
-                coroutine = entry.call(self.caller, params)
-            awaited = coroutine.send(None)
+                result = entry.call(self.caller, params)
+            if type(result) is CoroutineType:
+                self._listener.tasks.enter()
+                rest = Suspended(result, result.send(None))
+                call = self._note(request, entry, batch)
+                call.scope = self._listener.tasks.go_on(self._run(call, write, rest))
+                return None
         except StopIteration as done:
             result = done.value
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
-            submitted = (write is not None and write.submitted) if entry.writes else None
-            return self._failure(request_id, request.method, exc, submitted=submitted, ended=True)
-        else:
-            call = self._note(request, entry, batch)
-            call.scope = self._listener.tasks.go_on(self._run(call, write, Suspended(coroutine, awaited)))
-            return None
+            return self._failure(request_id, request.method, exc, write, ended=True)
         if type(result) is Accepted:
-            return self._accepted(request, entry, batch, result)
+            if result.pending is not None and not result.pending.done:
+                call = self._note(request, entry, batch)
+                result.pending.on_done(lambda _: self._finish(call, result))
+                return None
+            answer = self._settled(request_id, request.method, result)
+            self._note_ended(request.method, answer)
+            return answer
         self._succeeded[request.method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
@@ -248,7 +252,9 @@ class InFlight:
         return beyond
 
     def _decline(self, request: Request) -> Failure | None:
-        """The answer to a call that is in no table, or comes while the daemon stops."""
+        """The answer to a call that is in no table, has the id of an open one, or comes while the daemon stops."""
+        if request.method in self.table:
+            return refuse(None, error_object("duplicate_id", "an earlier request with this id is not answered yet"))
         if request.params is not UNSET and bytes(request.params)[:1] not in (b"{", b"["):
             error = error_object("invalid_request", "params is an array or an object, or left out")
             return refuse(None if request.id is UNSET else request.id, error)
@@ -266,8 +272,12 @@ class InFlight:
 
     def _note(self, request: Request, entry: MethodEntry, batch: BatchAnswers | None) -> InFlightCall:
         seconds = self._listener.timing.deadline_s
-        call = InFlightCall(request, entry, batch, self._listener.loop.time() + seconds)
-        self.open[call.key] = call
+        key = object() if request.id is None or request.id is UNSET else request.id
+        deadline = self._listener.loop.time() + seconds
+        call = InFlightCall(
+            request.id, key, request.method, entry.writes, entry.answer_bytes, batch, deadline, entry.writes
+        )
+        self.open[key] = call
         self._listener.in_flight += 1
         if call.reserved:
             self.budget.take(call.reserved)
@@ -280,30 +290,15 @@ class InFlight:
 
     # --- endings
 
-    def _accepted(
-        self, request: Request, entry: MethodEntry, batch: BatchAnswers | None, accepted: Accepted
-    ) -> Reply | Failure | None:
-        """The answer if it may be sent at once, else None, and it is delivered once the write is decided."""
-        pending = accepted.pending
-        if pending is None or pending.done:
-            answer = self._settled(request.id, request.method, accepted)
-            self._note_ended(request.method, answer)
-            return answer
-        call = self._note(request, entry, batch)
-        pending.on_done(lambda _: self._durable(call, accepted))
-        return None
-
     async def _run(self, call: InFlightCall, write: WriteRequest | None, rest: Suspended) -> None:
         """Carry out the rest of a call. Cancel: safe; ended by its own scope, the call was answered already."""
         try:
             self._take(call, await rest)
         except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
-            self._decided(call)
-            submitted = None if write is None else write.submitted
-            self._finish(call, self._failure(call.id, call.method, exc, submitted=submitted))
+            self._finish(call, self._failure(call.id, call.method, exc, write))
         except asyncio.CancelledError:
-            self._decided(call)
-            self._deliver(None, 0)
+            call.done = True  # Answered before, or the listener ends.
+            self._finish(call, None)
             raise
         finally:
             call.scope = None
@@ -311,25 +306,11 @@ class InFlight:
     def _take(self, call: InFlightCall, result: Any) -> None:  # noqa: ANN401 - any method's result
         """Answer with ``result``, now or once its write is durable."""
         if type(result) is not Accepted:
-            self._decided(call)
             self._finish(call, None if call.id is UNSET else Reply("2.0", call.id, result))
         elif result.pending is None:
-            self._durable(call, result)
+            self._finish(call, result)
         else:
-            result.pending.on_done(lambda _: self._durable(call, result))
-
-    def _decided(self, call: InFlightCall) -> None:
-        if call.undecided:
-            call.undecided = False
-            self._undecided -= 1
-            self._listener.shared.writers -= self._undecided == 0
-
-    def _durable(self, call: InFlightCall, accepted: Accepted) -> None:
-        self._decided(call)
-        if call.done:
-            self._deliver(None, 0)
-        else:
-            self._finish(call, self._settled(call.id, call.method, accepted))
+            result.pending.on_done(lambda _: self._finish(call, result))
 
     def _settled(self, request_id: RequestId | UnsetType, method: str, accepted: Accepted) -> Reply | Failure | None:
         """The answer of a call whose write is decided."""
@@ -342,12 +323,19 @@ class InFlight:
             return self._failure(request_id, method, exc)
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
-    def _finish(self, call: InFlightCall, answer: Reply | Failure | None) -> None:
+    def _finish(self, call: InFlightCall, ended: Reply | Failure | Accepted | None, *, decided: bool = True) -> None:
+        """Answer ``call``, which has ``ended``, unless that is done. ``decided`` False: its write, if any, goes on."""
+        if decided and call.undecided:
+            call.undecided = False
+            self._undecided -= 1
+            self._listener.shared.writers -= self._undecided == 0
         if call.done:
+            self._deliver(None, 0)  # It no longer stands in the way of another write.
             return
         call.done = True
         del self.open[call.key]
         self._listener.in_flight -= 1
+        answer = self._settled(call.id, call.method, ended) if isinstance(ended, Accepted) else ended
         self._note_ended(call.method, answer)
         if call.batch is None:
             self._deliver(answer, call.reserved)
@@ -361,15 +349,15 @@ class InFlight:
         request_id: RequestId | UnsetType,
         method: str,
         exc: BaseException,
+        write: WriteRequest | None = None,
         *,
-        submitted: bool | None = None,
         ended: bool = False,
     ) -> Failure | None:
         error = error_of(exc, method=method, log=self._listener.log)
         if ended:
             self._note_failed(method, error)
-        if submitted is not None:
-            error = with_outcome(error, submitted=submitted)
+        if write is not None:
+            error = with_outcome(error, submitted=write.submitted)
         if request_id is UNSET:
             return refuse(None, error) if error.data.code == "invalid_request" else None
         return refuse(request_id, error)
@@ -399,7 +387,7 @@ class InFlight:
         """Answer ``ending`` now; a read is stopped, a submitted write goes on."""
         if call.scope is not None:
             call.scope.cancel()
-        self._finish(call, None if call.id is UNSET else refuse(call.id, ending))
+        self._finish(call, None if call.id is UNSET else refuse(call.id, ending), decided=False)
 
     def _expire(self) -> None:
         """End the calls whose time is up, and wait for the next one's. Calls stand in the order of their deadlines."""

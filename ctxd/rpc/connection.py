@@ -1,9 +1,10 @@
 """One connection: from received bytes to answered calls.
 
-Owns a connection's buffers and its timers; knows no method. There is one way in: received bytes go into the inbox, and
-the scheduler gives the connection slices in which it begins what the inbox holds. Each call gets one answer or the
-connection ends; whatever a peer does or leaves undone costs this connection only; at most ``Limits.in_flight`` calls
-and one receive are held, and the bytes of answers that the peer has not read are bounded.
+Owns a connection's buffers and its timers; knows no method. There is one way in: complete lines are appended to the
+received block, and the scheduler gives the connection slices in which it reads lines and begins their calls, some at a
+time: a receive may hold thousands of lines, and reading all at once would delay every other connection. Each call
+gets one answer or the connection ends; whatever a peer does or leaves undone costs this connection only; at most
+``Limits.in_flight`` calls and one receive are held, and the bytes of answers that the peer has not read are bounded.
 """
 
 import asyncio
@@ -16,40 +17,60 @@ from typing import Any, Final, cast
 import msgspec
 
 from ctxd.failpoints import ARMED, hit
-from ctxd.rpc.calls import Answer, InFlight, InFlightCall, encode_answers
+from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers
 from ctxd.rpc.identity import Caller
-from ctxd.rpc.inbox import Inbox, Work
 from ctxd.rpc.listener import ListenerContext
-from ctxd.rpc.scheduler import Slice
+from ctxd.rpc.scheduler import LINE_BYTES, SLICE_LINES, SLICE_S
+from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
-from ctxd_protocol.jsonrpc import Failure, Notification, Request, Stray, encode, error_object, refuse
+from ctxd_protocol.jsonrpc import (
+    BatchRequest,
+    Failure,
+    FrameDecoder,
+    Notification,
+    Request,
+    Stray,
+    encode,
+    error_object,
+    read_frame,
+    refuse,
+)
+
+Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswers]
+"""A request, a refusal to send in its place, or either as a member of a batch."""
+
+_PIECE_BYTES: Final = 8 * 1024
+"""Bytes read in one go, to the end of the line: some hundred short calls, enough to spread the cost."""
 
 _LINES_AT_ONCE: Final = 128
-"""Lines read and answers encoded in one go: enough to spread the cost."""
+"""Lines read in one go where they may be short without being calls."""
 
 _LINE_END: Final = ord("\n")
 
 _WRITE_BYTES: Final = 256 * 1024
-"""Bytes of answers gathered before they are handed to the transport: one write, and one wake-up of the client."""
+"""Bytes of answers that end a slice. They are handed to the transport at once: one write, one wake-up of the client."""
 
 
 class Connection(asyncio.Protocol):
     """One accepted connection. Everything happens on the loop; nothing here blocks or is called from a thread."""
 
     __slots__ = (
+        "_block",
         "_calls",
         "_choked",
         "_closers",
+        "_decoder",
         "_draining",
         "_ending",
         "_frame_began",
         "_frame_timer",
         "_held",
-        "_inbox",
+        "_items",
         "_listener",
         "_notices",
         "_open",
         "_queued",
+        "_read_to",
         "_stall_timer",
         "_transport",
         "_unread",
@@ -59,7 +80,11 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: ListenerContext) -> None:
         self._listener = listener
-        self._inbox = Inbox(listener)
+        self._decoder = FrameDecoder(listener.limits.frame_bytes)
+        # Complete lines, read up to ``_read_to``, and what was read of them and not begun.
+        self._block = b""
+        self._read_to = 0
+        self._items: list[Any] = []
         self._transport: asyncio.Transport | None = None
         self._calls: InFlight | None = None
         self._open: Mapping[Any, InFlightCall] = {}
@@ -116,23 +141,25 @@ class Connection(asyncio.Protocol):
         self._open = self._calls.open
 
     def data_received(self, data: bytes) -> None:
-        """Put ``data`` into the inbox, and ask for a slice if that completes a line."""
+        """Add ``data`` to what was received, and request a slice if that completes a line."""
         if self._ending:
             return
         if ARMED:
             hit("conn.frame")
-        inbox = self._inbox
+        decoder = self._decoder
         is_partial = data[-1] != _LINE_END
-        pending = inbox.pending if is_partial else 0
-        completed = inbox.put(data)
-        if completed and not self._queued and not self._choked:
+        pending = decoder.pending if is_partial else 0
+        block = decoder.take(data)
+        if block:
+            self._block, self._read_to = (self._block[self._read_to :] + block if self._block else block), 0
+        if block and not self._queued and not self._choked:
             self._queued = True
             self._listener.scheduler.run(self)
-        elif not inbox.is_empty:
+        elif self._items or self._block:
             self._hold()
-        elif inbox.fault is not None:
-            self._break_off(inbox.fault)
-        if is_partial and not self._ending and (completed or not pending):
+        elif decoder.fault is not None:
+            self._break_off(decoder.fault.code, str(decoder.fault), decoder.fault.hint)
+        if is_partial and not self._ending and (block or not pending):
             self._time_frame()
 
     def eof_received(self) -> bool:
@@ -149,7 +176,7 @@ class Connection(asyncio.Protocol):
         """Cancel what only this client wanted; submitted writes go on."""
         self._transport = None
         self._ending = True
-        self._inbox.clear()
+        self._block, self._items = b"", []
         self._unsent = self._notices = None
         for timer in (self._frame_timer, self._stall_timer):
             if timer is not None:
@@ -179,8 +206,7 @@ class Connection(asyncio.Protocol):
             unread, self._unread = self._unread, 0
             self._calls.budget.give(unread)
         while self._unsent and not self._choked:
-            answer, reserved = self._unsent.popleft()
-            self._send([answer], reserved)
+            self._send(*self._unsent.popleft())
         self._flush_notices()
         for callback in list(self._writable or ()):
             callback()
@@ -201,27 +227,25 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def run_slice(self) -> bool:
-        """Begin calls of the inbox for one slice, and read on once it is empty. True if another could begin more."""
-        may_go_on = not self._is_blocked() and self._begin(Slice())
-        if self._inbox.is_empty:
-            self._queued = False
-            if self._inbox.fault is not None:
-                self._break_off(self._inbox.fault)
-            elif self._held and self._transport is not None and not self._ending:
-                self._held = False
-                self._transport.resume_reading()
-            if self._draining or self._ending:
-                self._close_if_idle()
+        """Begin received calls for one slice, and read on once none is left. True if another could begin more."""
+        if self._begin_slice(perf_counter() + SLICE_S):
+            self._hold()
+            self._queued = not self._choked and len(self._open) < self._listener.limits.in_flight
+            return self._queued
+        self._queued = False
+        if self._items or self._block:
+            self._hold()
             return False
-        self._hold()
-        self._queued = may_go_on and not self._is_blocked()
-        return self._queued
+        if (fault := self._decoder.fault) is not None:
+            self._break_off(fault.code, str(fault), fault.hint)
+        elif self._held and self._transport is not None and not self._ending:
+            self._held = False
+            self._transport.resume_reading()
+        if self._draining or self._ending:
+            self._close_if_idle()
+        return False
 
     # --- calls
-
-    def _is_blocked(self) -> bool:
-        """True if nothing may be begun until an answer has been sent."""
-        return self._choked or len(self._open) >= self._listener.limits.in_flight
 
     def _hold(self) -> None:
         """Read no more until all that was received is begun."""
@@ -230,101 +254,110 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _go_on(self) -> None:
-        """Ask for a slice if the inbox holds work that may be begun."""
-        if not self._inbox.is_empty and not self._queued and not self._is_blocked():
+        """Request a slice if received work may be begun."""
+        if not self._items and not self._block:
+            if self._draining or self._ending:
+                self._close_if_idle()
+        elif not self._queued and not self._choked and len(self._open) < self._listener.limits.in_flight:
             self._queued = True
             self._listener.scheduler.add(self)
-        elif self._draining or self._ending:
-            self._close_if_idle()
 
-    def _begin(self, piece: Slice) -> bool:
-        """Begin work of the inbox until ``piece`` is over. False if more may be begun only once something has ended."""
-        inbox, quota = self._inbox, self._listener.quota
+    def _begin_slice(self, ends: float) -> bool:
+        """Begin received calls until ``ends``, or until as many lines are read as a slice may have. Returns True if the
+        slice is over before the received calls are, False if there are none or they wait for something to end."""
+        listener, tasks = self._listener, self._listener.tasks
+        lines, cost, unsent, may_go_on = SLICE_LINES, 0, 0, True
         frames: list[bytes] = []
-        unsent, may_go_on = 0, True
-        while may_go_on:
+        while may_go_on and not self._choked and len(self._open) < listener.limits.in_flight:
+            if not tasks.idle:
+                tasks.grow()  # They are idle in the next iteration of the loop.
+                break
             if ARMED:
                 hit("rpc.dispatch")
-            items, cost = inbox.take(_LINES_AT_ONCE)
-            piece.lines -= cost
-            if quota is not None:
-                quota.spend(cost)
+            if not self._items:
+                cost = self._read()
+                lines -= cost
             answers: list[Any] = []
-            may_go_on = self._begin_some(items, answers, piece)
+            may_go_on = self._begin(answers, ends)
             if answers:
-                frames.append(self._encode(answers))
+                frames.append(encode_answers(answers, log=listener.log, bytes_max=listener.answer_bytes_max))
                 unsent += len(frames[-1])
-            if unsent >= _WRITE_BYTES:
-                self._write(b"".join(frames))
-                frames, unsent = [], 0
-                may_go_on = may_go_on and not self._choked
-            if inbox.is_empty or piece.lines <= 0 or perf_counter() >= piece.ends:
+            if not (self._items or self._block) or unsent >= _WRITE_BYTES or lines < cost or perf_counter() >= ends:
                 break
-        if frames:
-            self._write(frames[0] if len(frames) == 1 else b"".join(frames))
-        return may_go_on
+        if frames and self._transport is not None:
+            if ARMED:
+                hit("rpc.reply")
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        return may_go_on and bool(self._items or self._block)
 
-    def _begin_some(self, items: list[Work], answers: list[Any], piece: Slice) -> bool:
-        """Begin ``items``, and gather the answers that are there at once; give the rest back. False if more may be
-        begun only after something has ended."""
+    def _read(self) -> int:
+        """Read the next lines into items. Returns their cost: a line costs 1, blank and malformed ones included, and so
+        does a member of a batch; each ``LINE_BYTES`` cost 1 more."""
+        listener, piece, start = self._listener, self._block, self._read_to
+        size = len(piece)
+        if start or size > _PIECE_BYTES:
+            piece = piece[start : piece.find(b"\n", min(start + _PIECE_BYTES, size) - 1) + 1]
+        items: list[Any] | None = listener.reader.read(piece) if len(piece) <= listener.limits.frame_bytes else None
+        lines, fault = 0, self._decoder.fault
+        if items is None:
+            items, lines = [], piece.count(b"\n")
+            if lines > _LINES_AT_ONCE:
+                piece, lines = piece[: -len(piece.split(b"\n", _LINES_AT_ONCE)[-1])], _LINES_AT_ONCE
+            for text in self._decoder.split(piece):
+                frame = read_frame(text, closed=listener.capability != "host")
+                if isinstance(frame, BatchRequest):
+                    batch = BatchAnswers(len(frame.members), listener.log)
+                    items += [(member, batch) for member in frame.members]
+                elif isinstance(frame, Stray):
+                    listener.strays += 1
+                else:
+                    items.append(frame)
+        self._read_to = start + len(piece)
+        # Nothing that follows a fault can be read.
+        if self._read_to >= size or self._decoder.fault is not fault:
+            self._block, self._read_to = b"", 0
+        self._items = items
+        listener.requests += len(items)
+        cost = max(lines, len(items)) + len(piece) // LINE_BYTES
+        if listener.quota is not None:
+            listener.quota.spend(cost)
+        return cost
+
+    def _begin(self, answers: list[Any], ends: float) -> bool:
+        """Begin the items until ``ends``, and add the answers that are ready at once to ``answers``. False if more may
+        be begun only after something has ended. A task must be idle."""
         assert self._calls is not None, "work comes after the connection was admitted"
-        calls, tasks, entry_of, open_calls = self._calls, self._listener.tasks, self._calls.table.get, self._open
-        begin, in_flight_max, ends = calls.begin, self._listener.limits.in_flight, piece.ends
+        calls, tasks, open_calls = self._calls, self._listener.tasks, self._open
+        begin, entry_of, in_flight_max = calls.begin, calls.table.get, self._listener.limits.in_flight
+        items, self._items = self._items, []
         rest = iter(items)
-        if not tasks.idle:
-            self._inbox.give_back(items)
-            return self._grow(piece)
-        tasks.enter()
+        answer: Answer | None
         try:
             for item in rest:
-                request = item if type(item) is Request else self._request_of(item, answers)
-                if request is None:
+                request, batch = item if type(item) is tuple else (item, None)
+                if type(request) is not Request:
+                    answer = request
+                    if batch is not None:
+                        answer = calls.add(batch, None if type(request) is Stray else request)
+                    if answer is not None:
+                        answers.append(answer)
                     continue
                 entry = entry_of(request.method)
-                is_large = False
-                if entry is not None and entry.is_metered:
-                    if calls.must_wait(entry, self._go_on):
-                        self._inbox.give_back([item, *rest])
-                        return False
-                    is_large = entry.answer_bytes > 0
-                answer: Answer | None
-                if request is item:
-                    answer = begin(request, entry)
-                else:
-                    answer = calls.begin_member(request, entry, cast(Any, item)[1])
+                if entry is not None and entry.is_metered and calls.must_wait(entry, self._go_on):
+                    self._items = [item, *rest]
+                    return False
+                answer = begin(request, entry) if batch is None else calls.begin_member(request, entry, batch)
                 if answer is not None:
                     answers.append(answer)
                 elif len(open_calls) >= in_flight_max or not tasks.idle:
-                    self._inbox.give_back(list(rest))
-                    return self._grow(piece)
-                # A large answer is sent before the next one is made.
-                if is_large or perf_counter() >= ends:
-                    self._inbox.give_back(list(rest))
+                    break
+                # A large answer is encoded before the next is made; a look-up takes hardly longer than the clock.
+                if not (entry and entry.looks_up) and (perf_counter() >= ends or (entry and entry.answer_bytes)):
                     break
         finally:
             tasks.leave()
+        self._items = list(rest)
         return True
-
-    def _grow(self, piece: Slice) -> bool:
-        """True if only an idle task lacks, which is there in the next iteration of the loop."""
-        piece.lines = 0
-        if not self._listener.tasks.idle:
-            self._listener.tasks.grow()
-        return not self._is_blocked()
-
-    def _request_of(self, item: Work, answers: list[Any]) -> Request | None:
-        """The request that ``item`` is; for other work None, with its answer in ``answers``."""
-        assert self._calls is not None, "work comes after the connection was admitted"
-        if type(item) is not tuple:
-            answers.append(item)
-            return None
-        member, batch = item
-        if type(member) is Request:
-            return member
-        answer = self._calls.add(batch, None if isinstance(member, Stray) else cast(Failure, member))
-        if answer is not None:
-            answers.append(answer)
-        return None
 
     def _deliver(self, answer: Answer | None, reserved: int) -> None:
         """Send the answer of a call that took its time; to a client that does not read, once it does."""
@@ -332,27 +365,20 @@ class Connection(asyncio.Protocol):
             # Not encoded yet: text that many answers share is in memory once, and encoded it would be once for each.
             self._unsent = self._unsent or deque()
             self._unsent.append((answer, reserved))
-        elif answer is not None:
-            self._send([answer], reserved)
-        elif reserved and self._calls is not None:
-            self._calls.budget.give(reserved)
+        else:
+            self._send(answer, reserved)
         self._go_on()
 
     # --- sending
 
-    def _send(self, answers: list[Any], reserved: int) -> None:
-        self._write(self._encode(answers))
-        if reserved and self._calls is not None:
-            self._calls.budget.give(reserved)
-
-    def _write(self, frames: bytes) -> None:
-        if self._transport is not None:
+    def _send(self, answer: Answer | None, reserved: int) -> None:
+        if answer is not None and self._transport is not None:
             if ARMED:
                 hit("rpc.reply")
-            self._transport.write(frames)
-
-    def _encode(self, answers: list[Any]) -> bytes:
-        return encode_answers(answers, log=self._listener.log, bytes_max=self._listener.answer_bytes_max)
+            listener = self._listener
+            self._transport.write(encode_answers([answer], log=listener.log, bytes_max=listener.answer_bytes_max))
+        if reserved and self._calls is not None:
+            self._calls.budget.give(reserved)
 
     def _notify(self, method: str, params: msgspec.Struct) -> bool:
         """Queue a notification; False if the queue is full. It goes out after the answers of this slice."""
@@ -384,7 +410,7 @@ class Connection(asyncio.Protocol):
 
     def _owes(self) -> bool:
         """True if the client has an answer to come."""
-        return bool(self._open or self._unsent or not self._inbox.is_empty)
+        return bool(self._open or self._unsent or self._items or self._block)
 
     def _close_if_idle(self) -> None:
         if not (self._draining or self._ending) or self._owes():
@@ -393,12 +419,12 @@ class Connection(asyncio.Protocol):
             self._ending = True
             self._transport.close()
 
-    def _break_off(self, error: ErrorObject) -> None:
+    def _break_off(self, code: ErrorCode, message: str, hint: str = "") -> None:
         """Send the fault of the stream, and end it."""
         self._ending = True
-        self._inbox.clear()
+        self._block, self._items = b"", []
         if self._transport is not None:
-            self._transport.write(encode(refuse(None, error)))
+            self._transport.write(encode(refuse(None, error_object(code, message, hint=hint))))
             self._transport.close()
 
     def _give_up(self) -> None:
@@ -414,9 +440,9 @@ class Connection(asyncio.Protocol):
     def _check_frame(self) -> None:
         """Close if the line that was begun is still not complete."""
         self._frame_timer = None
-        if self._ending or not self._inbox.pending:
+        if self._ending or not self._decoder.pending:
             return
-        if not self._inbox.is_empty:  # The daemon is the one that does not read on.
+        if self._items or self._block:  # The daemon is the one that does not read on.
             self._time_frame()
             return
         left = self._frame_began + self._listener.timing.frame_s - self._listener.loop.time()
@@ -424,4 +450,4 @@ class Connection(asyncio.Protocol):
             self._frame_timer = self._listener.loop.call_later(left, self._check_frame)
             return
         seconds = self._listener.timing.frame_s
-        self._break_off(error_object("timeout", f"a frame was begun and not completed within {seconds:g} s"))
+        self._break_off("timeout", f"a frame was begun and not completed within {seconds:g} s")

@@ -4,6 +4,7 @@ Owns which method a name means on a connection and whether parameters fit it. Kn
 """
 
 from collections.abc import Callable, Coroutine, Mapping
+from inspect import iscoroutinefunction
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -17,8 +18,10 @@ from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.row import Capability, Method
 
 Answer = msgspec.Struct | Accepted | dict[str, Any] | Raw
-Handler = Callable[..., Coroutine[Any, Any, Answer]]
-"""A coroutine function of the caller and the method's params, and of the ``WriteRequest`` if the method writes.
+AsyncHandler = Callable[..., Coroutine[Any, Any, Answer]]
+Handler = AsyncHandler | Callable[..., Answer] | Callable[..., Coroutine[Any, Any, Answer] | Answer]
+"""A coroutine function of the caller and the method's params, and of the ``WriteRequest`` if the method writes; or a
+plain function where a call only looks up something in memory, in microseconds.
 
 Its first step runs inline, in the order in which calls arrive; a handler that does not suspend costs no task. From
 there on it runs under the deadline of its call. A write marks its request as submitted when it submits.
@@ -52,16 +55,18 @@ class MethodEntry:
     """One method as one kind of connection may call it. ``decode`` turns params bytes into the method's struct.
 
     ``answer_bytes`` are reserved before the call begins; 0 for a method whose answers are short. ``is_metered``: a call
-    may have to wait for others, because it writes or its answer is large.
+    may have to wait for others, because it writes or its answer is large. ``looks_up``: it is carried out at once, by a
+    plain function.
     """
 
-    __slots__ = ("answer_bytes", "call", "decode", "default", "is_metered", "method", "writes")
+    __slots__ = ("answer_bytes", "call", "decode", "default", "is_metered", "looks_up", "method", "writes")
 
-    def __init__(self, method: Method, handler: Handler) -> None:
+    def __init__(self, method: Method, handler: Handler, *, looks_up: bool = False) -> None:
         self.method = method
         self.writes = method.writes
         self.answer_bytes = ANSWER_BYTES.get(method.name, 0)
         self.is_metered = method.writes or self.answer_bytes > 0
+        self.looks_up = looks_up
         self.call = handler
         self.decode: Callable[[Any], Any] = msgspec.json.Decoder(method.params).decode
         self.default = _default(method)
@@ -114,7 +119,14 @@ def build_table(
     if methods is not None:
         names &= methods
     bound = capability != "host"
-    return {name: MethodEntry(METHODS[name], _scoped(METHODS[name], handlers[name], bound)) for name in names}
+    return {
+        name: MethodEntry(
+            METHODS[name],
+            _scoped(METHODS[name], handlers[name], bound),
+            looks_up=not METHODS[name].writes and not iscoroutinefunction(handlers[name]),
+        )
+        for name in names
+    }
 
 
 def _default(method: Method) -> Any | None:  # noqa: ANN401 - the method's own struct
@@ -128,7 +140,7 @@ def _scoped(method: Method, handler: Handler, bound: bool) -> Handler:
     if not bound or "session" not in get_type_hints(method.params):
         return handler
 
-    def within(caller: Caller, params: Any, *request: WriteRequest) -> Coroutine[Any, Any, Answer]:  # noqa: ANN401
+    def within(caller: Caller, params: Any, *request: WriteRequest) -> Coroutine[Any, Any, Answer] | Answer:  # noqa: ANN401
         if params.session is None:
             params = msgspec.structs.replace(params, session=caller.session)
         elif not caller.may_name(params.session):
@@ -138,7 +150,7 @@ def _scoped(method: Method, handler: Handler, bound: bool) -> Handler:
     return within
 
 
-def bound(family: object) -> dict[str, Handler]:
+def bound(family: object) -> dict[str, Any]:
     """The handlers that are methods of ``family``, bound by name: ``object_get`` handles ``object.get``."""
     names = {method.replace(".", "_"): method for method in METHODS}
     return {names[name]: getattr(family, name) for name in dir(family) if name in names}

@@ -26,8 +26,7 @@ from ctxd.rpc.answer_budget import (
 from ctxd.rpc.dispatch import Table
 from ctxd.rpc.identity import may_enter, peer_of
 from ctxd.rpc.quota import QuotaMeter
-from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin
-from ctxd.rpc.tasks import TaskPool
+from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin, TaskPool
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object

@@ -6,7 +6,7 @@ may see is decided in ``ctxd.sessions.visibility``.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, assert_never, get_args, get_type_hints
 
@@ -38,7 +38,8 @@ def _viewed(handler: Handler, mounts_of: Callable[[str], Sequence[Mount]]) -> Ha
             caller, notify=lambda method, notification: caller.notify(method, redacted(notification))
         )
         try:
-            answer = await handler(inside, params, *request)
+            answered = handler(inside, params, *request)
+            answer = await answered if isinstance(answered, Coroutine) else answered
         except CtxdError as error:
             named = getattr(params, "session", None)
             session = caller.session if named is None else named

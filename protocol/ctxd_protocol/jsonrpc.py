@@ -1,7 +1,8 @@
-"""JSON-RPC 2.0 envelopes: strict reading, exact writing.
+"""JSON-RPC 2.0 over a byte stream: frames of one line each, strict reading of requests, exact writing. No I/O.
 
-Parameters stay bytes (``msgspec.Raw``); methods are not known here. An accepted request is valid UTF-8 JSON, nests at
-most ``DEPTH_MAX`` levels, has each member once, and carries an id that every JSON reader can echo.
+A frame is one JSON text, UTF-8, ended by a line feed. At most ``limit`` bytes of an unfinished frame are held, whatever
+the peer sends. Parameters stay bytes (``msgspec.Raw``); methods are not known here. An accepted request is valid UTF-8
+JSON, nests at most ``DEPTH_MAX`` levels, has each member once, and carries an id that every JSON reader can echo.
 
 For speed, ``BlockReader`` decodes all lines of one receive at once if cheap checks of the whole block pass; otherwise
 ``read_frame`` reads them one by one. Both give the same results.
@@ -71,6 +72,7 @@ class BatchRequest(msgspec.Struct, frozen=True):
 
 Frame = Request | Failure | BatchRequest | Stray
 
+_FOREIGN: Final = b"content-length:"
 _ENCODER: Final = msgspec.json.Encoder()
 _REQUEST: Final = msgspec.json.Decoder(Request)
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
@@ -111,9 +113,112 @@ def encode(message: Reply | Failure | Notification | Sequence[Reply | Failure | 
     return _ENCODER.encode(message) + b"\n"
 
 
-def encode_all(messages: list[Reply | Failure]) -> bytes:
-    """All of ``messages``, a frame each."""
-    return _ENCODER.encode_lines(messages)
+encode_all: Final = _ENCODER.encode_lines
+"""All messages of a list, a frame each."""
+
+
+class FrameFault(Exception):
+    """Base of framing errors: the byte stream can no longer be split, and the connection must end.
+
+    ``code`` is the symbolic error code to answer, ``hint`` the remedy for the peer.
+    """
+
+    code: ErrorCode = "invalid_request"
+    hint = ""
+
+
+class FrameTooLarge(FrameFault):
+    """A line that is longer than the limit."""
+
+    code: ErrorCode = "frame_too_large"
+    hint = "Send larger text as several calls."
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"a frame is longer than {limit} bytes")
+        self.limit = limit
+
+
+class WrongFraming(FrameFault):
+    """Framing by headers, as language servers do."""
+
+    hint = "Send one JSON text per line, ended by a line feed, without headers."
+
+    def __init__(self) -> None:
+        super().__init__("frames with a Content-Length header are not supported")
+
+
+class FrameDecoder:
+    """Splitter of received bytes into frames.
+
+    ``fault`` is set once the stream cannot be split any more; frames before the fault are still returned.
+    """
+
+    __slots__ = ("_limit", "_tail", "fault")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._tail: bytearray | None = None
+        self.fault: FrameFault | None = None
+
+    @property
+    def pending(self) -> int:
+        """Number of bytes held of an incomplete frame."""
+        return 0 if self._tail is None else len(self._tail)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add ``data`` and return the frames it completes, without line ends and without blank lines.
+
+        Raises: the fault, once no frame precedes it.
+        """
+        frames = self.split(self.take(data))
+        if self.fault is not None and not frames:
+            raise self.fault
+        return frames
+
+    def take(self, data: bytes) -> bytes:
+        """Add ``data`` and return all complete lines in one piece, line ends included. May set ``fault``."""
+        if self.fault is not None:
+            return b""
+        tail = self._tail
+        if tail is None and data.endswith(b"\n"):
+            return data
+        end = data.rfind(b"\n") + 1
+        block = b""
+        if end:
+            block, data = data[:end], data[end:]
+            if tail is not None:
+                block, tail = bytes(tail) + block, None
+        self._tail = self._hold(tail, data)
+        return block
+
+    def split(self, block: bytes) -> list[bytes]:
+        """Split a result of ``take`` into frames, without line ends and blank lines. May set ``fault``."""
+        frames: list[bytes] = []
+        limit = self._limit
+        for line in block.split(b"\n"):
+            frame = line.strip(b" \t\r")
+            if not frame:
+                continue
+            if len(line) > limit and len(line) - line.endswith(b"\r") > limit:
+                self.fault = FrameTooLarge(limit)
+                return frames
+            if frame[:1] in b"Cc" and frame[: len(_FOREIGN)].lower() == _FOREIGN:
+                self.fault = WrongFraming()
+                return frames
+            frames.append(frame)
+        return frames
+
+    def _hold(self, tail: bytearray | None, data: bytes) -> bytearray | None:
+        held = len(data) if tail is None else len(tail) + len(data)
+        if held > self._limit and not (held == self._limit + 1 and data.endswith(b"\r")):
+            self.fault = FrameTooLarge(self._limit)
+            return None
+        if not data:
+            return tail
+        if tail is None:
+            return bytearray(data)
+        tail += data
+        return tail
 
 
 class BlockReader:
@@ -130,7 +235,8 @@ class BlockReader:
 
     def read(self, block: bytes) -> list[Request] | None:
         """The requests of ``block``, complete lines with their ends; None if ``read_frame`` must read them."""
-        if len(block) > _SHORT_MAX * block.count(b"\n"):
+        count = block.count(b"\n")
+        if len(block) > _SHORT_MAX * count:
             return None  # At least one line is too long to be plain.
         shapes = set(block.translate(_DIGITS).split(b"\n"))
         if not shapes <= self._plain:
@@ -144,7 +250,7 @@ class BlockReader:
         except msgspec.DecodeError:
             return None
         # Every line starts and ends as an object does, so none continues over a line end; equal counts mean one each.
-        return requests if len(requests) == block.count(b"\n") else None
+        return requests if len(requests) == count else None
 
 
 def _is_plain(shape: bytes) -> bool:
@@ -156,16 +262,8 @@ def _is_plain(shape: bytes) -> bool:
         and shape.isascii()
         and b"\\" not in shape
         and _LONG_NUMBER not in shape
-        and _names_once(shape)
+        and max(map(shape.count, _QUOTED_MEMBERS)) <= 1
     )
-
-
-def _names_once(text: bytes) -> bool:
-    """True if ``text``, without backslashes, cannot have a member twice."""
-    for name in _QUOTED_MEMBERS:
-        if text.count(name) > 1:
-            return False
-    return True
 
 
 def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
@@ -173,7 +271,7 @@ def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
 
     ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
     """
-    if len(frame) >= _SHORT_MAX and _is_too_deep(frame):
+    if len(frame) >= _SHORT_MAX and frame.count(b"{") + frame.count(b"[") > DEPTH_MAX and _is_too_deep(frame):
         message = f"the frame nests deeper than {DEPTH_MAX} levels, or its brackets do not match"
         return refuse(None, error_object("parse_error", message))
     if not frame.isascii() and not _is_utf8(frame):
@@ -213,10 +311,17 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
     except msgspec.DecodeError:
         return _read_loose(frame, closed)
     params = b"" if request.params is UNSET else bytes(request.params)
-    rest = _without_params(frame, params)
-    if not _is_id(request.id) or (
-        (b"\\" in rest or not _names_once(rest)) and len(members := _members(rest)) != len(dict(members))
-    ):
+    size, rest = len(params), frame  # The frame with its params emptied, if they can be located.
+    if size > _SHORT_MAX and 2 * size > len(frame) and frame.endswith(params, 0, -1):
+        # There is no room for a second occurrence: params come last, as most clients write them.
+        rest = frame[: -1 - size] + b"{}}"
+    elif size > _SHORT_MAX and frame.count(params) == 1:
+        rest = frame.replace(params, b"{}", 1)
+    # Without backslashes, a member that is named twice is there twice in quotes.
+    if (b"\\" in rest or max(map(rest.count, _QUOTED_MEMBERS)) > 1) and _repeated(_members(rest)):
+        return _read_loose(frame, closed)
+    plain = type(request.id) is int and -SAFE_INTEGER_MAX <= request.id <= SAFE_INTEGER_MAX
+    if not plain and not _is_id(request.id):
         return _read_loose(frame, closed)
     return _unsafe(request.id) if has_unsafe_integer(params) else request
 
@@ -346,20 +451,7 @@ def _small_int(digits: str) -> int | float:
     return int(digits) if len(digits) <= len(_LONG_NUMBER) + 1 else float(digits)
 
 
-def _without_params(frame: bytes, params: bytes) -> bytes:
-    """``frame`` with its params emptied, so that its members are read quickly; unchanged if they cannot be located."""
-    size = len(params)
-    if size <= _SHORT_MAX:
-        return frame
-    if 2 * size > len(frame) and frame.endswith(params, 0, -1):
-        # There is no room for a second occurrence: params come last, as most clients write them.
-        return frame[: -1 - size] + b"{}}"
-    return frame.replace(params, b"{}", 1) if frame.count(params) == 1 else frame
-
-
 def _is_too_deep(text: bytes) -> bool:
-    if text.count(b"{") + text.count(b"[") <= DEPTH_MAX:
-        return False
     head = _outside_strings(text[:_HEAD_BYTES]).translate(_BRACKETS, _NOT_BRACKETS)
     if head.count(b"(") - head.count(b")") > DEPTH_MAX:
         return True  # A nesting bomb shows at its start; looking at all of it would cost what it is meant to cost.

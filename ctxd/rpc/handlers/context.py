@@ -27,7 +27,7 @@ class ContextCalls:
         self._assembler = assembler
         self._archive = archive
 
-    async def context_current(self, caller: Caller, params: ContextCurrentParams) -> CurrentContext:
+    def context_current(self, caller: Caller, params: ContextCurrentParams) -> CurrentContext:
         return self._sessions.current(caller.session if params.session is None else params.session)
 
     async def _seen_by(self, caller: Caller, session: str, assembled: Assembled) -> Assembled:

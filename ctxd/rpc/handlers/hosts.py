@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Answer, Handler
+from ctxd.rpc.dispatch import Answer, AsyncHandler
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import sessions as wire
@@ -25,11 +25,11 @@ _CREATE: Final = "session.create"
 _LIST: Final = "session.list"
 
 
-def handlers(family: Mapping[str, Handler], hosts: "Hosts | None") -> dict[str, Handler]:
+def handlers(family: Mapping[str, AsyncHandler], hosts: "Hosts | None") -> dict[str, AsyncHandler]:
     """Return ``family``, the methods of sessions on this host, extended by those of several; ``hosts`` ``None``: there
     is one host."""
     shared = _SharedCalls(family, hosts)
-    table: dict[str, Handler] = {
+    table: dict[str, AsyncHandler] = {
         **family,
         "session.owner": shared.owner,
         "session.hosts": shared.hosts,
@@ -41,7 +41,7 @@ def handlers(family: Mapping[str, Handler], hosts: "Hosts | None") -> dict[str, 
 
 
 class _SharedCalls:
-    def __init__(self, family: Mapping[str, Handler], hosts: "Hosts | None") -> None:
+    def __init__(self, family: Mapping[str, AsyncHandler], hosts: "Hosts | None") -> None:
         self._family = family
         self._hosts = hosts
 

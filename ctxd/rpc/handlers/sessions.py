@@ -6,7 +6,7 @@ Reads of a session are handled here. A result that shows a state is sent once th
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.dispatch import Handler, bound
+from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.chat import read_turns
 from ctxd.sessions.notices import NoticeFeeds
@@ -16,13 +16,13 @@ from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.sessions import Turn
 
 
-def handlers(operations: Operations, notices: NoticeFeeds) -> dict[str, Handler]:
+def handlers(operations: Operations, notices: NoticeFeeds) -> dict[str, AsyncHandler]:
     """Handlers by method name: all operations, and the reads of sessions."""
     writes = {name: _handler(operation) for name, operation in operations.by_method().items()}
     return writes | bound(_Reads(operations, notices))
 
 
-def _handler(operation: Operation) -> Handler:
+def _handler(operation: Operation) -> AsyncHandler:
     return lambda caller, params, request: operation(
         Actor(caller.principal, caller.capability != "host"), params, request
     )

@@ -48,7 +48,7 @@ def _row(tracking: Tracking, row: Row) -> Tracker:
 
 
 def watching_of(tracking: Tracking | None) -> Watching:
-    """All trackers in figures; ``tracking`` null: nothing is followed."""
+    """All trackers in figures; ``tracking`` ``None``: nothing is followed."""
     if tracking is None:
         return Watching(watcher=None)
     trackers = tracking.trackers

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd_protocol.framing import FrameDecoder, FrameTooLarge, WrongFraming
+from ctxd_protocol.jsonrpc import FrameDecoder, FrameTooLarge, WrongFraming
 
 LINE = st.binary(max_size=20).map(lambda text: b"-" + text.replace(b"\n", b"").replace(b"\r", b""))
 BLANK = st.sampled_from([b"", b" ", b"\t "])

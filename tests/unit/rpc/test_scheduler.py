@@ -127,6 +127,24 @@ def test_a_sandbox_whose_lines_are_used_up_is_read_again_when_its_quota_has_room
         assert flooded.reading
 
 
+@pytest.mark.requirement("BOX-5")
+def test_lines_of_calls_that_wait_for_an_answer_to_be_sent_are_charged_to_the_quota_once(services):
+    charged = []
+
+    class Meter(QuotaMeter):
+        def spend(self, lines):
+            charged.append(lines)
+
+    loop = Loop()
+    quota = Meter(Quota(), objects=lambda: 0, now=loop.time)
+    with Edge(services.handlers(), loop=loop, quota=quota) as edge:
+        connection, transport = edge.connect()
+        connection.data_received(b"".join(frame("session.chat", {"session": "x"}, id=number) for number in range(50)))
+        loop.turns()
+        assert transport.written.count(b"\n") == 50
+        assert sum(charged) == 50
+
+
 def current(number):
     return frame("context.current", {"session": "flood"}, id=number)
 
