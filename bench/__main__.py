@@ -19,7 +19,7 @@ from bench.figures import Figure
 
 BENCHES = (
     "rpc", "store", "assembly", "resume", "durable", "isolation", "flood", "memory", "index_growth", "discovery",
-    "watch", "sandboxes", "restart", "secrets", "purge", "xtdb", "hosts",
+    "watch", "sandboxes", "restart", "start", "secrets", "purge", "xtdb", "hosts",
 )  # fmt: skip
 
 

@@ -28,8 +28,11 @@ mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$place"
 mkdir "$place/changes" "$place/work" "$root"
 mount -t overlay -o "lowerdir=/,upperdir=$place/changes,workdir=$place/work" overlay "$root"
-# What lies in somebody's home is to be had by the daemon's user: the interpreter may.
+for folder in run tmp var/log; do mount -t tmpfs -o mode=755 tmpfs "$root/$folder"; done
+chmod 1777 "$root/tmp"
+# What lies in somebody's home is to be had by the daemon's user: the interpreter may. Below /tmp it is not there yet.
 for seen in "$@"; do
+    mkdir -p "$root$seen"
     folder=$seen
     while [ "$folder" != / ]; do chmod a+rx "$root$folder"; folder=$(dirname "$folder"); done
 done
@@ -39,8 +42,6 @@ mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
-for folder in run tmp var/log; do mount -t tmpfs -o mode=755 tmpfs "$root/$folder"; done
-chmod 1777 "$root/tmp"
 mkdir -p "$root/etc/systemd/system" "$root/home/old"
 echo 0123456789abcdef0123456789abcdef > "$root/etc/machine-id"
 cd "$root"
@@ -50,13 +51,22 @@ rmdir /home/old
 exec env -i container=test PATH="$PATH" /lib/systemd/systemd --system --unit=basic.target --show-status=false
 """
 
-_INSTALL = """
+_INSTALL = r"""
 set -e
 cd "$1/systemd"
 install -m644 ctxd.service ctxd.socket xtdb.service /etc/systemd/system/
 install -D -m644 ctxd.sysusers.conf /usr/lib/sysusers.d/ctxd.conf && systemd-sysusers
 install -D -m644 ctxd.tmpfiles.conf /usr/lib/tmpfiles.d/ctxd.conf && systemd-tmpfiles --create
 ln -sf "$2/ctxd" "$2/ctx" /usr/local/bin/
+# The services have a /tmp of their own; a checkout below /tmp is shown to them there.
+shift 2
+for seen in "$@"; do
+    case $seen in /tmp/*|/var/tmp/*) ;; *) continue;; esac
+    for unit in ctxd xtdb; do
+        mkdir -p /etc/systemd/system/$unit.service.d
+        printf '[Service]\nBindReadOnlyPaths=%s\n' "$seen" >>/etc/systemd/system/$unit.service.d/checkout.conf
+    done
+done
 systemctl daemon-reload
 systemctl enable --now ctxd.socket ctxd.service
 """
@@ -149,7 +159,7 @@ def booted(folder: Path) -> Iterator[Booted]:
         )  # fmt: skip
         try:
             made = Booted(_first_process(process, folder / "console"))
-            made.run("sh", "-c", _INSTALL, "sh", str(REPOSITORY), str(Path(sys.executable).parent))
+            made.run("sh", "-c", _INSTALL, "sh", str(REPOSITORY), str(Path(sys.executable).parent), *seen)
             yield made
         finally:
             process.send_signal(signal.SIGKILL)

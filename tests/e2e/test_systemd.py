@@ -257,7 +257,7 @@ def test_a_stop_is_a_success_and_a_daemon_that_cannot_start_is_not_tried_for_eve
     machine.run("systemctl", "start", "ctxd.service", fails=True)
     machine.until("ActiveState", "failed")
     assert [machine.show(name) for name in ("ExecMainStatus", "NRestarts")] == ["78", "0"]
-    assert "/etc/ctxd/ctxd.toml: it is not TOML" in machine.journal()
+    assert "/etc/ctxd/ctxd.toml: not TOML" in machine.journal()
     machine.run("rm", "/etc/ctxd/ctxd.toml")
     machine.run("systemctl", "restart", "ctxd.socket", "ctxd.service")
     assert machine.show("ActiveState") == "active"

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,27 +21,20 @@ from tests.e2e.hanging import hanging
 CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 QUIET = {name: value for name, value in os.environ.items() if not name.startswith(("CTXD_", "GIT_"))}
 GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "HOME": "/nonexistent"}
-WITHIN_S = 0.2
-BUSY_S = 0.1
-"""Seconds that it may take longer than a run with nothing to look at, on a machine where that alone takes too long."""
+WITHIN_S = 20.0
+"""Seconds that only a program that waits for an answer exceeds. ``python -m bench start`` holds the program to 0.2."""
 
 
 def current(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([CTX, "current", *words], capture_output=True, text=True, timeout=30, env=QUIET | environ)
+    return subprocess.run(
+        [CTX, "current", *words], capture_output=True, text=True, timeout=WITHIN_S, env=QUIET | environ
+    )
 
 
 def require_nothing_in_time(*words: str, **environ: str) -> None:
-    """No context is found, and nobody waited for: one time of five on a machine that does other work."""
-    took = []
-    for _ in range(5):
-        for place in ({"CTXD_SOCKET": "/nowhere"}, environ):
-            began = time.monotonic()
-            done = current(*words, **place)
-            took.append(time.monotonic() - began)
-            assert (done.returncode, done.stdout, done.stderr) == (3, "", ""), place
-        if took[-1] <= max(WITHIN_S, took[-2] + BUSY_S):
-            return
-    pytest.fail(f"with nothing to look at and in {environ}, in turn: {took} s")
+    """Fail unless the program ends without an answer and prints nothing."""
+    done = current(*words, **environ)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
 @contextmanager

