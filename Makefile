@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The many processes that tests start would each compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test compat nightly bench check generate lock clean setup run-time python install uninstall
+.PHONY: demo test slow compat nightly bench check generate lock clean setup run-time python install uninstall
 
 setup: $(VENV)/.ready
 
@@ -33,7 +33,11 @@ demo: run-time
 	$(BIN)/python -m ctxd.examples.demo
 
 test: check
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly and not slow"
+
+# Storms of kills and faults, and suites that run a second time: what a change seldom breaks. CI runs them too.
+slow: setup
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "slow and not nightly"
 
 # What other versions of Python could break: the programs, the client, the protocol, start and durability.
 compat: setup

@@ -7,9 +7,23 @@ from typing import Final
 
 import pytest
 
+from tests import leftovers
+
 LONGEST_FIRST: Final = ("crash", "xtdb", "e2e", "spec", "client")
 """Folders whose files take long, the longest first: what is left at the end is short, so that processes that share the
 files end together."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let nothing that the tests start outlive them."""
+    guard = leftovers.guard()
+
+    def end() -> None:
+        guard.kill()
+        guard.wait()
+
+    # In the order of ends it is the last but for what other plugins clean up: fixtures have ended what they started.
+    config.add_cleanup(end)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -63,6 +63,11 @@ class NativeWatcher:
                 await tasks.start(self._polling.run, take)
                 tasks.start_soon(self._notify, deliver)
                 task_status.started()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    # Cancellation does not reach the notifier's thread; this event does.
+                    self._restart.set()
         finally:
             self._identities.clear()
 

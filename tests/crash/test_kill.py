@@ -43,7 +43,7 @@ BY_A_PURGE = {"purge.rewrite", "purge.unlink", "purge.truncate"}
 
 IN_THE_DAEMON = sorted(failpoints.NAMES - IN_ANOTHER_PROCESS - BESIDE_A_NODE - BY_A_PURGE)
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = [pytest.mark.timeout(420), pytest.mark.slow]
 
 
 @pytest.mark.anyio

@@ -11,7 +11,7 @@ from tests.crash.supervised import Restarts, SupervisedDaemon, answered, restart
 
 RESTARTS = 6
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 @pytest.mark.anyio

@@ -25,7 +25,7 @@ from tests.unit.store.documents import document, write
 from tests.xtdb.proxy import HARMFUL, ChaosProxy, Fault, Schedule
 from tests.xtdb.running import Node, node
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SCHEDULES = 30
 SCHEDULES_NIGHTLY = 300

@@ -105,6 +105,7 @@ async def test_what_another_server_says_of_a_failure_is_understood(memory_node):
             await client._query("{:find [e] :nothing 7}", [], lambda read: read, 0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(test_spec.RUN_S_MAX)
 @pytest.mark.requirement("XTB-5")
 def test_a_daemon_keeps_its_versions_in_another_server(memory_node):

@@ -1,9 +1,11 @@
 """Every watcher keeps the promises of one."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from watchfiles import awatch
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
@@ -47,6 +49,16 @@ class TestNative(WatcherSuite):
         yard = DiskYard(tmp_path)
         yard.watcher = NativeWatcher(SystemClock(), yard.names_of, Lookups(SystemClock()), Confinement(), look_s=0.2)
         return yard
+
+    @pytest.mark.anyio
+    async def test_it_ends_at_once_when_it_is_cancelled(self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch) -> None:
+        # The notifier's thread would otherwise return at its next time limit: longer than the limit of a test.
+        monkeypatch.setattr("ctxd.trackers.native.awatch", partial(awatch, rust_timeout=600_000))
+        yard.mkdir("d")
+        async with running(yard.watcher) as told:
+            await yard.watcher.watch([yard.path("d")])
+            yard.write("d/a")
+            await told.of(yard.path("d/a"))
 
 
 class TestPolling(WatcherSuite):

@@ -1,0 +1,63 @@
+"""Interrupted tests leave no process behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import leftovers
+
+ROOT = Path(__file__).parents[2]
+ENDS_S_MAX = 60.0
+
+CONFTEST = "from tests.conftest import pytest_configure as pytest_configure\n"
+ENDLESS = """
+import os, time
+from pathlib import Path
+from tests import leftovers
+from tests.client.running import Running
+
+def test_endless(tmp_path):
+    with Running(tmp_path) as daemon:
+        Path({started!r}, f"{{daemon._process.pid}} {{os.environ[leftovers.MARK]}} {{os.getpid()}}").touch()
+        time.sleep(600)
+"""
+
+
+def until_there_are(count: int, folder: Path) -> list[str]:
+    """The names in ``folder`` once it has so many."""
+    ends = time.monotonic() + ENDS_S_MAX
+    while len(found := os.listdir(folder)) < count:
+        assert time.monotonic() < ends, found
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
+def test_daemons_of_tests_that_do_not_end_in_order_are_ended(tmp_path: Path, number: signal.Signals) -> None:
+    started = tmp_path / "started"
+    started.mkdir()
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for name in ("one", "two"):
+        (tmp_path / f"test_{name}.py").write_text(ENDLESS.format(started=str(started)))
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c"]
+    command += [os.devnull, f"--basetemp={tmp_path / 'base'}", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'protocol'}"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    ) as tests:
+        daemons, marks, workers = zip(*(name.split() for name in until_there_are(2, started)), strict=True)
+        assert [pid for pid in daemons if not Path("/proc", pid).exists()] == []
+        tests.send_signal(number)
+        if number == signal.SIGKILL:
+            for worker in workers:
+                os.kill(int(worker), number)
+        tests.communicate(timeout=ENDS_S_MAX)
+    ends = time.monotonic() + ENDS_S_MAX
+    while left := [pid for mark in marks for pid in leftovers.marked(mark)]:
+        assert time.monotonic() < ends, left
+        time.sleep(0.02)
