@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The many processes that tests start would each compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow compat nightly bench check generate lock clean setup run-time python install uninstall
+.PHONY: demo test slow mutation compat nightly bench check generate lock clean setup run-time python install uninstall
 
 setup: $(VENV)/.ready
 
@@ -46,6 +46,10 @@ compat: setup
 
 nightly: setup
 	$(BIN)/python -m pytest -m nightly
+
+# A random sample of changes to the product, each of which a test has to notice.
+mutation: setup
+	$(BIN)/python -m tests.mutation
 
 bench: setup
 	$(BIN)/python -m bench
