@@ -37,7 +37,7 @@ from ctxd.objects.identity import is_file_id
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionDelta
+from ctxd.sessions.segments import SessionDelta, text_size
 from ctxd.sessions.session import LiveSession, Ticket, WriteRequest, kept_result
 from ctxd.sessions.state import Place
 from ctxd.store.store import VersionStore
@@ -417,10 +417,11 @@ class Assembler:
     async def _load_chat(self, live: LiveSession, kept: _KeptRendering, loaded: _Loaded) -> None:
         """Fetch the next portion of the chat: what was rendered of the one before is in the rendering."""
         loaded.said.clear()
-        first = kept.rendering.chat_at
+        first, size = kept.rendering.chat_at, 0
         async for page in read_pages(live, first):
             loaded.said |= {place: (message, page.seq) for place, message in page.placed() if place >= first}
-            if sum(len(message.content) for message, _ in loaded.said.values()) >= CHAT_PORTION_CHARS:
+            size += text_size(message for place, message in page.placed() if place >= first)
+            if size >= CHAT_PORTION_CHARS:
                 return
 
     @staticmethod

@@ -38,7 +38,7 @@ ANSWER_BYTES: Final = {
     "context.show": 32 * _MIB,
     "object.bulk": 16 * _MIB,
     "object.get": 8 * _MIB,
-    "object.history": _MIB,
+    "object.history": 4 * _MIB,
     "object.list": _MIB,
     "object.scan": _MIB,
     "session.chat": 16 * _MIB,

@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.identity import segment_id
-from ctxd.sessions.segments import from_payload
+from ctxd.sessions.segments import from_payload, text_size
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place
 from ctxd_protocol.sessions import Message, Turn
@@ -52,7 +52,7 @@ async def read_pages(live: LiveSession, first: Place = (0, 0), end: Place | None
         for number in some:
             segment = pages.segment(number)
             yield ChatPage(pages.first(number), live.seqs[segment], read[segment])
-        size = sum(len(message.content) for messages in read.values() for message in messages)
+        size = sum(map(text_size, read.values()))
         batch = max(1, batch // 2) if size > BATCH_CHARS else min(_BATCH_MAX, batch * 2)
         at = some.stop
 

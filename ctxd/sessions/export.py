@@ -18,6 +18,7 @@ from ctxd.objects.kinds import state_of
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.redaction import off_loop
+from ctxd.sessions.segments import text_size
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place, SessionState
 from ctxd.store.store import VersionStore
@@ -162,7 +163,7 @@ class Exports:
         for step in steps[:limit]:
             record = await _record(self._store, live, step, messages)
             records.append(await _redacted(self._guard, record))
-            chars += len(record.get("content") or "")
+            chars += len(msgspec.json.encode(record))
             if chars >= PAGE_CHARS:
                 break
         if len(records) < len(steps):
@@ -248,7 +249,7 @@ async def _messages(live: LiveSession, steps: Sequence[Step]) -> dict[Place, Mes
         for place, message in page.placed():
             if place >= places[0]:
                 found[place] = message
-                chars += len(message.content)
+                chars += text_size((message,))
         if chars >= PAGE_CHARS:
             break
     return found

@@ -4,7 +4,7 @@ The newest state is read by its bundles and the segments after the last one; a p
 a few are held at once, and of their messages only the marks stay.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
@@ -25,6 +25,7 @@ from ctxd.sessions.segments import (
     kept_in_run,
     marked,
     read_head,
+    text_size,
 )
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import fold
@@ -41,7 +42,10 @@ LARGE_AT_ONCE: Final = 4
 """Large segments that are read at once; one may have as much text as a request."""
 
 PAGE_CHARS: Final = 1024 * 1024
-"""Characters of one page of segments to aim at."""
+"""Size of the messages of one page of segments to aim at."""
+
+PAGE_SEGMENTS: Final = 4
+"""Segments of the first page, before their size is known."""
 
 T = TypeVar("T")
 
@@ -79,7 +83,7 @@ async def load(
     if tx is None and valid_time is None:
         segments = await _newest(store, session, limiter)
     else:
-        segments = await _past(store, session, limiter, tx=tx, valid_time=valid_time)
+        segments = await _past(store, session, tx=tx, valid_time=valid_time)
     state = await _in_thread(limiter, len(segments.deltas), lambda: fold(segments.deltas))
     state.chat_chars = segments.chars
     return LiveSession(
@@ -107,39 +111,36 @@ def decoded(session: str, found: Sequence[Stored], *, first: int = 0) -> list[Se
     return [_delta(segment) for segment in found]
 
 
-async def _pages(
+async def pages(
     store: VersionStore,
     session: str,
-    limiter: CapacityLimiter,
     *,
     first: int = 0,
     end: int | None = None,
     tx: int | None = None,
     valid_time: int | None = None,
-) -> AsyncIterator[tuple[list[Stored], list[SessionDelta]]]:
+) -> AsyncGenerator[tuple[list[Stored], list[SessionDelta]], None]:
     """Read the segments from number ``first`` up to, without, ``end`` (None: all), a little text at a time."""
     prefix = segments_prefix(session)
-    at, batch = first, 32
+    at, batch = first, PAGE_SEGMENTS
     while end is None or at < end:
         limit = batch if end is None else min(batch, end - at)
         after = segment_id(session, at - 1) if at else ""
         page = await store.scan(prefix, after=after, limit=limit, tx=tx, valid_time=valid_time)
-        deltas = await _in_thread(limiter, len(page), partial(decoded, session, page, first=at))
+        deltas = decoded(session, page, first=at)
         yield page, deltas
         at += len(page)
         if len(page) < limit:
             return
-        size = _chars(deltas)
+        size = sum(text_size(delta.said) for delta in deltas)
         batch = max(1, batch // 2) if size > PAGE_CHARS else min(RUN, batch * 2)
 
 
-async def _past(
-    store: VersionStore, session: str, limiter: CapacityLimiter, *, tx: int | None, valid_time: int | None
-) -> Segments:
+async def _past(store: VersionStore, session: str, *, tx: int | None, valid_time: int | None) -> Segments:
     whole: list[SessionDelta] = []
     seqs: list[int] = []
     newest = chars = 0
-    async for page, deltas in _pages(store, session, limiter, tx=tx, valid_time=valid_time):
+    async for page, deltas in pages(store, session, tx=tx, valid_time=valid_time):
         chars += _chars(deltas)
         whole += map(marked, deltas)
         seqs += [stored.tx for stored in page]
@@ -173,7 +174,7 @@ async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -
         whole += [delta for delta in deltas if delta is not None]
     # Segments that came in since then are of a session that another caller has loaded meanwhile.
     run: list[SessionDelta | None] = []
-    async for page, found in _pages(store, session, limiter, first=len(ends) * RUN, end=count):
+    async for page, found in pages(store, session, first=len(ends) * RUN, end=count):
         chars += _chars(found)
         whole += map(marked, found)
         run += map(kept_in_run, found)

@@ -90,13 +90,17 @@ class Objects:
             live.require_current()
         return Viewer(live, confined)
 
-    async def version(self, viewer: Viewer, text: str, at: ReadTime, *, content: bool) -> Stored:
+    async def version(
+        self, viewer: Viewer, text: str, at: ReadTime, *, content: bool, size_max: int | None = None
+    ) -> Stored:
         """The version as of ``at`` of the object that ``text`` means.
 
-        Raises: CtxdError object_not_found, ambiguous_id, corrupt, store_failed. Cancel: safe.
+        Raises: CtxdError object_not_found, ambiguous_id, too_large if it is a chat of more than ``size_max``
+        characters, corrupt, store_failed. Cancel: safe.
         """
         id = await self._resolved(viewer, text)
-        stored = await self._visible(viewer, await self._version(id, at, content=content), at, content=content)
+        found = await self._version(id, at, content=content, size_max=size_max)
+        stored = await self._visible(viewer, found, at, content=content)
         if stored is not None:
             return stored
         if at.is_past and await self._visible(
@@ -106,10 +110,13 @@ class Objects:
             raise CtxdError("object_not_found", message, hint=hint)
         raise not_found(text)
 
-    async def versions(self, viewer: Viewer, ids: Iterable[str], at: ReadTime, *, content: bool) -> dict[str, Stored]:
+    async def versions(
+        self, viewer: Viewer, ids: Iterable[str], at: ReadTime, *, content: bool, size_max: int | None = None
+    ) -> dict[str, Stored]:
         """The versions as of ``at`` of those of ``ids`` that are there for ``viewer``, in their order.
 
-        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        Raises: CtxdError too_large if one is a chat of more than ``size_max`` characters, corrupt, store_failed.
+        Cancel: safe.
         """
         seen = [id for id in dict.fromkeys(ids) if viewer.holds(id)]
         plain = [id for id in seen if session_objects.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
@@ -119,7 +126,7 @@ class Objects:
             found = await self._store.bulk(plain, valid_time=at.valid_time, tx=tx, content=content)
         for id in seen:
             if session_objects.session_of(id) is not None:
-                stored = await session_objects.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
+                stored = await self._version(id, at, content=content, size_max=size_max)
                 if stored is not None:
                     found[id] = stored
         visible = {id: await self._visible(viewer, found[id], at, content=content) for id in seen if id in found}
@@ -322,9 +329,9 @@ class Objects:
                 raise not_found(text) from error
             return text
 
-    async def _version(self, id: str, at: ReadTime, *, content: bool) -> Stored | None:
+    async def _version(self, id: str, at: ReadTime, *, content: bool, size_max: int | None = None) -> Stored | None:
         if session_objects.session_of(id) is not None:
-            return await session_objects.version(self._store, id, valid_time=at.valid_time, tx=at.tx)
+            return await session_objects.version(self._store, id, valid_time=at.valid_time, tx=at.tx, size_max=size_max)
         stored = await self._store.get(id, valid_time=at.valid_time, tx=at.tx, content=content)
         if stored is not None and self._undurable((stored,)):
             # Not on the disk yet: by its sequence it is read once it is there, or the one before it if it was lost.

@@ -13,6 +13,7 @@ import msgspec
 
 from ctxd.objects.document import Document
 from ctxd.secrets.guard import Capture, Guard
+from ctxd.sessions.segments import text_size
 from ctxd_protocol.objects import source_label
 from ctxd_protocol.secrets import SecretFound, SecretPolicy
 from ctxd_protocol.sessions import Message
@@ -27,12 +28,7 @@ T = TypeVar("T")
 
 async def captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:
     """``messages`` as they are to be kept. Cancel: safe."""
-    return await off_loop(chars(messages), lambda: messages_captured(guard, policy, messages))
-
-
-def chars(messages: Sequence[Message]) -> int:
-    """The characters of ``messages`` that are scanned."""
-    return sum(len(message.content) for message in messages)
+    return await off_loop(text_size(messages), lambda: messages_captured(guard, policy, messages))
 
 
 def messages_captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -7,7 +7,7 @@ each new turn and with each assembly, and its figures may lag behind the segment
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, get_args
 
 import msgspec
@@ -255,6 +255,11 @@ def carries_bundle(number: int) -> bool:
 def carriers(segments: int) -> range:
     """The numbers of the segments with a bundle, of a session that has so many segments."""
     return range(RUN - 1, segments, RUN)
+
+
+def text_size(messages: Iterable[Message]) -> int:
+    """The size of ``messages`` in memory: the characters of their content and the bytes of their ``meta`` in JSON."""
+    return sum(len(message.content) + (len(_encode(message.meta)) if message.meta else 0) for message in messages)
 
 
 def kept_in_run(delta: SessionDelta | None) -> SessionDelta | None:

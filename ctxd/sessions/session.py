@@ -30,6 +30,7 @@ from ctxd.sessions.segments import (
     head_document,
     kept_in_run,
     segment_document,
+    text_size,
     to_text,
 )
 from ctxd.sessions.state import SessionState, apply, snapshot
@@ -183,10 +184,6 @@ def again(replay: Replay, result: type[R]) -> Accepted:
 
 RECENT_CHARS_MAX: Final = 64 * 1024
 """Characters of the newest messages that are cached with a session: 512 sessions hold 32 MiB or less."""
-
-
-def _chars(messages: Sequence[Message]) -> int:
-    return sum(len(message.content) for message in messages)
 
 
 class LiveSession:
@@ -426,10 +423,10 @@ class LiveSession:
         if not (said := delta.said):
             return
         self.recent[number] = said
-        self._recent_chars += _chars(said)
+        self._recent_chars += text_size(said)
         while self._recent_chars > RECENT_CHARS_MAX:
             oldest = next(iter(self.recent))
-            self._recent_chars -= _chars(self.recent.pop(oldest))
+            self._recent_chars -= text_size(self.recent.pop(oldest))
 
     def _new_in(self, delta: SessionDelta) -> tuple[str, ...]:
         index = self.state.index

@@ -5,15 +5,16 @@ version of its object, and every write that adds messages is one of its chat.
 """
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
+from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.identity import segments_prefix
-from ctxd.sessions.loading import decoded
-from ctxd.sessions.segments import SessionDelta, speaks
+from ctxd.sessions.loading import pages
+from ctxd.sessions.segments import SessionDelta, marked, speaks, text_size
 from ctxd.sessions.state import SessionState, fold
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
@@ -30,11 +31,17 @@ def session_of(id: str) -> str | None:
 
 
 async def version(
-    store: VersionStore, id: str, *, valid_time: int | None = None, tx: int | None = None
+    store: VersionStore,
+    id: str,
+    *,
+    valid_time: int | None = None,
+    tx: int | None = None,
+    size_max: int | None = None,
 ) -> Stored | None:
     """The version of ``id``, a session's object or chat, as of both times, None meaning now; None if there is none.
 
-    Its content is None for a session, empty for a chat. Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    Its content is None for a session, empty for a chat. Raises: CtxdError too_large if a chat's messages have more than
+    ``size_max`` characters, before the rest is read; corrupt, store_failed. Cancel: safe.
     """
     session = session_of(id)
     assert session is not None, "only sessions and chats are folded"
@@ -42,10 +49,17 @@ async def version(
     if not first:
         return None
     is_chat = id.startswith("chat:")
-    segments = await store.scan(segments_prefix(session), valid_time=valid_time, tx=tx)
-    deltas = decoded(session, segments)
+    deltas: list[SessionDelta] = []
+    newest, size = first[-1], 0
+    async with aclosing(pages(store, session, valid_time=valid_time, tx=tx)) as every:
+        async for segments, found in every:
+            deltas += found if is_chat else map(marked, found)
+            size += sum(text_size(delta.said) for delta in found) if is_chat else 0
+            if size_max is not None and size > size_max:
+                message = f"{id} has more than {size_max:,} characters"
+                raise CtxdError("too_large", message, hint="Read it page by page with session.chat.")
+            newest = [newest, *(some for some in segments if not is_chat or speaks(some.document.payload))][-1]
     state = fold(deltas)
-    newest = [*first, *(segment for segment in segments if not is_chat or speaks(segment.document.payload))][-1]
     if not is_chat:
         head = await store.get(session_object_id(session), valid_time=valid_time, tx=newest.tx if tx is None else tx)
         newest = max(newest, head or newest, key=lambda stored: stored.tx)
@@ -81,21 +95,24 @@ async def history(
         heads.extend(page)
         if len(page) < _PAGE:
             break
-    segments = await store.scan(segments_prefix(session), valid_time=valid_time, tx=tx)
-    if id.startswith("chat:"):
-        heads, segments = heads[:1], [segment for segment in segments if speaks(segment.document.payload)]
-    writes = {stored.tx: stored for stored in (*heads, *segments)}
-    return [
-        VersionRow(
-            valid_time=stored.valid_time,
-            tx=seq,
-            tx_time=stored.tx_time,
-            content_hash=None,
-            source_hash=None,
-            state="present",
-        )
-        for seq, stored in sorted(writes.items())
-    ]
+    is_chat = id.startswith("chat:")
+    rows = {stored.tx: _row(stored) for stored in (heads[:1] if is_chat else heads)}
+    async for segments, _ in pages(store, session, valid_time=valid_time, tx=tx):
+        for segment in segments:
+            if not is_chat or speaks(segment.document.payload):
+                rows[segment.tx] = _row(segment)
+    return [row for _, row in sorted(rows.items())]
+
+
+def _row(stored: Stored) -> VersionRow:
+    return VersionRow(
+        valid_time=stored.valid_time,
+        tx=stored.tx,
+        tx_time=stored.tx_time,
+        content_hash=None,
+        source_hash=None,
+        state="present",
+    )
 
 
 def _session(session: str, state: SessionState) -> dict[str, Any]:

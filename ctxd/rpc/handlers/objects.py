@@ -7,6 +7,8 @@ cursors and the shapes on the wire are decided here.
 
 from typing import Any, cast
 
+import msgspec
+
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
@@ -32,9 +34,9 @@ class ObjectCalls:
     async def object_get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         at = ReadTime(params.valid_time, params.tx)
-        if params.content and viewer.live is not None and params.object.startswith("chat:"):
-            _require_short(viewer.live.state.chat_chars, caller)
-        stored = await self._objects.version(viewer, params.object, at, content=params.content)
+        stored = await self._objects.version(
+            viewer, params.object, at, content=params.content, size_max=caller.answer_bytes_max
+        )
         result = wire.ObjectGetResult(object=_shown(stored, viewer.live, content=params.content))
         return Accepted(viewer.live.barrier if viewer.live else None, lambda _: result)
 
@@ -45,8 +47,12 @@ class ObjectCalls:
         size = 0
         for first in range(0, len(params.objects), _TEXTS_AT_ONCE if params.content else len(params.objects)):
             part = params.objects[first:][:_TEXTS_AT_ONCE] if params.content else params.objects
-            found |= (some := await self._objects.versions(viewer, part, at, content=params.content))
-            size += sum(len(stored.document.content or "") for stored in some.values())
+            found |= (
+                some := await self._objects.versions(
+                    viewer, part, at, content=params.content, size_max=caller.answer_bytes_max
+                )
+            )
+            size += sum(map(_size, some.values()))
             _require_short(size, caller)
         return wire.ObjectBulkResult(
             objects=tuple(_shown(stored, viewer.live, content=params.content) for stored in found.values()),
@@ -104,6 +110,11 @@ class ObjectCalls:
 
 _TEXTS_AT_ONCE = 8
 """Texts of objects that are loaded at once, each of at most 8 MiB."""
+
+
+def _size(stored: Stored) -> int:
+    """The characters of the text of ``stored`` and the bytes of its other fields in JSON."""
+    return len(stored.document.content or "") + len(msgspec.json.encode(stored.document.payload))
 
 
 def _require_short(size: int, caller: Caller) -> None:

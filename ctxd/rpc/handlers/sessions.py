@@ -11,6 +11,7 @@ from ctxd.rpc.identity import Caller
 from ctxd.sessions.chat import read_turns
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operation, Operations
+from ctxd.sessions.segments import text_size
 from ctxd.sessions.session import Accepted, Actor, LiveSession
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.sessions import Turn
@@ -91,7 +92,7 @@ async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) 
     most, size = (CHAT_CHARS_MAX if bytes_max is None else min(CHAT_CHARS_MAX, bytes_max // 2)), 0
     turns: list[Turn] = []
     async for turn in read_turns(live, first, end):
-        size += sum(len(message.content) for message in turn.messages)
+        size += text_size(turn.messages)
         if size > most and not turns:
             message = f"turn {first} of the chat has {size:,} characters, and an answer at most {most:,}"
             raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")

@@ -117,3 +117,15 @@ async def test_a_segment_of_typed_events_shows_its_view_in_the_chat(tmp_path: Pa
         assert turn.messages[1].meta == {"model": "m", "usage": {"input": 7}}
         (stored,) = await w.store.scan("segment:s#")
         assert from_payload(stored.document.payload).events == events
+
+
+@pytest.mark.requirement("SES-20")
+async def test_what_a_message_carries_beside_its_text_counts_in_the_cache(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s")
+        said = {"role": "user", "content": "x", "meta": {"raw": "y" * (RECENT_CHARS_MAX + 1)}}
+        await w.call("session.append", session="s", messages=[said])
+        live = await w.sessions.live("s")
+        assert not live.recent
+        (_, turn) = [turn async for turn in read_turns(live, 0, 2)]
+        assert turn.messages[0].meta == said["meta"]

@@ -142,3 +142,40 @@ async def test_a_connection_bound_to_a_session_sees_only_what_that_session_knows
         bulk = await w.call("object.bulk", caller=bound, session="s1", objects=wanted)
         assert [version.id for version in bulk.objects] == ["call-of-s1", "chat:s1"]
         assert bulk.missing == ("call-of-s2", "chat:s2")
+
+
+@pytest.mark.requirement("OBJ-11")
+async def test_a_long_chat_is_read_in_pages_and_no_further_than_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s")
+        for number in range(20):
+            said = {"role": "user", "content": f"{number}", "meta": {"raw": "x" * 200_000}}
+            await w.call("session.append", session="s", messages=[said])
+        pages: list[int] = []
+        scan = w.store.scan
+
+        async def counted(*given, **rest):
+            page = await scan(*given, **rest)
+            pages.append(len(page))
+            return page
+
+        monkeypatch.setattr(w.store, "scan", counted)
+        objects = Objects(w.sessions)
+        viewer = await objects.viewer("s", confined=True)
+        for read in (
+            objects.version(viewer, "chat:s", ReadTime(), content=True, size_max=1_000_000),
+            objects.versions(viewer, ["chat:s"], ReadTime(), content=True, size_max=1_000_000),
+        ):
+            pages.clear()
+            assert await code_of(read) == "too_large"
+            assert 5 <= sum(pages) < 20
+        pages.clear()
+        assert len((await w.call("object.history", object="chat:s")).versions) == 21
+        assert sum(pages) == 20
+        assert max(pages) < 10
+        whole = await objects.version(viewer, "chat:s", ReadTime(), content=True)
+        assert [turn["messages"][0]["content"] for turn in whole.document.payload["turns"]] == [
+            f"{number}" for number in range(20)
+        ]
