@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import anyio
+import msgspec
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
@@ -22,12 +23,24 @@ from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
 from ctxd.store.writes import NOT_CACHED, NotCached
 from ctxd_protocol.objects import Receipt
 
+LARGE_HEAD_BYTES: Final = 4096
+"""Bytes of a tool call's arguments from which on they are counted."""
+
+LARGE_HEADS_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of such arguments that are cached: a sandbox may record gigabytes a day, in calls that each count as one."""
+
 
 class Heads:
-    """The newest accepted version of entities; None for an entity known not to exist. Least recently used go first."""
+    """The newest accepted version of entities; None for an entity known not to exist. Least recently used go first.
 
-    def __init__(self, limit: int) -> None:
+    At most ``limit`` are kept, and of large ones at most ``large_limit`` bytes, the oldest of which go first.
+    """
+
+    def __init__(self, limit: int, large_limit: int = LARGE_HEADS_BYTES) -> None:
         self._limit = limit
+        self._large_limit = large_limit
+        self._large: dict[str, int] = {}
+        self._large_bytes = 0
         self.durable = 0
         """Sequence up to which heads are in the database: only this cache knows those above it."""
         self.trim_due = False
@@ -60,7 +73,8 @@ class Heads:
         if id in self._heads:
             self._heads.move_to_end(id)
         self._heads[id] = head
-        if len(self._heads) > self._limit:
+        self._measure(id, head)
+        if len(self._heads) > self._limit or self._large_bytes > self._large_limit:
             self.trim()
 
     def delete(self, ids: Iterable[str], seq: int) -> None:
@@ -73,7 +87,9 @@ class Heads:
     def add(self, heads: Mapping[str, Stored | None]) -> None:
         """Keep ``heads``, which were not kept here before."""
         self._heads.update(heads)
-        if len(self._heads) > self._limit:
+        for id, head in heads.items():
+            self._measure(id, head)
+        if len(self._heads) > self._limit or self._large_bytes > self._large_limit:
             self.trim()
 
     def trim(self) -> None:
@@ -86,13 +102,30 @@ class Heads:
             if (self._deleted.get(id, 0) if head is None else head.tx) > self.durable:
                 self.trim_due = True
                 return
-            del self._heads[id]
+            self.forget((id,))
+        while self._large_bytes > self._large_limit:
+            id = next(iter(self._large))
+            head = self._heads[id]
+            if head is not None and head.tx > self.durable:
+                self.trim_due = True
+                return
+            self.forget((id,))
+
+    def _measure(self, id: str, head: Stored | None) -> None:
+        """Count ``head`` if it is large: of what clients choose, only the arguments of tool calls may be."""
+        if id in self._large:
+            self._large_bytes -= self._large.pop(id)
+        arguments = None if head is None else head.document.payload.get("args")
+        if arguments and (size := len(msgspec.json.encode(arguments))) > LARGE_HEAD_BYTES:
+            self._large[id] = size
+            self._large_bytes += size
 
     def forget(self, ids: Iterable[str]) -> None:
         """Drop ``ids``."""
         for id in ids:
             self._heads.pop(id, None)
             self._deleted.pop(id, None)
+            self._large_bytes -= self._large.pop(id, 0)
 
 
 class Texts:

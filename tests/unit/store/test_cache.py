@@ -5,7 +5,9 @@ import sys
 import msgspec
 import pytest
 
-from ctxd.store.cache import Texts
+from ctxd.objects.document import Document, Stored
+from ctxd.store.cache import Heads, Texts
+from ctxd.store.writes import NOT_CACHED
 
 
 @pytest.mark.parametrize("character", ["a", "\u00e9", "\u4e00", "\U0001f600"])
@@ -35,3 +37,44 @@ def test_the_count_is_right_after_texts_were_encoded() -> None:
         if (text := texts.get(str(n))) is not None:
             msgspec.json.encode(text)
     assert sum(texts.get(str(n)) is not None for n in range(1_000)) == 49
+
+
+def head(id: str, tx: int, arguments: int) -> Stored:
+    """The head of a tool call with so many bytes of arguments."""
+    document = Document(
+        id=id, type="toolcall", identity_hash="i", content_hash="c", payload={"args": {"x": "y" * arguments}}
+    )
+    return Stored(document=document, content_ref=None, valid_time=tx, tx=tx, tx_time=tx)
+
+
+@pytest.mark.parametrize("put", [True, False])
+def test_large_heads_take_no_more_memory_than_allowed_and_leave_small_ones(put: bool) -> None:
+    heads = Heads(1_000, large_limit=1_000_000)
+    heads.durable = 100
+    given = {f"{tx}": head(f"{tx}", tx, 100_000 if tx % 2 else 10) for tx in range(1, 101)}
+    for id, one in given.items():
+        if put:
+            heads.put(id, one)
+        else:
+            heads.add({id: one})
+    kept = heads.known(given)
+    assert [id for id in kept if int(id) % 2] == [f"{tx}" for tx in range(83, 101, 2)]
+    assert sum(int(id) % 2 == 0 for id in kept) == 50
+
+
+def test_a_large_head_stays_until_it_is_durable_and_is_counted_once() -> None:
+    heads = Heads(1_000, large_limit=250_000)
+    for tx in range(1, 6):
+        heads.put("same", head("same", tx, 100_000))
+    assert not heads.trim_due
+    for tx in range(6, 9):
+        heads.put(f"{tx}", head(f"{tx}", tx, 100_000))
+    assert len(heads) == 4
+    assert heads.trim_due
+    heads.durable = 8
+    heads.trim()
+    assert list(heads.known(["same", "6", "7", "8"])) == ["7", "8"]
+    assert heads.get("same") is NOT_CACHED
+    heads.forget(["7", "8"])
+    heads.put("9", head("9", 9, 200_000))
+    assert len(heads) == 1
