@@ -143,7 +143,7 @@ def open_copy(path: Path) -> Connection:
 def copy(source: Connection, target: Connection, *, pages: int, step: Callable[[], None]) -> None:
     """Copy the whole of ``source``, as it is now, into ``target``; ``step`` is called before every ``pages`` pages.
 
-    Whoever writes to the file meanwhile is not held up, and what they write is not in the copy.
+    Concurrent writers are not delayed, and their writes are not in the copy.
     """
     source.execute("BEGIN")
     try:

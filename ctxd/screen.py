@@ -82,7 +82,7 @@ class Screen:
         self._write(text + "\n")
 
     def content(self, text: str) -> None:
-        """Somebody's content: as it is into a pipe; made harmless, and with a closing line feed, on a terminal."""
+        """Foreign content: as it is into a pipe; made harmless, and with a closing line feed, on a terminal."""
         if not self.terminal:
             self._write(text)
             return

@@ -1,4 +1,4 @@
-"""What tells a secret from what merely looks like one: checksums, entropy, placeholders. Pure, over bytes.
+"""Checks that separate secrets from look-alikes: checksums, entropy, placeholders. Pure, over bytes.
 
 A check is asked about a text that already has the form of its family. It errs towards calling it a secret where the
 family is distinctive, and away from it where the form is anybody's.
@@ -44,7 +44,7 @@ def entropy(value: bytes) -> float:
 
 
 def is_placeholder(value: bytes) -> bool:
-    """True if ``value`` says that a secret will stand here, is one of a manual, or counts up or repeats itself."""
+    """True if ``value`` is a placeholder, an example from a manual, or counts up or repeats itself."""
     lowered = value.lower()
     if value in KNOWN_EXAMPLES or any(part in lowered for part in _PLACEHOLDERS):
         return True
@@ -122,7 +122,7 @@ def is_random(value: bytes) -> bool:
 
 
 def is_unlikely_word(value: bytes) -> bool:
-    """True if ``value``, which somebody assigned to a name such as ``api_key``, is no identifier, path or expression.
+    """True if ``value``, assigned to a name such as ``api_key``, is no identifier, path or expression.
 
     Anybody's form, so all of it must fit: two kinds of digits, much entropy, nothing that code or prose is made of.
     """
@@ -144,7 +144,7 @@ def _is_no_identifier(value: bytes) -> bool:
 
 
 def _switches(value: bytes) -> int:
-    """How often letters and digits take turns."""
+    """Return the number of changes between letters and digits."""
     kinds = [48 <= byte <= 57 for byte in value if chr(byte).isalnum()]
     return sum(first != second for first, second in zip(kinds, kinds[1:], strict=False))
 
@@ -175,7 +175,7 @@ _URL_WORDS: Final = frozenset(
 
 
 def pem_end(data: bytes, start: int) -> int | None:
-    """Where the private key ends whose first line ended at ``start``: after its last line, or, where output was cut,
+    """Return the end of the private key whose first line ended at ``start``: after its last line, or, if it was cut,
     after the last of its base64. Null if no key stands there: code and manuals name the first line alone."""
     limit = min(len(data), start + _PEM_BYTES)
     # No key has five dashes within.
@@ -212,7 +212,7 @@ _BASE64: Final = _BASE62 + b"+/="
 
 
 def _line_end(data: bytes, start: int, limit: int) -> int:
-    """Behind the next line feed, as it is or escaped; ``limit`` if there is none."""
+    """Behind the next line feed, as it is or escaped; ``limit`` without one."""
     plain, escaped = data.find(b"\n", start, limit), data.find(b"\\n", start, min(limit, start + 1000))
     ends = [place + width for place, width in ((plain, 1), (escaped, 2)) if place >= 0]
     return min(ends, default=limit)

@@ -1,6 +1,6 @@
 """Capture of secrets under a policy: flagged by rule and tag, or replaced by ``[REDACTED:rule:tag]``.
 
-Pure but for the key it is given. The promises: without the key, nobody can tell from a tag or a keyed hash what it was
+Pure except for the given key. Without the key, no tag and no keyed hash reveals what it was
 made of; equal secrets have equal tags; text that was redacted once is not changed by being redacted again.
 """
 
@@ -33,7 +33,7 @@ def captured_under(payload: Mapping[str, Any]) -> SecretPolicy:
 
 
 def to_payload(secrets: Secrets | None) -> dict[str, Any]:
-    """The field of a payload that tells of ``secrets``: none if there is nothing to tell."""
+    """Return the payload's field for ``secrets``: empty without findings under the default policy."""
     return {} if secrets is None else {"secrets": msgspec.to_builtins(secrets)}
 
 
@@ -47,13 +47,13 @@ KEY_BYTES: Final = 32
 """Bytes of a key."""
 
 TAG_DIGITS: Final = 8
-"""Hex digits of a tag: enough to tell a host's secrets apart, too few to be worth anything."""
+"""Hex digits of a tag: enough to distinguish a host's secrets, too few to recover one."""
 
 _APART: Final = "\n"
 """What stands between two texts that are looked at together."""
 
 _NAMED_MAX: Final = 1024
-"""Characters of a text beyond which its name says nothing of it: it is more than what is assigned to a name."""
+"""Characters of a text beyond which its name is ignored: it is more than a value assigned to a name."""
 
 
 class Guard:
@@ -69,7 +69,7 @@ class Guard:
         return blake3(secret, key=self._key).hexdigest()[:TAG_DIGITS]
 
     def keyed_hash(self, source_hash: str) -> str:
-        """What stands for ``source_hash``, 64 hex digits, where the bytes it is of must not be guessed: 64 others."""
+        """Return the keyed form of ``source_hash``, 64 hex digits each, so that the hashed bytes cannot be guessed."""
         return blake3(bytes.fromhex(source_hash), key=self._key).hexdigest()
 
     def by(self, author: str) -> "Guard":
@@ -99,7 +99,7 @@ class Capture(msgspec.Struct):
 
     @property
     def secrets(self) -> Secrets | None:
-        """What was found so far; None if nothing was and the policy is the one that need not be told."""
+        """Return the findings so far; None without any under the default policy."""
         if not self._counts and self.policy == DEFAULT:
             return None
         found = tuple(SecretFound(rule=rule, tag=tag, count=n) for (rule, tag), n in self._counts.items())
@@ -126,7 +126,7 @@ class Capture(msgspec.Struct):
         return not self.guard.scanner.hits(said.encode("utf-8", "surrogatepass"))
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
-        """A JSON value as it is to be kept, names too; a text under a telling name is looked at together with it, and
+        """A JSON value as it is to be kept, names too; a text under a suspicious name is scanned together with it, and
         texts of one line each in a list as the lines of one text."""
         if self.finds_nothing(value):
             return value

@@ -1,6 +1,6 @@
 """The key of a state directory: what tags of secrets and hashes of redacted files are made with.
 
-It stays out of backups: whoever has a copy of the store but not the key cannot guess at what was redacted.
+It stays out of backups: a copy of the store without the key does not allow guessing at redacted text.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""One scan over a text for all rules: one RE2 pattern says where to look, the rules say what is there.
+"""One scan over a text for all rules: one RE2 pattern finds candidates, the rules decide.
 
 RE2 takes time linear in the text whatever it holds, so no text can stall the daemon. Pure; may run on any thread.
 """
@@ -37,7 +37,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class RefusedPattern(ValueError):
-    """RE2 does not take a rule's pattern; the message says which rule, and why."""
+    """RE2 refuses a rule's pattern; the message names the rule and the reason."""
 
 
 def compiled(name: str, pattern: str, *, combined: bool = False) -> Any:  # noqa: ANN401 - re2 has no types
@@ -71,7 +71,7 @@ class Scanner:
     """Finds the secrets of ``rules`` in a text. The order of the rules is the order in which they are believed."""
 
     def __init__(self, rules: Sequence[Rule] = BUILT_IN, allowed: Iterable[bytes] = ()) -> None:
-        """``allowed``: texts that are no secrets whatever a rule says. Raises: RefusedPattern."""
+        """``allowed``: texts that are no secrets whatever rule matches. Raises: RefusedPattern."""
         self._allowed = frozenset(allowed)
         self._rules = [_compile(rule) for rule in rules]
         self._which = _which(rules)
@@ -97,7 +97,7 @@ class Scanner:
         return found
 
     def _next(self, data: bytes, at: int) -> Any:  # noqa: ANN401 - re2 has no types
-        """Return the next match from ``at`` on, sought in the nearest bytes first; None if there is none."""
+        """Return the next match from ``at`` on, sought in the nearest bytes first; else None."""
         size, near = len(data), _NEAR
         while True:
             end = min(size, at + near)
@@ -108,7 +108,7 @@ class Scanner:
             near *= _FARTHER
 
     def _hit_at(self, data: bytes, start: int, end: int) -> Hit | None:
-        """What the first rule that fits from ``start`` to ``end``, where one does, finds there."""
+        """Return the finding of the first rule that matches from ``start`` to ``end``."""
         for number in sorted(self._which.Match(data[start:end])):
             one = self._rules[number]
             match = one.pattern.match(data, start, end)
@@ -121,7 +121,7 @@ class Scanner:
         return None
 
     def _inner(self, data: bytes, start: int, end: int) -> Hit | None:
-        """What a rule of a distinctive form finds within a loose match."""
+        """Return the finding of a rule of a distinctive form within a loose match."""
         found = self._strict.search(data, start, min(len(data), end + _BEYOND))
         return None if found is None or found.start() >= end else self._hit_at(data, *found.span())
 
@@ -148,7 +148,7 @@ class Scanner:
 
 
 def _next_word(data: bytes, start: int, end: int) -> int:
-    """Where to look on after a match that was none: behind the word that it began with, as secrets begin with one."""
+    """Return the place to continue after a false match: behind its first word, since secrets begin with a word."""
     place = start
     while place < end and (data[place : place + 1].isalnum() or data[place] in b"_-"):
         place += 1
@@ -161,7 +161,7 @@ def _joined(rules: Iterable[Rule]) -> Any:  # noqa: ANN401 - re2 has no types
 
 
 def _which(rules: Sequence[Rule]) -> Any:  # noqa: ANN401 - re2 has no types
-    """What tells, of a text that one of ``rules`` matches, by which of them it may begin."""
+    """Return a function that finds the rules by which a matching text may begin."""
     options = _options()
     options.max_mem = _MEMORY
     found = re2.Set.MatchSet(options)

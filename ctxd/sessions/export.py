@@ -34,7 +34,7 @@ _CURSOR: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15}){5}", re.ASCII)
 
 
 class Reach(NamedTuple):
-    """How much of a session is written out: the chat up to, without, message ``place`` of ``turn``, and the first
+    """Position of an export: the chat up to, without, message ``place`` of ``turn``, and the first
     ``known`` objects of its index."""
 
     turn: int
@@ -74,7 +74,7 @@ def read_cursor(cursor: str) -> tuple[Step, Reach]:
 
 
 class Outline:
-    """What it takes to go on anywhere in a state: where each tool call is said first, and the index by number.
+    """Index to continue an export anywhere: the first place of each tool call, and the session's index by number.
 
     ``reach``: how much of the state is known.
     """
@@ -86,7 +86,7 @@ class Outline:
         self.extend(state)
 
     def extend(self, state: SessionState) -> None:
-        """Reach the end of ``state``, which has grown since. Cost: what was said since, and the length of the index."""
+        """Reach the end of ``state``, which has grown since. Cost: the messages since, and the length of the index."""
         turns = state.turns
         first = self.reach.place
         for turn in range(self.reach.turn, len(turns)):
@@ -137,7 +137,7 @@ Record = dict[str, Any]
 
 class Exports:
     """The exports of all sessions. Keeps the outline of a session from the first page of an export until as many have
-    ended as began, or until the session leaves memory; one that nobody goes on with keeps it until then."""
+    ended as began, or until the session leaves memory; an abandoned one keeps it until then."""
 
     def __init__(self, store: VersionStore, guard: Guard) -> None:
         self._store = store
@@ -195,7 +195,7 @@ class Exports:
 
 
 class _Shared:
-    """What the exports of one session that are ``under_way`` have in common."""
+    """State shared by the exports ``under_way`` of one session."""
 
     def __init__(self, outline: Outline) -> None:
         self.outline = outline

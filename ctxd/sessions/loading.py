@@ -73,7 +73,7 @@ async def load(
     tx: int | None = None,
     valid_time: int | None = None,
 ) -> LiveSession | None:
-    """``session`` as of both times, None meaning now; None if there is none.
+    """``session`` as of both times, None meaning now; None without a version.
 
     One of an earlier time is for reading only. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """

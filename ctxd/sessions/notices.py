@@ -1,8 +1,8 @@
-"""Who is told when an object changes: every session that has read it, but for the one that changed it.
+"""Notices of changed objects to every session that has read them, except the one that made the change.
 
 Notices are not stored: they are derived from the journal, so they can be read from any sequence on, also after a
 restart and for sessions that are not live. A subscription gets the same ones as they become durable. The promise: from
-the sequence it asks for, a subscriber gets each notice once and in order. A change that nobody had reported is told
+the requested sequence, a subscriber gets each notice once and in order. A change without a reporter is reported
 again once its author has (``ctxd.sessions.reconciliation``); of what is read afterwards only the latter is part.
 
 Cost: what a session has read and what became of that; nothing depends on how many other sessions there are.
@@ -91,7 +91,7 @@ class Subscription:
 
 
 class _Readers:
-    """Which subscribed sessions have read an object, and by which sequence; kept both ways round."""
+    """Subscribed sessions by object read, with the sequence of the read, and the inverse."""
 
     def __init__(self) -> None:
         self._by_session: dict[str, dict[str, int]] = {}
@@ -165,13 +165,13 @@ class NoticeFeeds:
             again = restated.get((stored.document.id, stored.tx))
             claimed_by = None if again is None else await self._author(again, authors)
             if confined:
-                # The author shows in no way: a change is one notice, whoever claims it, unless the session itself does.
+                # The author is not part of it: a change is one notice, unless the session itself made it.
                 if (stored.document.id, stored.tx) in repeats or claimed_by == session:
                     continue
                 if await self._sessions.visibility.shown(live, stored) is None:
                     continue
             elif by is None and claimed_by is not None:
-                # Its author has claimed it since, which is told instead.
+                # Its author has reported it since: that is the notice.
                 continue
             # What the session changed itself takes no place in the page.
             if by != session:
@@ -187,7 +187,7 @@ class NoticeFeeds:
     async def subscribe(
         self, session: str, after: int | None, callback: Callable[[Notice], None], *, confined: bool
     ) -> Subscription:
-        """Have ``callback`` handed every notice to ``session`` beyond ``after`` (None: now), on the loop and in order.
+        """Call ``callback`` with every notice to ``session`` beyond ``after`` (None: now), on the loop and in order.
 
         The backlog is handed over before this returns. ``callback`` does not raise. Close the subscription in the end.
         Raises: as ``since``. Cancel: safe; nothing is left subscribed.

@@ -1,7 +1,7 @@
-"""Which versions of objects a session may read, or nobody in particular, and in what order they are listed.
+"""Reads of object versions for a session, or without one, and listings of objects.
 
 Owns what is visible to whom, what an abbreviation means, and where a page ends. Decides no membership and writes
-nothing. Promise: whatever is answered is on the disk, or is once the session's ``barrier`` is.
+nothing. Promise: every answer is on the disk, or is once the session's ``barrier`` is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from ctxd_protocol.sessions import ContextLevel
 
 
 class Viewer(msgspec.Struct, frozen=True):
-    """Who looks: ids are meant as in session ``live``, or, with None, as they are.
+    """Scope in which ids are resolved: session ``live``, or None for ids as they are.
 
     ``confined``: beside the index of the session and its own infrastructure, nothing exists.
     """
@@ -79,7 +79,7 @@ class Objects:
         self._store = sessions.store
 
     async def viewer(self, session: str | None, *, confined: bool) -> Viewer:
-        """The viewer of ``session`` as of the calls before this one; of nobody in particular with None.
+        """The viewer of ``session`` as of the calls before this one; None: without a session.
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
@@ -146,7 +146,7 @@ class Objects:
         """At most ``limit`` versions of what ``text`` means, from beyond ``(valid_time, tx)`` ``after`` on, and whether
         there are more.
 
-        Raises: CtxdError object_not_found if there is none at all; ambiguous_id, corrupt, store_failed. Cancel: safe.
+        Raises: CtxdError object_not_found without any version; ambiguous_id, corrupt, store_failed. Cancel: safe.
         """
         id = await self._resolved(viewer, text)
         if session_objects.session_of(id) is not None:
@@ -339,14 +339,14 @@ class Objects:
         return stored
 
     def _undurable(self, found: Iterable[Stored]) -> int:
-        """The newest write among those of ``found`` that may yet be lost; 0 if there is none."""
+        """The newest write among those of ``found`` that may yet be lost; 0 without one."""
         receipt = self._store.head()
         durable = 0 if receipt is None else receipt.seq
         return max((stored.tx for stored in found if stored.tx > durable), default=0)
 
 
 def not_found(text: str) -> CtxdError:
-    """What is said of an object that is not there for whoever asks."""
+    """Error for an object that does not exist for the viewer."""
     hint = f"With session given, {PREFIX_CHARS_MIN} or more characters of an id of its index are enough."
     return CtxdError("object_not_found", f"no object id={text}", hint=hint)
 

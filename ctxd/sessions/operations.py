@@ -100,7 +100,7 @@ def admitted(
                 tx = Transaction(live, request, actor, guard.by(live.session) if actor.confined else guard)
                 accepted = await body(self, tx, params)
             if tx.basis:
-                # Outside the lock: the version may be another session's, and nobody has to wait for it here.
+                # Outside the lock: the version may be another session's, and none has to wait for it here.
                 await until_durable(self.store, tx.basis)
             return accepted
 

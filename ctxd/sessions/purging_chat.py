@@ -1,7 +1,7 @@
-"""What is said in a chat, taken out of it: turns keep their place, their roles and their tool calls, and say no more.
+"""Purge of chat messages: turns keep their place, roles and tool calls, and lose their texts.
 
-What a message said is in its segment, perhaps in the bundle of its run, and at the start of a session's listing; it
-goes from all versions of these. What the session says elsewhere in the very same words goes too, so that an earlier
+A message's text is in its segment, perhaps in the bundle of its run, and in the preview of a listing; it
+goes from all versions of these. Equal texts elsewhere in the session go too, so that an earlier
 life of a segment keeps nothing. Pure.
 """
 
@@ -21,13 +21,13 @@ from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.sessions import Message
 
 PURGED_TEXT: Final = "[purged]"
-"""What a message says whose text was purged."""
+"""Text of a purged message."""
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class Gone:
-    """What is to be said no more: texts, and what harnesses attached to messages."""
+    """Texts and metadata to remove."""
 
     def __init__(self, messages: Iterable[Message]) -> None:
         said = [message for message in messages if says_something(message)]
@@ -37,7 +37,7 @@ class Gone:
         self._previews = frozenset(text[:PREVIEW_CHARS] for text in self.texts)
 
     def message(self, message: Message) -> Message:
-        """What is left of ``message``; itself if all of it is."""
+        """Return ``message`` without purged texts; itself if unchanged."""
         text_goes = message.content in self.texts
         meta_goes = message.meta is not None and (text_goes or _encode(message.meta) in self.metas)
         if not text_goes and not meta_goes:
@@ -46,7 +46,7 @@ class Gone:
         return msgspec.structs.replace(message, content=content, meta=None, secrets=None)
 
     def delta(self, delta: SessionDelta) -> SessionDelta:
-        """What is left of ``delta``; itself if all of it is."""
+        """Return ``delta`` without purged texts; itself if unchanged."""
         messages = tuple(map(self.message, delta.messages))
         events = tuple(map(self.event, delta.events))
         before, after = (*delta.messages, *delta.events), (*messages, *events)
@@ -54,7 +54,7 @@ class Gone:
         return delta if same else msgspec.structs.replace(delta, messages=messages, events=events)
 
     def event(self, event: Event) -> Event:
-        """What is left of ``event``; itself if all of it is. A purged one keeps its kind and its references alone."""
+        """Return ``event`` without purged texts; itself if unchanged. A purged event keeps its kind and references."""
         message = message_of(event)
         if message is None:
             texts = (getattr(event, "text", ""), getattr(event, "summary", ""))
@@ -64,7 +64,7 @@ class Gone:
         return left
 
     def preview(self, preview: str) -> str:
-        """What a listing shows of the newest user message instead of ``preview``."""
+        """Return the preview of the newest user message without purged texts."""
         return PURGED_TEXT if preview in self._previews else preview
 
 
@@ -84,12 +84,12 @@ def says_something(message: Message) -> bool:
 
 
 def within(session: str) -> tuple[str, str]:
-    """The entities that hold what was said in ``session``."""
+    """Return the entities that hold the chat of ``session``."""
     return segments_prefix(session), str(session_object_id(session))
 
 
 def restating(gone: Gone) -> Callable[[Document], Document | None]:
-    """What tells of a version of a segment or a session's head what it becomes without ``gone``; None if it stays.
+    """Return a function from a version of a segment or head to its form without ``gone``; None if it stays.
 
     Raises, when called: msgspec.ValidationError, msgspec.DecodeError for what cannot be read.
     """
@@ -119,10 +119,10 @@ def _segment(gone: Gone, document: Document) -> Document | None:
 
 
 def without_bundle(document: Document) -> Document | None:
-    """What stands for a segment whose bundle somebody else's text happens to be: one with a bundle from which every
+    """Return a replacement for a segment whose bundle equals a purged text of another object: a bundle from which every
     delta is read elsewhere. Null for what is no such segment.
 
-    Raises: msgspec.DecodeError if the bundle is none.
+    Raises: msgspec.DecodeError for an invalid bundle.
     """
     if document.type != "segment" or document.content is None:
         return None

@@ -50,7 +50,7 @@ _limiter: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("_limiter")
 
 
 async def off_loop(chars: int, work: Callable[[], T]) -> T:
-    """What ``work`` over so many characters returns, on a thread if they are many. Cancel: waits for the thread."""
+    """Return the result of ``work``, run on a thread for many characters. Cancel: waits for the thread."""
     if chars <= INLINE_CHARS_MAX:
         return work()
     limiter = _limiter.get(None)
@@ -61,7 +61,7 @@ async def off_loop(chars: int, work: Callable[[], T]) -> T:
 
 
 _NOT_SAID = frozenset({"secrets", "preview"})
-"""Fields of a payload that tell of secrets, or say what the chat says."""
+"""Fields of a payload that describe secrets, or repeat the chat."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def scanned(guard: Guard, document: Document) -> Found | None:
 
 
 def scanned_turn(guard: Guard, messages: Sequence[Message]) -> Found | None:
-    """The secrets in what was said in a turn, and in what a harness attached to it; None if there are none."""
+    """Return the secrets in the texts and metadata of a turn; None without any."""
     capture = Capture(guard, "flag")
     for message in messages:
         capture.text(message.content)
@@ -99,7 +99,7 @@ def scanned_turn(guard: Guard, messages: Sequence[Message]) -> Found | None:
 
 
 def merged(one: Found | None, other: Found | None) -> Found | None:
-    """What is in either of two versions; the lines are those of ``one`` if it has any."""
+    """Return the findings of both versions; the lines are those of ``one`` if it has any."""
     if one is None or other is None:
         return one or other
     known = {(found.rule, found.tag) for found in one.found}

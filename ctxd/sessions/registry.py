@@ -117,7 +117,7 @@ class Catalog:
             self._open.pop(session, None)
 
     def settings(self, session: str) -> SessionSettings:
-        """What ``session`` is set to. Raises: CtxdError session_not_found."""
+        """Return the settings of ``session``. Raises: CtxdError session_not_found."""
         if session not in self._heads:
             raise no_session(session)
         return self._heads[session][0].settings
@@ -128,7 +128,7 @@ class Catalog:
         return summary_of(session, head, valid_time)
 
     def current(self, session: str | None) -> CurrentContext:
-        """Where ``session`` stands; None means the only one that is not closed, or nowhere if there is not just one.
+        """Return the current context of ``session``; None: of the only session that is not closed, if any.
 
         Raises: CtxdError session_not_found.
         """
@@ -154,7 +154,7 @@ class Catalog:
         """The ids of sessions that pass all filters, newest created first, and the cursor of the next page.
 
         ``label`` is ``key=value``; ``text`` is sought, in any case, in preview, id and agent. A cursor stays good
-        whatever is created meanwhile. Raises: CtxdError invalid_params for a label or a cursor of another form.
+        also if sessions are created meanwhile. Raises: CtxdError invalid_params for a label or a cursor of another form.
         """
         key, equals, value = (label or "=").partition("=")
         if not equals:
@@ -255,7 +255,7 @@ class Sessions:
         return any(state == "active" and session not in self.moved_sessions for session, state in states)
 
     def on_live(self, callback: Callable[[LiveSession], None]) -> None:
-        """Have ``callback`` told each session that comes into memory, made or loaded. It does not raise."""
+        """Call ``callback`` with each session that is created or loaded. It must not raise."""
         self._on_live.append(callback)
 
     def peek(self, session: str) -> LiveSession | None:
@@ -263,7 +263,7 @@ class Sessions:
         return self._live.get(session)
 
     def is_watched(self, session: str) -> bool:
-        """True if somebody subscribes to the notices of ``session``."""
+        """True if the notices of ``session`` have a subscriber."""
         live = self._live.get(session)
         return live is not None and live.watched > 0
 
@@ -369,7 +369,7 @@ class Sessions:
         return self._ordinal
 
     def unload(self, session: str) -> None:
-        """Have ``session`` read anew at its next use; who holds what is in memory is told that it is out of date."""
+        """Load ``session`` anew at its next use, and mark the instance in memory as out of date."""
         self._drop(frozenset((session,)))
 
     def normalised(self, settings: SessionSettings) -> SessionSettings:

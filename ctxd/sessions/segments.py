@@ -139,7 +139,7 @@ def marked(delta: SessionDelta) -> SessionDelta:
 
 
 def from_payload(payload: dict[str, Any]) -> SessionDelta:
-    """The delta of a segment. Raises: msgspec.ValidationError if ``payload`` is none."""
+    """Return the delta of a segment. Raises: msgspec.ValidationError for an invalid ``payload``."""
     return msgspec.convert(payload, SessionDelta)
 
 
@@ -151,11 +151,11 @@ _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a session is set to. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
+    """Settings of a session. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
 
     ``prefixes`` are the canonical prefixes of ``mounts`` without symlinks, as they were when the mounts were set; empty
     in sessions of earlier versions.
-    ``detect_filesystems``: what no mount covers lies where its device says, not on ``filesystem_id``. ``renamed``: tool
+    ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool
     calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
     they are shown by all the same.
     """
@@ -180,7 +180,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings, and figures as of the version. ``assembly`` counts the session's assemblies, 0 before the first.
 
-    ``entering``: the session is being taken in from elsewhere and not whole yet, so that as of now there is none.
+    ``entering``: the session is being imported and incomplete, so that it does not exist yet.
     """
 
     settings: SessionSettings
@@ -199,7 +199,7 @@ def head_document(session: str, head: SessionHead) -> Document:
 
 
 def read_head(stored: Stored) -> SessionHead:
-    """The head that a version holds. Raises: CtxdError corrupt if it is none."""
+    """Return the head in a version. Raises: CtxdError corrupt."""
     try:
         return msgspec.convert(stored.document.payload, SessionHead)
     except msgspec.ValidationError as error:
@@ -273,5 +273,5 @@ def to_text(seqs: Sequence[int], deltas: Sequence[SessionDelta | None]) -> str:
 
 
 def from_text(text: str) -> Bundle:
-    """The bundle that ``to_text`` made. Raises: msgspec.DecodeError if it is none."""
+    """Return the bundle that ``to_text`` encoded. Raises: msgspec.DecodeError."""
     return _decode(text)

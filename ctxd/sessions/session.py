@@ -53,7 +53,7 @@ class Ticket:
         self._reached: anyio.Event | None = None
 
     async def reached(self) -> None:
-        """Return once nobody is before this. Cancel: safe, the place is kept until it is given up."""
+        """Wait for the lock. Cancel: safe, the place in the queue is kept until it is given up."""
         if self._queue[0] is not self:
             self._reached = anyio.Event()
             await self._reached.wait()
@@ -83,7 +83,7 @@ class SessionLock:
 
     @property
     def free(self) -> bool:
-        """True if nobody holds it or waits for it."""
+        """True if the lock is neither held nor awaited."""
         return not self.queue
 
     async def __aenter__(self) -> None:
@@ -274,7 +274,7 @@ class LiveSession:
     async def admit(
         self, ticket: Ticket, call: WriteRequest, *, heads: Sequence[str] = (), paused: bool = False
     ) -> Replay | None:
-        """Wait for the turn of ``ticket``, and tell what ``call`` answered if it was made before; if None, make it now.
+        """Wait for the lock; return the stored reply if ``call`` was applied before, else None.
 
         ``heads`` are in the store's cache afterwards. ``paused``: the call is fit for a session that is not active.
         Raises: CtxdError idempotency_mismatch, session_closed, session_not_active, store_failed if a write before this
@@ -350,7 +350,7 @@ class LiveSession:
         preview: str,
         freed: int,
     ) -> Pending:
-        """Submit ``write``, which purges some of what was said here, and say it no more from now on: ``message`` and
+        """Submit ``write``, which purges messages, and drop them from the live state: ``message`` and
         ``delta`` give what is left of each. Called under the lock, without an await since that was decided.
 
         Raises: as ``commit``.

@@ -38,7 +38,7 @@ async def version(
     tx: int | None = None,
     size_max: int | None = None,
 ) -> Stored | None:
-    """The version of ``id``, a session's object or chat, as of both times, None meaning now; None if there is none.
+    """The version of ``id``, a session's object or chat, as of both times, None meaning now; None without a version.
 
     Its content is None for a session, empty for a chat. Raises: CtxdError too_large if a chat's messages have more than
     ``size_max`` characters, before the rest is read; corrupt, store_failed. Cancel: safe.

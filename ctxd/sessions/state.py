@@ -125,7 +125,7 @@ class SessionState:
         self.snapshot_due = False
 
     def level(self, id: str) -> ContextLevel:
-        """How far into the window the indexed object ``id`` is."""
+        """Return the context level of the indexed object ``id``."""
         if id in self.active:
             return "active"
         return "inactive" if id in self.pool else "indexed"

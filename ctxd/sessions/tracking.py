@@ -1,9 +1,9 @@
 """Files followed for sessions: what each has read is tracked, and what changed becomes a version.
 
-Owns which files are leased for whom, and the writes of changes that nobody reported. A change is read and stored by
+Owns which files are leased for whom, and the writes of unreported changes. A change is read and stored by
 the same path as before a rendering (``ctxd.indexing.freshen``), so a watcher that fails makes nothing stale. Those
-writes are nobody's: every session that read the file is told, and ``by_session`` is None. A session that follows the
-file and is at work just then is let go first, for it may be about to report the change as its own; one that does so
+writes have no author: every session that read the file is notified, and ``by_session`` is None. A session that follows
+the file and is at work just then is let go first, for it may be about to report the change as its own; one that does so
 later has it all the same (``ctxd.sessions.reconciliation``). Membership never changes here.
 """
 
@@ -211,7 +211,7 @@ class Tracking:
         try:
             away = await self._store_changes(ids)
         except CtxdError:
-            # It is told elsewhere that the store takes no writes; until it does, these are asked for again.
+            # Another part reports that the store refuses writes; until it accepts them, these are retried.
             return {}
         return {id: None if id in away else self._is_there(id) for id in ids}
 
@@ -271,7 +271,7 @@ class Tracking:
 
 
 def place_of(id: str, file: TrackedFile) -> str:
-    """Where the row of a file stands in a listing."""
+    """Return the sort key of a file's row."""
     return f"{file.path}\0{id}"
 
 

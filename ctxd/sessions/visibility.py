@@ -143,7 +143,7 @@ class Visibility:
         content: bool = False,
     ) -> Stored | None:
         """The newest version that the sandbox of ``live`` may see at or before ``stored``, the newest one as of both
-        times; ``None`` if there is none.
+        times; ``None`` without one.
 
         Raises: CtxdError corrupt, store_failed.
         """

@@ -143,7 +143,7 @@ class Lookups:
             await self._trace(run)
 
     async def _trace(self, run: "_Run[Any]") -> None:
-        """Find the mount at which ``run`` hangs. Whoever comes first does, for its caller may be gone."""
+        """Find the mount at which ``run`` hangs. The first arrival does it, since its caller may be gone."""
         if run.traced is not None:
             await run.traced.wait()
             return

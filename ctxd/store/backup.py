@@ -29,7 +29,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 def _unheard(what: str, done: int) -> None:
-    """Nobody wants to know."""
+    """No consumer."""
 
 
 _PATH: Final = r"^(state\.db|artifacts/[0-9a-f]{2}/[0-9a-f]{64})$(?!\n)"
