@@ -1,4 +1,4 @@
-"""The key of a state directory: what tags of secrets and hashes of redacted files are made with.
+"""Key file of a state directory, for tags of secrets and hashes of redacted files. Separate: the only I/O of secrets.
 
 It stays out of backups: a copy of the store without the key does not allow guessing at redacted text.
 """

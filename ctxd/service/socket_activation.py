@@ -1,8 +1,7 @@
-"""Sockets that the service manager hands to the daemon when it starts it: the one it listens on for us, and those that
-it kept for us over a restart.
+"""Socket activation: listening sockets that the service manager passes, the host's and those held over a restart.
 
-Owns the reading of ``LISTEN_FDS`` and its like. Promise: what is handed over is closed at an ``exec``, and the
-variables that name it are gone, so that no child takes it for its own.
+Separate because it runs before anything else opens a descriptor. Passed sockets are closed at an ``exec``, and the
+variables that name them are removed, so that no child takes them for its own.
 """
 
 import fcntl

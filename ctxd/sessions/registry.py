@@ -154,7 +154,7 @@ class Catalog:
         """The ids of sessions that pass all filters, newest created first, and the cursor of the next page.
 
         ``label`` is ``key=value``; ``text`` is sought, in any case, in preview, id and agent. A cursor stays good
-        also if sessions are created meanwhile. Raises: CtxdError invalid_params for a label or a cursor of another form.
+        if sessions are created meanwhile. Raises: CtxdError invalid_params for a label or a cursor of another form.
         """
         key, equals, value = (label or "=").partition("=")
         if not equals:

@@ -1,4 +1,4 @@
-"""Handlers of ``hello``, ``rpc.discover`` and ``daemon.status``."""
+"""Handlers of ``hello``, ``rpc.discover`` and ``daemon.status``. Separate: one module for each family of methods."""
 
 from collections.abc import Callable
 

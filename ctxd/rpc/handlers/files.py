@@ -1,4 +1,4 @@
-"""``file.resolve`` and ``mount.detect``: names of files, looked up without writing."""
+"""``file.resolve`` and ``mount.detect``: lookups of file names. Separate: one module for each family of methods."""
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer

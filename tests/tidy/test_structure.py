@@ -1,0 +1,84 @@
+"""Structure: modules that a program runs, and that are large enough to be worth opening."""
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ("ctxd.__main__", "ctxd.cli.entry", "ctxd_client", "ctxd.examples.demo", "ctxd.examples.agent_loop")
+MODULE_LINES_MIN = 60
+FOLDERS_PER_NAME_MAX = 4
+
+
+def module_of(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    parts = parts[1:] if parts[0] == "protocol" else parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    folders = (ROOT / "ctxd", ROOT / "ctxd_client", ROOT / "protocol" / "ctxd_protocol")
+    return {module_of(path): path for folder in folders for path in sorted(folder.rglob("*.py"))}
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text())
+
+
+def imports_of(module: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree_of(module)):
+        match node:
+            case ast.Import(names=names):
+                found |= {name.name for name in names}
+            case ast.ImportFrom(module=str(source), names=names):
+                found |= {source, *(f"{source}.{name.name}" for name in names)}
+    return (found & modules().keys()) - {module}
+
+
+def commands_of(module: str) -> set[str]:
+    """Modules that ``module`` loads when a command is used: it names them as ``module:attribute``."""
+    texts = [node.value for node in ast.walk(tree_of(module)) if isinstance(node, ast.Constant)]
+    named = {text.partition(":")[0] for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z_.]+:\w+", text)}
+    return named & modules().keys()
+
+
+def test_every_module_is_run_by_a_program() -> None:
+    reached: set[str] = set()
+    waiting = list(PROGRAMS)
+    while waiting:
+        module = waiting.pop()
+        if module not in reached and module in modules():
+            reached.add(module)
+            waiting += [*imports_of(module), *commands_of(module), module.rpartition(".")[0]]
+    assert sorted(modules().keys() - reached) == []
+
+
+def test_a_short_module_that_one_other_imports_gives_its_reason() -> None:
+    importers: defaultdict[str, set[str]] = defaultdict(set)
+    for module in modules():
+        for imported in imports_of(module):
+            importers[imported].add(module)
+    alone = {*PROGRAMS, *(command for module in modules() for command in commands_of(module))}
+    short = [
+        module
+        for module, path in modules().items()
+        if path.name != "__init__.py"
+        and module not in alone
+        and len(path.read_text().splitlines()) < MODULE_LINES_MIN
+        and len(importers[module]) <= 1
+        and "Separate" not in (ast.get_docstring(tree_of(module)) or "")
+    ]
+    assert short == [], "merge it, or begin a sentence of its docstring with 'Separate'"
+
+
+def test_a_file_name_is_not_in_many_folders() -> None:
+    folders: defaultdict[str, set[Path]] = defaultdict(set)
+    for path in modules().values():
+        if path.name != "__init__.py":
+            folders[path.stem].add(path.parent)
+    assert {name: len(found) for name, found in folders.items() if len(found) > FOLDERS_PER_NAME_MAX} == {}
