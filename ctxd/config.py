@@ -291,6 +291,8 @@ def _files(environ: Mapping[str, str], file: Path | None) -> list[tuple[Path, bo
 def _of_file(path: Path, *, must_exist: bool) -> Iterator[tuple[str, str, object]]:
     origin = f"file {path}"
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: not a regular file; name one with --config")
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if must_exist:

@@ -1,6 +1,7 @@
 """One run of ``ctx``: the common options, the output, and the connection to the daemon."""
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,18 @@ if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the clie
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class _Seconds(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return seconds
+
+
+SECONDS: Final = _Seconds(min=0.001)
+"""Type of ``--timeout``."""
 
 DEADLINE_S: Final = 30.0
 """Default of ``--timeout``: seconds to wait for each reply."""
@@ -57,7 +70,7 @@ def common(run: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     @click.option(
         "--timeout",
         "deadline_s",
-        type=click.FloatRange(min=0.001),
+        type=SECONDS,
         metavar="SECONDS",
         help="Timeout per call [default: 30].",
     )

@@ -8,7 +8,7 @@ import click
 
 from ctxd import __version__
 from ctxd.cli.exit_codes import FAILURE, MEANINGS, USAGE
-from ctxd.cli.invocation import Invocation, adopt, common
+from ctxd.cli.invocation import SECONDS, Invocation, adopt, common
 from ctxd.command_line import SHELLS, Command, Group, Stop, completion_script
 from ctxd.command_line import run as run_program
 
@@ -59,7 +59,7 @@ _EPILOG: Final = "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for co
 @click.option(
     "--timeout",
     "deadline_s",
-    type=click.FloatRange(min=0.001),
+    type=SECONDS,
     metavar="SECONDS",
     help="Timeout per call [default: 30].",
 )

@@ -33,6 +33,8 @@ class AbsolutePath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Return ``value`` as an absolute ``Path``, links unresolved."""
+        if not value:
+            self.fail("an empty path.", param, ctx)
         return Path(str(super().convert(value, param, ctx))).absolute()
 
 

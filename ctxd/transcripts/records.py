@@ -19,6 +19,9 @@ from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 Record = Mapping[str, Any]
 
+LINE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of the longest line that is read: images in base64 make lines of tens of MiB."""
+
 DAMAGED: Final = "damaged"
 """Kind of the opaque event for a line that is not a JSON object."""
 
@@ -45,8 +48,11 @@ def lines(file: BinaryIO) -> Iterator[Line]:
     """Yield the complete lines of ``file``, blank ones left out.
 
     A last line without a line feed is yielded only if it is valid: a harness may still be writing it. Memory: one line.
+    Raises: ValueError for a line of more than ``LINE_BYTES_MAX``.
     """
-    for number, raw in enumerate(file, 1):
+    for number, raw in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX + 1), b""), 1):
+        if len(raw) > LINE_BYTES_MAX:
+            raise ValueError(f"line {number} has more than {LINE_BYTES_MAX >> 20} MiB")
         if not raw.strip():
             continue
         try:

@@ -130,6 +130,7 @@ def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
         (["sesion"], "ctx: no such command: 'sesion'; did you mean 'session'?; see ctx --help\n"),
         (["session", "shw"], "did you mean 'show'?; see ctx session --help"),
         (["status", "--nope"], "see ctx status --help"),
+        (["--timeout", "nan", "status"], "'nan' is not a finite number"),
         (["session", "ls", "--limit", "0"], "Invalid value for '--limit'"),
         (["session", "new", "demo", "--mount", "/w"], "ctx: --mount '/w' has no '='; write --mount LEFT=RIGHT"),
         (["session", "new", "demo", "--system-prompt", "@/nowhere"], "ctx: /nowhere: No such file or directory"),

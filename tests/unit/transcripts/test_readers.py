@@ -7,7 +7,7 @@ from base64 import b64encode
 
 import pytest
 
-from ctxd.transcripts import claude_code, codex, opencode, pi
+from ctxd.transcripts import claude_code, codex, opencode, pi, records
 from ctxd.transcripts.files import UnknownFormat, format_of, read
 from ctxd.transcripts.records import Line, decoded, lines, milliseconds, total_usage
 from ctxd_protocol.events import (
@@ -45,6 +45,12 @@ def test_only_complete_lines_are_read_and_damaged_ones_are_kept():
         (1, {"a": 1}, ""), (3, None, "[1]"), (4, None, "not json"), (5, {"b": 2}, ""),
     ]  # fmt: skip
     assert list(lines(io.BytesIO(b'{"torn":'))) == [], "a harness may still be writing it"
+
+
+def test_a_line_beyond_the_limit_is_refused_by_its_number(monkeypatch):
+    monkeypatch.setattr(records, "LINE_BYTES_MAX", 16)
+    with pytest.raises(ValueError, match="line 2 has more than"):
+        list(lines(io.BytesIO(b'{"a":1}\n' + b"0" * 17)))
 
 
 def test_a_damaged_line_is_an_opaque_event():
