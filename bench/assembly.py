@@ -90,7 +90,7 @@ class Bench:
         made = await assembler.assemble(live, WriteRequest("context.assemble", "bench"))
         made.encoded()
         cold, work = time.perf_counter() - began, time.process_time() - worked
-        await made.barrier.wait()
+        await made.pending.wait()
         repeats = []
         for _ in range(REPEATS):
             began = time.perf_counter()

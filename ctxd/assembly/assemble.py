@@ -21,12 +21,10 @@ from ctxd.assembly.pieces import named
 from ctxd.assembly.record import (
     Assembled,
     Recorded,
-    Written,
     context_of,
     document_of,
     new_context_id,
     read_record,
-    shown_versions,
 )
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
@@ -82,16 +80,13 @@ def _require_short(live: LiveSession, size: int, chars_max: int | None) -> None:
         )
 
 
-class _Loaded:
+class _Loaded(msgspec.Struct):
     """Versions and texts fetched for one assembly, beside what the store keeps in memory."""
 
-    __slots__ = ("_store", "heads", "said", "texts")
-
-    def __init__(self, store: VersionStore) -> None:
-        self._store = store
-        self.heads: dict[str, Stored | None] = {}
-        self.texts: dict[str, str] = {}
-        self.said: dict[Place, tuple[Message, int]] = {}
+    store: VersionStore
+    heads: dict[str, Stored | None] = {}
+    texts: dict[str, str] = {}
+    said: dict[Place, tuple[Message, int]] = {}
 
     def message(self, place: Place) -> tuple[Message, int]:
         """The message at ``place`` of the chat, and the sequence of its write. Raises: _NotInMemory."""
@@ -102,16 +97,12 @@ class _Loaded:
 
     def head(self, id: str) -> Stored | None:
         """The newest accepted version. Raises: _NotInMemory."""
-        stored = self._store.peek(id)
+        stored = self.store.peek(id)
         if isinstance(stored, NotCached):
             stored = self.heads.get(id, NOT_CACHED)
             if isinstance(stored, NotCached):
                 raise _NotInMemory
         return stored
-
-    def knows(self, id: str) -> bool:
-        """True if ``head`` answers for ``id``."""
-        return id in self.heads or not isinstance(self._store.peek(id), NotCached)
 
     def content(self, ref: str) -> str:
         """The text named ``ref``. Raises: _NotInMemory."""
@@ -122,15 +113,19 @@ class _Loaded:
 
 
 class _KeptRendering:
-    """What is kept of one session: its rendering, its newest record, and the context that this recorded."""
+    """Rendering of one session, its newest record, and the context that this recorded.
+
+    ``is_current``: no version that it shows has changed since, but by a write of the session after ``newest``.
+    """
 
     __slots__ = (
         "answer",
         "composition",
         "context_ids",
+        "is_current",
         "live",
-        "mark",
         "mounts",
+        "newest",
         "recalled",
         "recorded",
         "rendering",
@@ -146,8 +141,69 @@ class _KeptRendering:
         self.answer: Assembled | None = None
         self.context_ids: set[str] = set()
         self.recalled = live.assembly == 0
-        self.mark: object = None
+        self.newest: Pending | None = None
+        self.is_current = False
         self.size = 0
+
+
+class RenderCache:
+    """Renderings of sessions between assemblies, least recently used evicted, within bounds of number and bytes.
+
+    A rendering is current until a version of an object in the session's pool changes: by a write of the session itself,
+    which its newest write shows, or by anybody's version of a file, which the store reports. Other writes concern it
+    not. ``cleared`` counts how often all was dropped, since writes were lost or a purge was made.
+    """
+
+    def __init__(self, store: VersionStore) -> None:
+        self.cleared = 0
+        self._kept: OrderedDict[str, _KeptRendering] = OrderedDict()
+        # Of all objects in a pool, only files get versions from others than the session.
+        store.on_durable(self._invalidate, types=("file",))
+        store.on_lost(self._clear)
+
+    def of(self, live: LiveSession) -> _KeptRendering:
+        """Return the rendering of ``live``, an empty one if none is kept."""
+        kept = self._kept.get(live.session)
+        if kept is None or kept.live is not live:
+            kept = self._kept[live.session] = _KeptRendering(live)
+        if kept.mounts is not live.mounts:
+            # Every path may be called something else now.
+            kept.mounts, kept.rendering, kept.is_current = live.mounts, Rendering(), False
+        self._kept.move_to_end(live.session)
+        while len(self._kept) > SESSIONS_KEPT_MAX:
+            self._kept.popitem(last=False)
+        return kept
+
+    def holds(self, kept: _KeptRendering) -> bool:
+        """True unless ``kept`` was dropped."""
+        return self._kept.get(kept.live.session) is kept
+
+    def put_back(self, kept: _KeptRendering) -> None:
+        """Keep ``kept``, which was dropped while it was in use, without its rendering: that may show lost versions."""
+        kept.rendering, kept.is_current = Rendering(), False
+        self._kept[kept.live.session] = kept
+
+    def bound(self, kept: _KeptRendering, size: int) -> None:
+        """Evict the renderings used longest ago, ``kept``, of ``size`` bytes, last, until all are within the bound."""
+        kept.size = size
+        while sum(each.size for each in self._kept.values()) > KEPT_BYTES_MAX:
+            self._kept.popitem(last=False)
+
+    def _invalidate(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+        """Mark the renderings that show a file with a new version; after a purge drop all, which may show its text."""
+        if any(write.purge is not None for write, _ in landed):
+            self._clear(frozenset())
+            return
+        for write, _ in landed:
+            files = [document.id for document in write.puts if document.type == "file"]
+            for session, kept in self._kept.items():
+                if kept.is_current and session != write.session:
+                    kept.is_current = kept.live.state.pool.keys().isdisjoint(files)
+
+    def _clear(self, sessions: frozenset[str]) -> None:
+        """Drop all: a lost version of a file may be in the rendering of any session."""
+        self.cleared += 1
+        self._kept.clear()
 
 
 class Assembler:
@@ -161,11 +217,7 @@ class Assembler:
         self._indexer = indexer
         self._archive = archive
         self._clock = clock
-        self._kept: OrderedDict[str, _KeptRendering] = OrderedDict()
-        self._lost = 0
-        # Of no type: only purges concern all.
-        store.on_durable(self._purged, types=())
-        store.on_lost(self._forget)
+        self._cache = RenderCache(store)
 
     async def assemble(self, live: LiveSession, call: WriteRequest, *, chars_max: int | None = None) -> Assembled:
         """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written.
@@ -178,9 +230,11 @@ class Assembler:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return await self._again(live, replay)
-            await self._freshen(live, call)
-            await self._drop_hidden(live, call)
-            kept = self._kept_of(live)
+            if files := [id for id in live.state.active if is_file_id(id)]:
+                await self._freshen(live, call, files)
+            if self._sessions.visibility.restricts(live.session):
+                await self._drop_hidden(live, call)
+            kept = self._cache.of(live)
             composition = await self._compose(live, kept, chars_max)
             return self._settle(live, kept, call, composition)
 
@@ -203,18 +257,18 @@ class Assembler:
         """
         while True:
             async with live.lock:
-                lost = self._lost
+                cleared = self._cache.cleared
                 composition = await self._compose_as_is(live, budget_tokens, chars_max)
                 barrier = live.barrier
             # The plan may show what other sessions wrote and can still lose.
             await self._store.settled()
-            if self._lost == lost:
+            if self._cache.cleared == cleared:
                 return composition.plan, barrier
 
     async def _compose_as_is(self, live: LiveSession, budget_tokens: int | None, chars_max: int | None) -> Composition:
         live.require_current()
         _require_short(live, live.state.chat_chars, chars_max)
-        kept = self._kept_of(live)
+        kept = self._cache.of(live)
         loaded = _Loaded(self._store)
         view = self._view(live, kept, loaded, budget_tokens)
         while True:
@@ -224,10 +278,7 @@ class Assembler:
             except _NotInMemory:
                 await self._load(live, kept, loaded, chars_max)
 
-    async def _freshen(self, live: LiveSession, call: WriteRequest) -> None:
-        files = [id for id in live.state.active if is_file_id(id)]
-        if not files:
-            return
+    async def _freshen(self, live: LiveSession, call: WriteRequest, files: list[str]) -> None:
         # Without the operation id: that goes with the record.
         bare = call.without_id()
         fresh = await freshen(live, self._indexer, files, bare)
@@ -236,29 +287,9 @@ class Assembler:
 
     async def _drop_hidden(self, live: LiveSession, call: WriteRequest) -> None:
         """Take out of the pool of a session in a sandbox the files whose newest version the sandbox may not see."""
-        visibility = self._sessions.visibility
-        if visibility.restricts(live.session):
-            hidden = await visibility.hidden(live, live.state.pool)
-            if hidden:
-                live.commit(call.without_id(), SessionDelta(hidden=tuple(hidden)))
-
-    def _kept_of(self, live: LiveSession) -> _KeptRendering:
-        kept = self._kept.get(live.session)
-        if kept is None or kept.live is not live:
-            kept = self._kept[live.session] = _KeptRendering(live)
-        if kept.mounts is not live.mounts:
-            # Every path may be called something else now.
-            kept.mounts, kept.rendering, kept.mark = live.mounts, Rendering(), None
-        self._kept.move_to_end(live.session)
-        while len(self._kept) > SESSIONS_KEPT_MAX:
-            self._kept.popitem(last=False)
-        return kept
-
-    def _bound(self, kept: _KeptRendering, size: int) -> None:
-        """Evict the renderings used longest ago, ``kept`` last, until all together are within the bound."""
-        kept.size = size
-        while sum(each.size for each in self._kept.values()) > KEPT_BYTES_MAX:
-            self._kept.popitem(last=False)
+        hidden = await self._sessions.visibility.hidden(live, live.state.pool)
+        if hidden:
+            live.commit(call.without_id(), SessionDelta(hidden=tuple(hidden)))
 
     async def _compose(self, live: LiveSession, kept: _KeptRendering, chars_max: int | None) -> Composition:
         """The context as of now; between its last look at a version and the return nothing awaits."""
@@ -268,12 +299,10 @@ class Assembler:
         while True:
             await self._warm(live, kept, view)
             live.require_current()
-            if self._kept.get(live.session) is not kept:
-                # Writes were lost meanwhile: what was rendered may show a version that never was.
-                kept.rendering, kept.mark = Rendering(), None
-                self._kept[live.session] = kept
-            mark = self._key(live)
-            moved = mark != kept.mark
+            if not self._cache.holds(kept):
+                self._cache.put_back(kept)
+            newest = live.last_pending
+            moved = not kept.is_current or kept.newest is not newest
             try:
                 composition = kept.rendering.compose(view, heads_moved=moved)
                 if not moved and not self._is_repeat(live, kept, composition):
@@ -285,17 +314,17 @@ class Assembler:
             if not kept.recalled:
                 await self._recall(live, kept, composition)
                 continue
-            kept.mark = mark
+            kept.newest, kept.is_current = newest, True
             return composition
 
     async def _warm(self, live: LiveSession, kept: _KeptRendering, view: View) -> None:
         """Render what is new in portions, others having their turn in between; what is not in memory is left out."""
-        if kept.mark == self._key(live):
+        if kept.is_current and kept.newest is live.last_pending:
             return
         try:
             for _ in kept.rendering.warm(view):
                 await checkpoint()
-                if self._kept.get(live.session) is not kept:
+                if not self._cache.holds(kept):
                     # Writes were lost meanwhile, and a number may come to name another version.
                     return
         except _NotInMemory:
@@ -317,11 +346,11 @@ class Assembler:
             assembly=(recorded.number, recorded.context_id),
         )
         kept.recorded, kept.composition = recorded, composition
-        self._bound(kept, composition.size)
+        self._cache.bound(kept, composition.size)
         kept.context_ids.add(recorded.context_id)
         kept.answer = Assembled(context, pending)
-        kept.mark = self._key(live)
-        return Written(context, pending)
+        kept.newest = pending
+        return Assembled(context, pending, carries_receipt=True)
 
     def _repeated(self, live: LiveSession, kept: _KeptRendering, composition: Composition) -> Assembled:
         """The record's answer. The reasons, the versions and the plan are those of now: they may change where the text
@@ -344,7 +373,8 @@ class Assembler:
         recorded = kept.recorded
         if recorded is None or kept.composition is None or recorded.turn != live.state.turn:
             return False
-        return composition.same_text(kept.composition)
+        # Nearly all fragments are the same objects when little changed.
+        return composition.fragments == kept.composition.fragments
 
     def _record(self, live: LiveSession, kept: _KeptRendering, composition: Composition, digest: str) -> Recorded:
         parent, now = live.context_id or "", self._clock.wall_ms()
@@ -361,10 +391,17 @@ class Assembler:
             parent=parent,
             sha256=digest,
             bytes=composition.size,
-            tokens=composition.tokens,
+            tokens=composition.plan.tokens_after,
             stable_prefix=same,
             assembled_at=now,
-            active=shown_versions(composition),
+            active=tuple(
+                (piece.object, piece.valid_time, piece.tx)
+                for piece in composition.pieces
+                if piece.section == "active_content"
+                and piece.object is not None
+                and piece.valid_time is not None
+                and piece.tx is not None
+            ),
             dropped=tuple((dropped.object, dropped.reason) for dropped in composition.plan.dropped),
         )
 
@@ -396,15 +433,16 @@ class Assembler:
         if not is_rendered and (turn, place) not in loaded.said:
             await self._load_chat(live, kept, loaded)
         said = (message.toolcall for messages in state.turns for message in messages if message.toolcall is not None)
-        ids = [id for id in dict.fromkeys((*state.pool, *said, prompt)) if not loaded.knows(id)]
-        if ids:
+        shown = dict.fromkeys((*state.pool, *said, prompt))
+        if ids := [id for id in shown if id not in loaded.heads and isinstance(self._store.peek(id), NotCached)]:
             loaded.heads |= await self._store.heads(ids)
         refs: list[str] = []
         for id in (*state.active, prompt):
-            stored = loaded.head(id) if loaded.knows(id) else None
+            stored = self._store.peek(id)
+            if isinstance(stored, NotCached):
+                stored = loaded.heads.get(id)
             if stored is not None and stored.content_ref is not None and stored.content_ref not in loaded.texts:
-                lacks = kept.rendering.lacks_prompt if id == prompt else kept.rendering.lacks_content
-                if lacks(stored):
+                if kept.rendering.lacks(id, stored):
                     refs.append(stored.content_ref)
         # In portions, so that a context that is too long is refused before all of it is in memory.
         size = live.state.chat_chars + sum(map(len, loaded.texts.values()))
@@ -438,23 +476,8 @@ class Assembler:
             state=state,
             said=loaded.message,
             prompt=system_prompt_id(live.session),
-            head=named(loaded.head, live.settings.renamed),
+            head=named(loaded.head, live.settings.renamed) if live.settings.renamed else loaded.head,
             content=loaded.content,
             display=live.mounts.display,
             budget_tokens=budget_tokens,
         )
-
-    def _key(self, live: LiveSession) -> object:
-        """A value that changes whenever a version that a rendering of ``live`` shows may have."""
-        durable = self._store.head()
-        return (durable and durable.seq, live.last_pending, live.mounts)
-
-    def _purged(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        """A kept rendering may show purged text, under the same place in the journal."""
-        if any(write.purge is not None for write, _ in landed):
-            self._forget(frozenset())
-
-    def _forget(self, sessions: frozenset[str]) -> None:
-        """Writes were lost: a kept rendering may show a version of any session that never was."""
-        self._lost += 1
-        self._kept.clear()

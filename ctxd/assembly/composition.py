@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 
 from ctxd.assembly import render
-from ctxd.assembly.budget import Candidate, plan
-from ctxd.assembly.measure import size_bytes, tokens_of
+from ctxd.assembly.measure import Droppable, plan, size_bytes, tokens_of
 from ctxd.assembly.pieces import (
     Display,
     Piece,
@@ -42,15 +41,12 @@ Head = Callable[[str], Stored | None]
 class PoolText:
     """The pool's lines in chunks, each line behind a line feed; ``text`` is the block."""
 
-    __slots__ = ("_ids", "_versions", "chunks")
+    __slots__ = ("_versions", "chunks", "ids")
 
     def __init__(self) -> None:
         self.chunks: list[str] = []
-        self._ids: list[str] = []
+        self.ids: list[str] = []
         self._versions: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._ids)
 
     def update(self, ids: Iterable[str], head: Head, display: Display, *, heads_moved: bool = True) -> None:
         """Show ``ids`` in order, each at its ``head``. ``heads_moved`` false: no head changed since the last update.
@@ -58,42 +54,36 @@ class PoolText:
         Raises: what ``head`` and ``pool_line`` raise; then call it again before the text is used.
         """
         wanted = list(ids)
-        kept = self._common(wanted)
-        if kept < len(self._ids):
-            self._reorder(wanted, kept, head, display)
+        if wanted[: len(self.ids)] != self.ids:
+            self._reorder(wanted, head, display)
         if heads_moved:
             self._refresh(head, display)
-        self._extend(wanted[len(self._ids) :], head, display)
+        self._append((id, *self._line(id, head, display)) for id in wanted[len(self.ids) :])
 
     def warm(self, ids: Sequence[str], head: Head, display: Display, *, lines: int) -> bool:
         """Make at most ``lines`` of the lines that ``update`` would add at the end; whether some are left to make.
 
         Nothing is made of ids that are in another order than they were. Raises: as ``update``.
         """
-        have = len(self._ids)
-        if have >= len(ids) or ids[have - 1 : have] != self._ids[-1:]:
+        have = len(self.ids)
+        if have >= len(ids) or ids[have - 1 : have] != self.ids[-1:]:
             return False
-        self._extend(list(ids[have : have + lines]), head, display)
-        return len(self._ids) < len(ids)
+        self._append((id, *self._line(id, head, display)) for id in ids[have : have + lines])
+        return len(self.ids) < len(ids)
 
-    def _common(self, wanted: list[str]) -> int:
-        """Number of leading ids are as they were."""
-        if wanted[: len(self._ids)] == self._ids:
-            return len(self._ids)
-        return next((n for n, (old, new) in enumerate(zip(self._ids, wanted, strict=False)) if old != new), len(wanted))
-
-    def _reorder(self, wanted: list[str], kept: int, head: Head, display: Display) -> None:
-        """Cut everything from the chunk of place ``kept`` on and put it back in the new order, old lines used again."""
+    def _reorder(self, wanted: list[str], head: Head, display: Display) -> None:
+        """Replace everything from the chunk of the first id in another place on; old lines are used again."""
+        kept = next((n for n, (old, new) in enumerate(zip(self.ids, wanted, strict=False)) if old != new), len(wanted))
         start = kept - kept % CHUNK_LINES
         lines = [line for chunk in self.chunks[start // CHUNK_LINES :] for line in chunk.split("\n")[1:]]
-        old = dict(zip(self._ids[start:], zip(self._versions[start:], lines, strict=True), strict=True))
+        old = dict(zip(self.ids[start:], zip(self._versions[start:], lines, strict=True), strict=True))
         entries = [(id, *(old.get(id) or self._line(id, head, display))) for id in wanted[start:]]
-        del self.chunks[start // CHUNK_LINES :], self._ids[start:], self._versions[start:]
+        del self.chunks[start // CHUNK_LINES :], self.ids[start:], self._versions[start:]
         self._append(entries)
 
     def _refresh(self, head: Head, display: Display) -> None:
         changed: dict[int, list[tuple[int, int, str]]] = {}
-        for place, (id, version) in enumerate(zip(self._ids, self._versions, strict=True)):
+        for place, (id, version) in enumerate(zip(self.ids, self._versions, strict=True)):
             stored = head(id)
             if stored is None or stored.tx != version:
                 entry = (place, *self._line(id, head, display))
@@ -105,14 +95,13 @@ class PoolText:
                 lines[place % CHUNK_LINES + 1] = line
             self.chunks[chunk] = "\n".join(lines)
 
-    def _extend(self, ids: list[str], head: Head, display: Display) -> None:
-        self._append([(id, *self._line(id, head, display)) for id in ids])
-
-    def _append(self, entries: Iterable[tuple[str, int, str]]) -> None:
-        full = len(self._ids) - len(self._ids) % CHUNK_LINES
-        fresh = self.chunks.pop().split("\n")[1:] if full < len(self._ids) else []
+    def _append(self, made: Iterable[tuple[str, int, str]]) -> None:
+        # Whole before anything changes: the head of one may have to be loaded first.
+        entries = list(made)
+        full = len(self.ids) - len(self.ids) % CHUNK_LINES
+        fresh = self.chunks.pop().split("\n")[1:] if full < len(self.ids) else []
         for id, version, line in entries:
-            self._ids.append(id)
+            self.ids.append(id)
             self._versions.append(version)
             fresh.append(line)
             if len(fresh) == CHUNK_LINES:
@@ -161,9 +150,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Composition(msgspec.Struct, frozen=True, kw_only=True):
-    """One context. ``fragments`` make up the text; ``plan`` says what was left out of it."""
+    """One context. ``fragments`` make up the text, of ``size`` bytes; ``plan`` lists what was left out of it."""
 
     pieces: tuple[Piece, ...]
+    size: int
     fragments: tuple[str, ...]
     pool_lines: int
     plan: BudgetPlan
@@ -172,28 +162,12 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True):
         """The whole text."""
         return "".join(self.fragments)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the text."""
-        return _joined_size([piece.size for piece in self.pieces])
-
-    @property
-    def tokens(self) -> int:
-        """Estimated tokens of the text."""
-        return tokens_of(self.size)
-
-    def same_text(self, other: "Composition") -> bool:
-        """True if both have the same text. Cost: the number of fragments when little changed."""
-        return self.fragments == other.fragments
-
     def blocks(self) -> tuple[Block, ...]:
-        """The pieces with their places in the text."""
-        return tuple(self._blocks())
-
-    def _blocks(self) -> Iterator[Block]:
+        """Return the pieces with their places in the text."""
+        blocks: list[Block] = []
         offset = 0
         for piece in self.pieces:
-            yield Block(
+            block = Block(
                 section=piece.section,
                 text=piece.text,
                 offset=offset,
@@ -203,7 +177,9 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True):
                 valid_time=piece.valid_time,
                 tx=piece.tx,
             )
+            blocks.append(block)
             offset += piece.size + len(SEPARATOR)
+        return tuple(blocks)
 
     def sections(self) -> tuple[SectionSize, ...]:
         """All four sections with their sizes, separators between blocks not counted."""
@@ -262,7 +238,7 @@ class Rendering:
         characters = 0
         for id in list(view.state.active):
             stored = view.head(id)
-            if stored is None or stored.content_ref is None or not self.lacks_content(stored, id):
+            if stored is None or stored.content_ref is None or not self.lacks(id, stored):
                 continue
             content = view.content(stored.content_ref)
             self._active[id] = active_piece(id, stored, content, why_active(view.state, id))
@@ -271,15 +247,10 @@ class Rendering:
                 characters = 0
                 yield
 
-    def lacks_content(self, stored: Stored, id: str | None = None) -> bool:
-        """True if the text of the active object ``id``, None for that of the document, has to be at hand for the next
-        ``compose``."""
-        kept = self._active.get(id or stored.document.id)
+    def lacks(self, id: str, stored: Stored) -> bool:
+        """True if the text of ``id``, an active object or the system prompt, is needed for the next ``compose``."""
+        kept = self._prompt if stored.document.type == "system_prompt" else self._active.get(id)
         return stored.content_ref is not None and (kept is None or kept.tx != stored.tx)
-
-    def lacks_prompt(self, stored: Stored) -> bool:
-        """True if the text of the system prompt has to be at hand for the next ``compose``."""
-        return stored.content_ref is not None and (self._prompt is None or self._prompt.tx != stored.tx)
 
     def _compose_prompt(self, view: View) -> Piece | None:
         stored = view.head(view.prompt)
@@ -322,21 +293,30 @@ class Rendering:
 
     def _whole(self, view: View, prompt: Piece | None) -> Composition:
         top = [] if prompt is None else [prompt]
-        if len(self._pool):
+        if len(self._pool.ids):
             top.append(self._pool_block(view))
         stable = [*top, *self._chat]
         active = list(self._active.values())
         made = plan(
-            [] if view.budget_tokens is None else [_candidate(view.state, piece) for piece in active],
+            [] if view.budget_tokens is None else [_droppable(view.state, piece) for piece in active],
             total_bytes=_joined_size([piece.size for piece in (*stable, *active)]),
             budget_tokens=view.budget_tokens,
         )
         gone = {dropped.object for dropped in made.dropped}
         pieces = (*stable, *(piece for piece in active if piece.object not in gone))
+        fragments: list[str] = []
+        for piece in pieces:
+            if fragments:
+                fragments.append(SEPARATOR)
+            if piece.section == "metadata_pool":
+                fragments += (POOL_HEADER, *self._pool.chunks)
+            else:
+                fragments.append(piece.text)
         return Composition(
             pieces=pieces,
-            fragments=tuple(self._fragments(pieces)),
-            pool_lines=len(self._pool),
+            size=_joined_size([piece.size for piece in pieces]),
+            fragments=tuple(fragments),
+            pool_lines=len(self._pool.ids),
             plan=made,
         )
 
@@ -354,21 +334,11 @@ class Rendering:
         self._pool_piece = kept
         return kept[1]
 
-    def _fragments(self, pieces: Sequence[Piece]) -> Iterator[str]:
-        for number, piece in enumerate(pieces):
-            if number:
-                yield SEPARATOR
-            if piece.section == "metadata_pool":
-                yield POOL_HEADER
-                yield from self._pool.chunks
-            else:
-                yield piece.text
 
-
-def _candidate(state: SessionState, piece: Piece) -> Candidate:
+def _droppable(state: SessionState, piece: Piece) -> Droppable:
     id = piece.object
     assert id is not None, "an active block shows an object"
-    return Candidate(id=id, size=piece.size, is_toolcall=not is_file_id(id), is_pinned=id in state.pinned)
+    return Droppable(id=id, size=piece.size, is_toolcall=not is_file_id(id), is_pinned=id in state.pinned)
 
 
 def _joined_size(sizes: Sequence[int]) -> int:

@@ -59,7 +59,9 @@ def pool_line(id: str, stored: Stored | None, display: Display) -> PoolLine:
 
     Raises: CtxdError corrupt if the object has no version, or a file no source.
     """
-    document = _present(id, stored).document
+    if stored is None:
+        raise _without_version(id)
+    document = stored.document
     payload = document.payload
     if document.type == "toolcall":
         return ToolcallLine(id=document.id, tool=payload["tool"], status=payload["status"])
@@ -93,7 +95,9 @@ def toolcall_piece(id: str, stored: Stored | None) -> Piece:
 
     Raises: CtxdError corrupt if that tool call has no version.
     """
-    document = _present(id, stored).document
+    if stored is None:
+        raise _without_version(id)
+    document = stored.document
     ref = ToolcallRef(id=document.id, tool=document.payload["tool"], status=document.payload["status"])
     return _piece("chat", render.render_chat_entry(ref), "chat", stored, id)
 
@@ -114,10 +118,8 @@ def why_active(state: SessionState, id: str) -> Reason:
     return "recent tool call" if id in state.recency else "read"
 
 
-def _present(id: str, stored: Stored | None) -> Stored:
-    if stored is None:
-        raise CtxdError("corrupt", f"{id} is in the session but has no version", hint="Run `ctxd verify`.")
-    return stored
+def _without_version(id: str) -> CtxdError:
+    return CtxdError("corrupt", f"{id} is in the session but has no version", hint="Run `ctxd verify`.")
 
 
 def _piece(section: Section, text: str, reason: Reason, stored: Stored | None, id: str | None = None) -> Piece:

@@ -81,18 +81,6 @@ def summary(recorded: Recorded) -> AssemblyRecord:
     )
 
 
-def shown_versions(composition: Composition) -> tuple[tuple[str, int, int], ...]:
-    """The versions that ``composition`` shows whole."""
-    return tuple(
-        (piece.object, piece.valid_time, piece.tx)
-        for piece in composition.pieces
-        if piece.section == "active_content"
-        and piece.object is not None
-        and piece.valid_time is not None
-        and piece.tx is not None
-    )
-
-
 _LAST_SECOND: Final = 253_402_300_799
 """The end of the year 9999, in seconds since 1970: no time has a text beyond it, whatever a broken clock says."""
 
@@ -109,56 +97,36 @@ def new_context_id(parent: str, sha256: str, assembled_at: int, agent: str, take
     return id
 
 
-class Assembled:
-    """One recorded assembly as a client gets it. ``pending``: the write that recorded it, None if that was before."""
+class Assembled(msgspec.Struct):
+    """Recorded assembly as a client gets it. ``pending``: the write that the answer waits for, None if for none.
 
-    __slots__ = ("_encoded", "context", "pending")
+    ``carries_receipt``: this answers the call that recorded the assembly, so the receipt of the write is in it.
+    """
 
-    def __init__(self, context: AssembledContext, pending: Pending | None = None) -> None:
-        self.context = context
-        self.pending = pending
-        self._encoded: dict[tuple[bool, bool], msgspec.Raw] = {}
-
-    @property
-    def barrier(self) -> Pending | None:
-        """The write that the answer has to wait for, None if none."""
-        return None if self.pending is None or self.pending.receipt is not None else self.pending
-
-    def shaped(self, *, text: bool = True, blocks: bool = True) -> AssembledContext:
-        """The context with or without its text and its blocks."""
-        if text and blocks:
-            return self.context
-        return msgspec.structs.replace(
-            self.context, text=self.context.text if text else "", blocks=self.context.blocks if blocks else ()
-        )
+    context: AssembledContext
+    pending: Pending | None = None
+    carries_receipt: bool = False
+    _encoded: dict[tuple[bool, bool], msgspec.Raw] = msgspec.field(default_factory=dict)
 
     def with_blocks(self, blocks: tuple[Block, ...]) -> "Assembled":
         """The same answer with other blocks."""
-        return type(self)(msgspec.structs.replace(self.context, blocks=blocks), self.pending)
+        context = msgspec.structs.replace(self.context, blocks=blocks)
+        return Assembled(context, self.pending, self.carries_receipt)
 
     def encoded(self, receipt: Receipt | None = None, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
-        """The same as JSON; encoded at the first time only. ``receipt`` is of no write of this call, and left out."""
-        made = self._encoded.get((text, blocks))
+        """Encode as JSON, with or without text and blocks; without a receipt to carry, at the first time only."""
+        made = None if self.carries_receipt else self._encoded.get((text, blocks))
         if made is None:
-            made = msgspec.Raw(msgspec.json.encode(self.shaped(text=text, blocks=blocks)))
-            self._encoded[text, blocks] = made
+            context = msgspec.structs.replace(
+                self.context,
+                text=self.context.text if text else "",
+                blocks=self.context.blocks if blocks else (),
+                receipt=receipt if self.carries_receipt else self.context.receipt,
+            )
+            made = msgspec.Raw(msgspec.json.encode(context))
+            if not self.carries_receipt:
+                self._encoded[text, blocks] = made
         return made
-
-
-class Written(Assembled):
-    """The answer to the call that recorded the assembly: the one that carries the receipt of that write."""
-
-    __slots__ = ()
-
-    @property
-    def barrier(self) -> Pending | None:
-        """The write, also once it is durable: the receipt is in it."""
-        return self.pending
-
-    def encoded(self, receipt: Receipt | None = None, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
-        """As JSON, with the write's receipt."""
-        shaped = msgspec.structs.replace(self.shaped(text=text, blocks=blocks), receipt=receipt)
-        return msgspec.Raw(msgspec.json.encode(shaped))
 
 
 def context_of(session: str, recorded: Recorded, composition: Composition, text: str) -> AssembledContext:

@@ -43,7 +43,7 @@ class ContextCalls:
         assembled = await self._assembler.assemble(live, call, chars_max=caller.answer_bytes_max)
         assembled = await self._seen_by(caller, params.session, assembled)
         return Accepted(
-            assembled.barrier, lambda receipt: assembled.encoded(receipt, text=params.text, blocks=params.blocks)
+            assembled.pending, lambda receipt: assembled.encoded(receipt, text=params.text, blocks=params.blocks)
         )
 
     async def context_plan(self, caller: Caller, params: PlanParams) -> Accepted:

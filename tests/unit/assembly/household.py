@@ -114,8 +114,8 @@ class Household:
         """The context once it is durable."""
         live = await self.sessions.live(session) if isinstance(session, str) else session
         assembled = await self.assembler.assemble(live, WriteRequest("context.assemble", "p"))
-        if assembled.barrier is not None:
-            await assembled.barrier.wait()
+        if assembled.pending is not None:
+            await assembled.pending.wait()
         return assembled.context
 
 

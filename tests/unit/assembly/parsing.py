@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ctxd.assembly.escape import _STRUCTURAL, LINE_ENDS, _may_hold_structure
 from ctxd.assembly.render import (
+    _STRUCTURAL,
+    LINE_ENDS,
     POOL_HEADER,
     SEPARATOR,
     ActiveContent,
@@ -30,8 +31,6 @@ _ESCAPED: Final = re.compile(rf"([{LINE_ENDS}])\\(?={_STRUCTURAL})")
 
 def unescape(text: str) -> str:
     """The content of which ``text`` is the ``escape``."""
-    if not _may_hold_structure(text):
-        return text
     content = _ESCAPED.sub(r"\1", text)
     return content[1:] if text.startswith("\\") and _FIRST.match(text) else content
 

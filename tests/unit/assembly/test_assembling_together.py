@@ -117,6 +117,7 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
                 WriteRequest("file.index", "p"), transitions.read(reader.state, found.object), puts=found.puts
             )
             home.record(live, "call_1", "lost")
+            home.append(other, Message(role="user", content="lost too"))
             lost = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"))
             showing = await home.assembler.assemble(other, WriteRequest("context.assemble", "p"))
             assert (lost.context.number, showing.context.number) == (2, 2)
@@ -208,3 +209,42 @@ async def writable(home: Household) -> None:
     with anyio.fail_after(10):
         while home.store.status().state != "ok":
             await anyio.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_writes_that_concern_no_object_of_a_session_make_no_assembly_look_at_its_versions_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        one, other = await home.create("one"), await home.create("other")
+        paths = [home.files / f"{n}.py" for n in range(50)]
+        for path in paths:
+            path.touch()
+        ids = set(await home.discover(one, paths))
+        await home.assemble(one)
+        seen: list[str] = []
+        peek = home.store.peek
+
+        def counted(id: str) -> object:
+            seen.append(id)
+            return peek(id)
+
+        async def looked_at() -> int:
+            assert other.last_pending is not None
+            await other.last_pending.wait()
+            seen.clear()
+            monkeypatch.setattr(home.store, "peek", counted)
+            await home.assemble(one)
+            monkeypatch.undo()
+            return len(ids.intersection(seen))
+
+        home.record(other, "call-1", "output")
+        assert await looked_at() == 0
+        unrelated = home.files / "unrelated.py"
+        unrelated.write_text("text")
+        await home.read(other, unrelated)
+        assert await looked_at() == 0
+        paths[0].write_text("text")
+        await home.read(other, paths[0])
+        assert await looked_at() == len(ids)
+        assert await looked_at() == 0

@@ -1,12 +1,11 @@
 import random
 
-from ctxd.assembly.budget import Candidate, plan
-from ctxd.assembly.measure import size_bytes, tokens_of
+from ctxd.assembly.measure import Droppable, plan, size_bytes, tokens_of
 from ctxd.assembly.render import ActiveContent, Context, render, render_active
 
 
-def candidate(id: str, size: int, *, call: bool = False, pinned: bool = False) -> Candidate:
-    return Candidate(id=id, size=size, is_toolcall=call, is_pinned=pinned)
+def candidate(id: str, size: int, *, call: bool = False, pinned: bool = False) -> Droppable:
+    return Droppable(id=id, size=size, is_toolcall=call, is_pinned=pinned)
 
 
 def test_nothing_is_left_out_without_a_budget_or_within_it() -> None:

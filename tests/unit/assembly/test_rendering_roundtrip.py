@@ -4,14 +4,16 @@ import re
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ctxd.assembly.escape import LINE_ENDS, escape, quote
 from ctxd.assembly.render import (
+    LINE_ENDS,
     ActiveContent,
     ChatText,
     Context,
     FileLine,
     ToolcallLine,
     ToolcallRef,
+    escape,
+    quote,
     render,
     render_blocks,
 )

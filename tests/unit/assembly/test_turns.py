@@ -60,8 +60,8 @@ async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) 
             assembled = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"))
             assert turns - before >= FILES // WARM_LINES // 2
             group.cancel_scope.cancel()
-        assert assembled.barrier is not None
-        await assembled.barrier.wait()
+        assert assembled.pending is not None
+        await assembled.pending.wait()
         assert "4321" in assembled.context.text
         fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, SystemClock())
         assert (
