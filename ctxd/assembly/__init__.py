@@ -1,1 +1,1 @@
-"""What the model sees: the four sections of a context, how they are rendered, measured, recorded and rendered again."""
+"""Assembly of contexts: four sections, rendered, measured, recorded, and rendered again."""

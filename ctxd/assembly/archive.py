@@ -12,7 +12,7 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import assemblies_prefix, assembly_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.purging_chat import PURGED_TEXT
+from ctxd.sessions.chat_purge import PURGED_TEXT
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place
@@ -57,7 +57,7 @@ class Archive:
         return Assembled(context_of(session, recorded, composition, text))
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
-        """What the version ``stored`` of the record ``recorded`` stands for. Raises: as ``show``."""
+        """Return the context of the record ``recorded`` in version ``stored``. Raises: as ``show``."""
         if recorded.renderer != RENDERER:
             raise CtxdError("unsupported", f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}")
         live = await self._sessions.as_of(session, tx=stored.tx)
@@ -96,7 +96,7 @@ class Archive:
             seq=live.seqs[-1] if live.seqs else 0,
             state=state,
             prompt=prompt,
-            said=said.__getitem__,
+            message_at=said.__getitem__,
             head=named(heads.get, live.settings.renamed),
             content=texts.__getitem__,
             display=live.mounts.display,

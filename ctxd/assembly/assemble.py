@@ -1,4 +1,4 @@
-"""What the model sees now: brought up to date, rendered, recorded.
+"""Assembly of a session's current context: freshen, load, compose, record.
 
 Owns what is kept of sessions between assemblies, bounded by number of sessions, and the order of steps: files that
 changed on disk are read again first, so that a context is never stale; what is not in memory is loaded; then, without
@@ -251,7 +251,7 @@ class Assembler:
     async def plan(
         self, live: LiveSession, budget_tokens: int | None, *, chars_max: int | None = None
     ) -> tuple[BudgetPlan, Pending | None]:
-        """How ``live`` stands against ``budget_tokens``, None meaning none, and the write that the answer waits for.
+        """Return the budget plan of ``live`` for ``budget_tokens`` (None: no budget), and the write it waits for.
 
         Files are not read again and nothing is written. Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
@@ -474,7 +474,7 @@ class Assembler:
             session=live.session,
             seq=live.seqs[-1] if live.seqs else 0,
             state=state,
-            said=loaded.message,
+            message_at=loaded.message,
             prompt=system_prompt_id(live.session),
             head=named(loaded.head, live.settings.renamed) if live.settings.renamed else loaded.head,
             content=loaded.content,

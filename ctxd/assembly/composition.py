@@ -131,17 +131,17 @@ _PIECE_CHARACTERS: Final = 1_000
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a context is made of: a session's sets and chat, the versions of its objects, and their text.
+    """Inputs of a context: a session's sets and chat, the versions of its objects, and their text.
 
-    ``seq``: journal sequence of the newest segment. ``prompt``: id of the system prompt. ``said`` returns the message
-    at a place of the chat and the sequence of its write. ``head``, ``content`` and ``said`` do not wait; an error that
-    they raise ends ``compose``, which may then be called again.
+    ``seq``: journal sequence of the newest segment. ``prompt``: id of the system prompt. ``message_at`` returns the
+    message at a place of the chat and the sequence of its write. ``head``, ``content`` and ``message_at`` do not wait;
+    an error that they raise ends ``compose``, which may then be called again.
     """
 
     session: str
     seq: int
     state: SessionState
-    said: Callable[[Place], tuple[Message, int]]
+    message_at: Callable[[Place], tuple[Message, int]]
     prompt: str
     head: Head
     content: Callable[[str], str]
@@ -203,7 +203,7 @@ def sha256(text: str) -> str:
 
 
 class Rendering:
-    """What is kept of one session between two assemblies. Not for another mount table: make a new one."""
+    """Rendering of one session, kept between assemblies. For one mount table: another one needs a new rendering."""
 
     __slots__ = ("_active", "_chat", "_pool", "_pool_piece", "_prompt", "chat_at")
 
@@ -273,7 +273,7 @@ class Rendering:
     def _chat_piece(self, view: View, place: Place, mark: Message) -> Piece:
         if mark.toolcall is not None:
             return toolcall_piece(mark.toolcall, view.head(mark.toolcall))
-        message, seq = view.said(place)
+        message, seq = view.message_at(place)
         return chat_piece(message, chat_id(view.session), seq)
 
     def _compose_active(self, view: View) -> None:

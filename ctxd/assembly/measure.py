@@ -92,7 +92,7 @@ class Droppable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(candidates: Sequence[Droppable], *, total_bytes: int, budget_tokens: int | None) -> BudgetPlan:
-    """How a context of ``total_bytes`` stands against its budget.
+    """Plan a context of ``total_bytes`` against its budget.
 
     ``candidates`` are in order of activation. ``over_by`` is what remains too much when all that may go is gone.
     """

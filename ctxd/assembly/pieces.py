@@ -114,7 +114,7 @@ def why_active(state: SessionState, id: str) -> Reason:
         return "pinned"
     if id in state.chosen:
         return "activated explicitly"
-    # An active tool call that nobody chose has a place in its turn; a file never has.
+    # An active tool call that was not chosen has a place in its turn; a file never has.
     return "recent tool call" if id in state.recency else "read"
 
 

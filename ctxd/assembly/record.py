@@ -60,7 +60,7 @@ def document_of(session: str, recorded: Recorded) -> Document:
 
 
 def read_record(stored: Stored) -> Recorded:
-    """The record that a version holds. Raises: CtxdError corrupt if it is none."""
+    """Return the record in a version. Raises: CtxdError corrupt."""
     try:
         return msgspec.convert(stored.document.payload, Recorded)
     except msgspec.ValidationError as error:
@@ -82,7 +82,7 @@ def summary(recorded: Recorded) -> AssemblyRecord:
 
 
 _LAST_SECOND: Final = 253_402_300_799
-"""The end of the year 9999, in seconds since 1970: no time has a text beyond it, whatever a broken clock says."""
+"""The end of the year 9999, in seconds since 1970: later times cannot be formatted, whatever a broken clock shows."""
 
 
 def new_context_id(parent: str, sha256: str, assembled_at: int, agent: str, taken: set[str]) -> str:

@@ -66,14 +66,14 @@ class ToolcallLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ChatText(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a user or an assistant said."""
+    """Message of a user or an assistant."""
 
     role: Literal["user", "assistant"]
     text: str
 
 
 class ToolcallRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a tool's output stood in the chat."""
+    """Place of a tool's output in the chat."""
 
     id: str
     tool: str
@@ -144,7 +144,7 @@ def _lines() -> _Lines:
 
 
 def escape(content: str) -> str:
-    """``content`` with a backslash before each line that could be taken for structure; itself if there is none.
+    """``content`` with a backslash before each line that could be taken for structure; itself without such a line.
 
     Cost: linear, one pass over text in which no keyword occurs.
     """

@@ -14,7 +14,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.identity import UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
-from ctxd.sessions.purging_chat import Gone, restating, said_in, within, without_bundle
+from ctxd.sessions.chat_purge import Gone, restating, said_in, within, without_bundle
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.purge import KIND, counted
 from ctxd.store.store import VersionStore

@@ -73,7 +73,7 @@ class World:
             session="s",
             seq=self._tx,
             state=self.state,
-            said=self.said.__getitem__,
+            message_at=self.said.__getitem__,
             prompt="system_prompt:s",
             head=self._head,
             content=self.texts.__getitem__,

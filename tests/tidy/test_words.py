@@ -1,0 +1,49 @@
+"""Wording that a program can check: docstrings begin with a noun or a verb, programs do not talk, Python says None."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.test_sizes import PRODUCT, name_of
+
+CLAUSE = re.compile(r"(What|Who|Whose|Whom|Which|Where|How|Have|Whether|That)\b")
+SPEECH = re.compile(r"(?i:\b(?:tell|tells|told|telling|say|says|said|saying|hear|hears|heard)\b)")
+PRONOUN = re.compile(r"\b(?:[Ww]hoever|[Ww]homever|[Nn]obody|[Ss]omebody|that which|is none)\b")
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, Documented) and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings, attribute docstrings and comments, line by line."""
+    source = path.read_text()
+    lines = source.split("\n")
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            documented.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    for number, line in enumerate(lines, 1):
+        if number in documented:
+            yield number, line
+        elif "# " in line:
+            yield number, line[line.index("# ") :]
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=name_of)
+def test_docstrings_begin_with_the_thing_or_a_verb(path: Path) -> None:
+    assert [(line, text.split("\n")[0]) for line, text in docstrings(path) if CLAUSE.match(text)] == []
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=name_of)
+def test_programs_do_not_talk_and_python_has_no_null(path: Path) -> None:
+    pattern = re.compile(f"{SPEECH.pattern}|{PRONOUN.pattern}|\\bnull\\b")
+    found = [(number, text.strip()) for number, text in prose(path) if pattern.search(text)]
+    assert found == []
