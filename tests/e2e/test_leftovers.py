@@ -14,6 +14,8 @@ from tests import leftovers
 ROOT = Path(__file__).parents[2]
 ENDS_S_MAX = 60.0
 
+pytestmark = pytest.mark.nightly  # it starts a parallel run of its own, which a worker of another cannot
+
 CONFTEST = "from tests.conftest import pytest_configure as pytest_configure\n"
 ENDLESS = """
 import os, time
@@ -46,7 +48,9 @@ def test_daemons_of_tests_that_do_not_end_in_order_are_ended(tmp_path: Path, num
         (tmp_path / f"test_{name}.py").write_text(ENDLESS.format(started=str(started)))
     command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c"]
     command += [os.devnull, f"--basetemp={tmp_path / 'base'}", str(tmp_path)]
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'protocol'}"}
+    # Variables of the worker that runs this test would make the inner run one too.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'protocol'}"
     with subprocess.Popen(
         command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     ) as tests:

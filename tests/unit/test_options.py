@@ -8,7 +8,7 @@ import pytest
 
 from ctxd.config import load
 from ctxd.errors import StateDirError
-from ctxd.options import options_of, where_handed
+from ctxd.options import options_of, with_passed_socket
 from ctxd.secrets.scan import Scanner
 
 
@@ -33,7 +33,7 @@ def test_a_daemon_of_root_reads_for_a_group_only_if_it_is_told_to(
     options = options_of(plain, Scanner(), ephemeral=True)
     for make in (
         lambda: options_of(named, Scanner(), ephemeral=True),
-        lambda: where_handed(options, str(handed), plain),
+        lambda: with_passed_socket(options, str(handed), plain),
     ):
         if refused:
             with pytest.raises(StateDirError, match="socket_group_as_root"):
