@@ -32,7 +32,7 @@ def require_kept(report: Report) -> None:
     assert report.rows_per_write < ROWS_MAX
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 @pytest.mark.requirement("HST-4")
 @pytest.mark.requirement("HST-11")
