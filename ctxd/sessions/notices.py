@@ -9,6 +9,7 @@ Cost: what a session has read and what became of that; nothing depends on how ma
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import Final
 
 from ctxd.mounts.mapping import UNMOUNTED
@@ -19,75 +20,89 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import from_payload
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
+from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.sessions import Notice
 
-BUFFERED_MAX: Final = 1_000
-"""Notices kept for a subscriber while its backlog is read. Beyond that the backlog is read once more instead."""
+HELD_MAX: Final = 1_000
+"""Notices kept for a subscriber until its subscription is answered; further ones count as dropped."""
+
+PAGE: Final = 1_000
+"""Notices of the backlog read at a time."""
 
 _VERSIONS: Final = 100
 
 
 class Subscription:
-    """Notices to one session. ``after``: the sequence of the newest one delivered. ``close`` ends it."""
+    """Subscription of a connection to the notices of one session. Created by ``NoticeFeeds.subscribe``.
 
-    __slots__ = ("_buffer", "_callback", "_contents", "_forget", "after", "closed", "confined", "live", "overflowed")
+    ``after``: the sequence up to which the backlog was read. Notices are held until ``release``. One that the
+    connection has no room for is dropped; the newest one dropped is sent with ``missed`` once there is room.
+    """
+
+    __slots__ = ("_contents", "_dropped", "_held", "_notify", "after", "confined", "live", "number")
 
     def __init__(
-        self,
-        live: LiveSession,
-        after: int,
-        callback: Callable[[Notice], None],
-        forget: Callable[["Subscription"], None],
-        *,
-        confined: bool,
+        self, number: int, live: LiveSession, after: int, notify: Callable[[str, NoticeEvent], bool], *, confined: bool
     ) -> None:
-        """``confined``: for a sandbox, which is not notified of who changed a file, nor twice of one change."""
+        """``notify``: see ``Caller``. ``confined``: for a sandbox, which is not notified of who changed a file, nor
+        twice of one change."""
+        self.number = number
         self.live = live
         self.after = after
-        self.closed = False
         self.confined = confined
-        self.overflowed = False
-        self._callback = callback
-        self._forget = forget
-        self._buffer: list[Notice] | None = []
+        self._notify = notify
         self._contents: dict[str, str | None] = {}
+        self._dropped: Notice | None = None
+        self._held: list[Notice] | None = []
 
     def take(self, notice: Notice) -> None:
-        """Deliver ``notice``, once the backlog before it is."""
-        if self._buffer is None:
-            self.deliver(notice)
-        elif len(self._buffer) < BUFFERED_MAX:
-            self._buffer.append(notice)
-        else:
-            self.overflowed = True
-
-    def deliver(self, notice: Notice) -> None:
-        """Hand ``notice`` over unless it has been."""
-        if self.closed or notice.seq <= self.after:
+        """Send a ``notice`` that has just become durable, or hold it; nothing if the backlog contained it."""
+        if notice.seq <= self.after:
             return
+        if self._held is None:
+            self._deliver(notice)
+        elif len(self._held) < HELD_MAX:
+            self._held.append(notice)
+        else:
+            self._dropped = notice
+
+    def precede(self, backlog: Sequence[Notice], after: int) -> None:
+        """Hold ``backlog``, which was read up to sequence ``after``, before what was taken since."""
+        self.after = after
+        held = [*backlog, *(notice for notice in self._held or () if notice.seq > after)]
+        self._held = held[:HELD_MAX]
+        if len(held) > HELD_MAX and self._dropped is None:
+            self._dropped = held[-1]
+
+    def release(self) -> None:
+        """Send what was held: the client knows the number of the subscription now."""
+        held, self._held = self._held or (), None
+        dropped, self._dropped = self._dropped, None
+        for notice in held:
+            self._deliver(notice)
+        self._dropped = dropped or self._dropped
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Send the newest dropped notice, marked as following missed ones, now that there is room."""
+        if self._held is None and self._dropped is not None:
+            self._send(self._dropped)
+
+    def discard(self) -> None:
+        """Send nothing more."""
+        self._held = []
+        self._dropped = None
+
+    def _deliver(self, notice: Notice) -> None:
         if self.confined:
             if notice.change == "updated" and self._contents.get(notice.object) == notice.content_hash:
                 return
             self._contents[notice.object] = notice.content_hash
-        self._callback(notice)
+        self._send(notice)
 
-    def begin_backlog(self) -> None:
-        """Forget what was buffered: the backlog that is read from now on holds it."""
-        self._buffer = []
-        self.overflowed = False
-
-    def end_backlog(self, upto: int) -> None:
-        """The backlog up to sequence ``upto`` was delivered; go on with what came since."""
-        self.after = max(self.after, upto)
-        buffered, self._buffer = self._buffer or [], None
-        for notice in buffered:
-            self.deliver(notice)
-
-    def close(self) -> None:
-        """Deliver nothing more. Again: no effect."""
-        if not self.closed:
-            self.closed = True
-            self._forget(self)
+    def _send(self, notice: Notice) -> None:
+        event = NoticeEvent(subscription=self.number, notice=notice, missed=self._dropped is not None)
+        self._dropped = None if self._notify("events.notice", event) else notice
 
 
 class _Readers:
@@ -121,7 +136,7 @@ class _Readers:
             del read[id]
             self._unlink(session, id)
 
-    def told(self, id: str, seq: int, by: str | None) -> list[str]:
+    def of(self, id: str, seq: int, by: str | None) -> list[str]:
         """The sessions that read ``id`` before ``seq``, without ``by``."""
         return [s for s in self._by_object.get(id, ()) if s != by and self._by_session[s][id] < seq]
 
@@ -141,6 +156,7 @@ class NoticeFeeds:
         self._readers = _Readers()
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._listens = False
+        self._numbers = count(1)
         self._store.on_lost(self._lose)
 
     async def since(self, session: str, after: int, limit: int, *, confined: bool) -> tuple[list[Notice], int]:
@@ -185,12 +201,12 @@ class NoticeFeeds:
         return known[seq]
 
     async def subscribe(
-        self, session: str, after: int | None, callback: Callable[[Notice], None], *, confined: bool
+        self, session: str, after: int | None, notify: Callable[[str, NoticeEvent], bool], *, confined: bool
     ) -> Subscription:
-        """Call ``callback`` with every notice to ``session`` beyond ``after`` (None: now), on the loop and in order.
+        """Subscribe to the notices to ``session`` beyond sequence ``after`` (None: now), sent with ``notify`` in order.
 
-        The backlog is handed over before this returns. ``callback`` does not raise. Close the subscription in the end.
-        Raises: as ``since``. Cancel: safe; nothing is left subscribed.
+        The backlog is held when this returns; call ``release`` once the client knows the subscription's number, and
+        ``unsubscribe`` in the end. Raises: as ``since``. Cancel: safe; nothing is left subscribed.
         """
         live = await self._sessions.live(session)
         start = self._head_seq() if after is None else after
@@ -198,35 +214,31 @@ class NoticeFeeds:
             # Only from the first subscription on: most daemons have none, and this is on the path of every write.
             self._listens = True
             self._store.on_durable(self._land, types=("file", "segment"))
-        subscription = Subscription(live, start, callback, self._close, confined=confined)
+        subscription = Subscription(next(self._numbers), live, start, notify, confined=confined)
         if not self._readers.follows(session):
             self._readers.begin(live)
         self._subscriptions.setdefault(session, []).append(subscription)
         live.watched += 1
         try:
-            await self._catch_up(subscription)
+            subscription.precede(*await self._backlog(session, start, confined=confined))
         except BaseException:
-            subscription.close()
+            self.unsubscribe(subscription)
             raise
         return subscription
 
-    async def _catch_up(self, subscription: Subscription) -> None:
-        session = subscription.live.session
-        while True:
-            subscription.begin_backlog()
-            target = self._head_seq()
-            while subscription.after < target:
-                page, reached = await self.since(
-                    session, subscription.after, BUFFERED_MAX, confined=subscription.confined
-                )
-                for notice in page:
-                    subscription.deliver(notice)
-                subscription.after = reached
-            if not subscription.overflowed:
-                subscription.end_backlog(target)
-                return
+    async def _backlog(self, session: str, after: int, *, confined: bool) -> tuple[list[Notice], int]:
+        """The first ``HELD_MAX`` notices beyond ``after``, and the newest one if there are more; and where to go on."""
+        backlog: list[Notice] = []
+        head = self._head_seq()
+        while after < head:
+            page, after = await self.since(session, after, PAGE, confined=confined)
+            backlog = [*backlog[:HELD_MAX], *page] if page else backlog
+            del backlog[HELD_MAX:-1]
+        return backlog, after
 
-    def _close(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Send nothing more to ``subscription``."""
+        subscription.discard()
         session = subscription.live.session
         subscription.live.watched -= 1
         others = self._subscriptions[session]
@@ -247,7 +259,7 @@ class NoticeFeeds:
                         self._readers.note(write.session, id, pending.seq)
 
     def _tell(self, write: Write, pending: Pending, document: Document) -> None:
-        for session in self._readers.told(document.id, pending.seq, write.session):
+        for session in self._readers.of(document.id, pending.seq, write.session):
             for subscription in tuple(self._subscriptions[session]):
                 live = self._sessions.peek(session) or subscription.live
                 if not subscription.confined:

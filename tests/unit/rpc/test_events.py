@@ -6,6 +6,7 @@ import pytest
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import events
 from ctxd.rpc.listener import Timing
+from ctxd.sessions.notices import HELD_MAX, Subscription
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.sessions import Notice
 from tests.fakes.loopback import frame, serving
@@ -13,30 +14,22 @@ from tests.fakes.loopback import frame, serving
 pytestmark = pytest.mark.anyio
 
 
-class Following:
-    def __init__(self, after):
-        self.after = after
-        self.cancelled = False
-
-    def close(self):
-        self.cancelled = True
-
-
 class FakeNotices:
-    """A port that holds its subscribers; ``past`` is told to each at once."""
+    """Feeds that keep their subscriptions; each begins with ``past``."""
 
     def __init__(self, past=()):
         self.past = list(past)
-        self.callbacks = []
-        self.followings = []
+        self.subscriptions = []
+        self.ended = []
 
-    async def subscribe(self, session, after, callback, *, confined):
-        for seq in self.past:
-            if after is not None and seq > after:
-                callback(notice(seq))
-        self.callbacks.append(callback)
-        self.followings.append(Following(after or 0))
-        return self.followings[-1]
+    async def subscribe(self, session, after, notify, *, confined):
+        made = Subscription(len(self.subscriptions) + 1, None, after or 0, notify, confined=confined)
+        made.precede([notice(seq) for seq in self.past if seq > made.after], made.after)
+        self.subscriptions.append(made)
+        return made
+
+    def unsubscribe(self, subscription):
+        self.ended.append(subscription.number)
 
 
 def notice(seq):
@@ -61,7 +54,7 @@ async def test_notices_come_after_the_answer_and_in_order(tmp_path):
         await wire.send(SUBSCRIBE)
         subscribed = await wire.answer()
         assert subscribed["result"]["after"] == 4
-        notices.callbacks[0](notice(7))
+        notices.subscriptions[0].take(notice(7))
         came = [await wire.answer() for _ in range(3)]
         assert [event["params"]["notice"]["seq"] for event in came] == [5, 6, 7]
         number = subscribed["result"]["subscription"]
@@ -76,10 +69,10 @@ async def test_unsubscribing_and_leaving_both_end_the_following(tmp_path):
             first = (await wire.call("events.subscribe", {"session": "s"}))["result"]["subscription"]
             await wire.call("events.subscribe", {"session": "s"})
             assert (await wire.call("events.unsubscribe", {"subscription": first}))["result"] == {"receipt": None}
-            assert [following.cancelled for following in notices.followings] == [True, False]
+            assert notices.ended == [first]
             again = await wire.call("events.unsubscribe", {"subscription": first})
             assert again["error"]["data"]["code"] == "subscription_not_found"
-        await server.until(lambda: notices.followings[1].cancelled)
+        await server.until(lambda: notices.ended == [1, 2])
 
 
 async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_at_once(tmp_path):
@@ -88,11 +81,11 @@ async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_a
             super().__init__()
             self.asked, self.gone = anyio.Event(), anyio.Event()
 
-        async def subscribe(self, session, after, callback, *, confined):
+        async def subscribe(self, session, after, notify, *, confined):
             self.asked.set()
             with anyio.CancelScope(shield=True):
                 await self.gone.wait()
-            return await super().subscribe(session, after, callback, confined=confined)
+            return await super().subscribe(session, after, notify, confined=confined)
 
     notices = Slow()
     async with serving(tmp_path, bound(events.EventCalls(notices))) as server:
@@ -101,7 +94,7 @@ async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_a
             await notices.asked.wait()
         await server.until(lambda: server.server.connections == 0)
         notices.gone.set()
-        await server.until(lambda: [following.cancelled for following in notices.followings] == [True])
+        await server.until(lambda: notices.ended == [1])
 
 
 async def test_another_connections_subscription_is_not_there(tmp_path):
@@ -111,7 +104,7 @@ async def test_another_connections_subscription_is_not_there(tmp_path):
             number = (await one.call("events.subscribe", {"session": "s"}))["result"]["subscription"]
             answer = await two.call("events.unsubscribe", {"subscription": number})
             assert answer["error"]["data"]["code"] == "subscription_not_found"
-            assert not notices.followings[0].cancelled
+            assert notices.ended == []
 
 
 async def test_a_connection_has_a_bounded_number_of_subscriptions(tmp_path):
@@ -137,26 +130,26 @@ async def test_a_slow_reader_is_told_that_it_missed_notices(tmp_path):
         wire.writer.write(frame("context.current", id=1))
         await server.until(lambda: server.server.requests == 2)
         for seq in range(5, 105):
-            notices.callbacks[0](notice(seq))
+            notices.subscriptions[0].take(notice(seq))
         wire.writer.transport.resume_reading()
         assert (await wire.answer())["id"] == 1
         came = [(await wire.answer())["params"] for _ in range(11)]
         assert [event["notice"]["seq"] for event in came] == [*range(5, 15), 104]
         assert [event["missed"] for event in came] == [False] * 10 + [True]
-        notices.callbacks[0](notice(105))
+        notices.subscriptions[0].take(notice(105))
         event = (await wire.answer())["params"]
         assert (event["notice"]["seq"], event["missed"]) == (105, False)
 
 
 async def test_notices_beyond_what_is_held_before_the_answer_count_as_missed(tmp_path):
-    notices = FakeNotices(past=range(5, 5 + events.HELD_MAX + 10))
-    timing = Timing(notices=events.HELD_MAX + 100)
+    notices = FakeNotices(past=range(5, 5 + HELD_MAX + 10))
+    timing = Timing(notices=HELD_MAX + 100)
     async with (
         serving(tmp_path, bound(events.EventCalls(notices)), timing=timing) as server,
         server.connected() as wire,
     ):
         await wire.send(SUBSCRIBE)
         assert "result" in await wire.answer()
-        came = [(await wire.answer())["params"] for _ in range(events.HELD_MAX + 1)]
-        assert [event["missed"] for event in came] == [False] * events.HELD_MAX + [True]
-        assert came[-1]["notice"]["seq"] == 5 + events.HELD_MAX + 9
+        came = [(await wire.answer())["params"] for _ in range(HELD_MAX + 1)]
+        assert [event["missed"] for event in came] == [False] * HELD_MAX + [True]
+        assert came[-1]["notice"]["seq"] == 5 + HELD_MAX + 9

@@ -8,6 +8,7 @@ import pytest
 from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.sessions import notices as module
+from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.sessions import Notice
 from tests.unit.sessions.world import World, world
 
@@ -84,62 +85,119 @@ async def test_notices_come_in_pages_and_again_after_a_restart(tmp_path: Path) -
         assert found == whole
 
 
+class Heard:
+    """A connection's queue with room for ``room`` notices."""
+
+    def __init__(self, room: int = 10_000) -> None:
+        self.room = room
+        self.notices: list[Notice] = []
+        self.missed: list[bool] = []
+
+    def notify(self, method: str, event: NoticeEvent) -> bool:
+        assert method == "events.notice"
+        if self.room == 0:
+            return False
+        self.room -= 1
+        self.notices.append(event.notice)
+        self.missed.append(event.missed)
+        return True
+
+
 @pytest.mark.requirement("NOT-3")
-async def test_a_subscription_joins_backlog_and_live_without_loss_or_repeat(tmp_path: Path) -> None:
-    """Writes go on while the backlog is read, with a buffer so small that it overflows again and again."""
+async def test_a_subscription_joins_backlog_and_live_without_loss_or_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes go on while the backlog is read in small pages, and until the subscription is released."""
+    monkeypatch.setattr(module, "PAGE", 2)
+    monkeypatch.setattr(module, "_VERSIONS", 7)
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
-        path = tmp_path / "f.txt"
+        path, other = tmp_path / "f.txt", tmp_path / "other.txt"
         await edit(w, "reader", path, "start")
+        await edit(w, "reader", other, "start")
         for n in range(20):
             await edit(w, "writer", path, f"before {n}")
-        heard: list[Notice] = []
-        enough = anyio.Event()
-
-        def hear(notice: Notice) -> None:
-            heard.append(notice)
-            if len(heard) == 60:
-                enough.set()
+        heard = Heard()
 
         async def write() -> None:
             for n in range(40):
                 await edit(w, "writer", path, f"during {n}")
 
-        small, module.BUFFERED_MAX, module._VERSIONS = (module.BUFFERED_MAX, module._VERSIONS), 2, 7
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(write)
-                subscription = await w.notices.subscribe("reader", 0, hear, confined=False)
-                await enough.wait()
-        finally:
-            module.BUFFERED_MAX, module._VERSIONS = small
-        assert heard == await told(w, "reader")
-        subscription.close()
+        async with anyio.create_task_group() as group:
+            group.start_soon(write)
+            subscription = await w.notices.subscribe("reader", 0, heard.notify, confined=False)
+            await edit(w, "writer", other, "held")
+            assert heard.notices == []
+            subscription.release()
+        assert heard.notices == await told(w, "reader")
+        assert len(heard.notices) == 61 and not any(heard.missed)
+        w.notices.unsubscribe(subscription)
         await edit(w, "writer", path, "after")
-        assert len(heard) == 60
-        assert len(await told(w, "reader")) == 61
+        assert len(heard.notices) == 61
+        assert len(await told(w, "reader")) == 62
+
+
+@pytest.mark.parametrize("page", [2, 1_000])
+async def test_notices_beyond_those_held_are_followed_by_the_newest_marked_as_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(module, "HELD_MAX", 3)
+    monkeypatch.setattr(module, "PAGE", page)
+    async with world(tmp_path / "state") as w:
+        await sessions(w, "reader", "writer")
+        path = tmp_path / "f.txt"
+        await edit(w, "reader", path, "start")
+        for n in range(7):
+            await edit(w, "writer", path, f"before {n}")
+        whole = await told(w, "reader")
+        heard = Heard()
+        subscription = await w.notices.subscribe("reader", 0, heard.notify, confined=False)
+        subscription.release()
+        assert heard.notices == [*whole[:3], whole[-1]]
+        assert heard.missed == [False, False, False, True]
+        await edit(w, "writer", path, "more")
+        assert (len(heard.notices), heard.missed[-1]) == (5, False)
+
+
+async def test_a_change_that_a_sandbox_was_not_sent_for_want_of_room_is_sent_later(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await sessions(w, "reader", "writer")
+        path = tmp_path / "f.txt"
+        await edit(w, "reader", path, "start")
+        heard = Heard(room=1)
+        subscription = await w.notices.subscribe("reader", None, heard.notify, confined=True)
+        subscription.release()
+        for n in range(3):
+            await edit(w, "writer", path, f"text {n}")
+        heard.room = 5
+        subscription.catch_up()
+        seqs = [notice.seq for notice in await told(w, "reader")]
+        assert [notice.seq for notice in heard.notices] == [seqs[0], seqs[2]]
+        assert heard.missed == [False, True]
+        subscription.catch_up()
+        assert len(heard.notices) == 2
 
 
 async def test_a_subscription_hears_of_what_is_read_after_it_began(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
-        heard: list[Notice] = []
-        await w.notices.subscribe("reader", None, heard.append, confined=False)
+        heard = Heard()
+        (await w.notices.subscribe("reader", None, heard.notify, confined=False)).release()
         path = tmp_path / "f.txt"
         await edit(w, "writer", path, "one")
-        assert heard == []
+        assert heard.notices == []
         await w.read("reader", path)
         await edit(w, "writer", path, "two")
         await edit(w, "reader", path, "three")
-        assert [notice.by_session for notice in heard] == ["writer"]
-        assert heard == await told(w, "reader")
+        assert [notice.by_session for notice in heard.notices] == ["writer"]
+        assert heard.notices == await told(w, "reader")
 
 
 async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
-        heard: list[Notice] = []
-        await w.notices.subscribe("reader", None, heard.append, confined=False)
+        heard = Heard()
+        (await w.notices.subscribe("reader", None, heard.notify, confined=False)).release()
         path = tmp_path / "f.txt"
         await edit(w, "writer", path, "one")
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
@@ -149,11 +207,11 @@ async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
             while w.store.status().state != "ok":
                 await anyio.sleep(0.01)
         await edit(w, "writer", path, "two")
-        assert heard == await told(w, "reader") == []
+        assert heard.notices == await told(w, "reader") == []
 
 
 async def test_subscribing_to_an_unknown_session_leaves_nothing_behind(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         with pytest.raises(CtxdError) as caught:
-            await w.notices.subscribe("nobody", 0, print, confined=False)
+            await w.notices.subscribe("nobody", 0, Heard().notify, confined=False)
         assert caught.value.code == "session_not_found"

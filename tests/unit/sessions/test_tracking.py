@@ -16,6 +16,7 @@ from ctxd.sources.lookups import Lookups
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import FILES_MAX, FileTrackers
+from ctxd_protocol.methods.events import NoticeEvent
 from tests.fakes.watcher import FakeWatcher
 from tests.unit.sessions.world import World
 from tests.unit.sessions.world import world as running
@@ -150,9 +151,12 @@ async def told(world: World, session: str) -> list[tuple[int, str | None]]:
 async def test_an_edit_that_is_reported_late_is_its_author_s_and_the_readers_are_told_so(tmp_path: Path) -> None:
     async with found_by_a_tracker(tmp_path, "writer", "reader") as (world, file, id):
         heard: list[tuple[int, str | None]] = []
-        await world.notices.subscribe(
-            "reader", 0, lambda notice: heard.append((notice.seq, notice.by_session)), confined=False
-        )
+
+        def notify(method: str, event: NoticeEvent) -> bool:
+            heard.append((event.notice.seq, event.notice.by_session))
+            return True
+
+        (await world.notices.subscribe("reader", 0, notify, confined=False)).release()
         assert [by for _, by in await told(world, "writer")] == [None], "it has not said so yet"
         first, second = await world.store.history(id)
         edited = await world.call("file.index", session="writer", path=str(file), cause="edit")
