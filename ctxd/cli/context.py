@@ -8,11 +8,11 @@ import click
 
 from ctxd.cli.difference import print_diff, unified
 from ctxd.cli.exit_codes import USAGE
-from ctxd.cli.formatting import count, short, size
+from ctxd.cli.formatting import short, size
 from ctxd.cli.invocation import Invocation, common, session_argument
 from ctxd.cli.resolve import session_id
 from ctxd.command_line import Command, Stop
-from ctxd.screen import Colour, cell
+from ctxd.screen import Colour, cell, count
 from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, Section, SectionSize
@@ -153,7 +153,7 @@ def _show(run: Invocation, shown: AssembledContext, labels: dict[str, str], *, a
     kept = "" if shown.stable_prefix is None else f"  {size(shown.stable_prefix)} unchanged at the start"
     screen.line(
         f"{screen.paint(cell(shown.session), 'bold')}  turn {shown.turn}  assembly {shown.number}  "
-        f"{count(shown.tokens)} tokens  {size(shown.bytes)}  {cell(shown.context_id)}{kept}"
+        f"{count(shown.tokens, 'token')}  {size(shown.bytes)}  {cell(shown.context_id)}{kept}"
     )
     _show_bar(run, shown.sections)
     screen.line()
@@ -177,7 +177,9 @@ def _show_bar(run: Invocation, sections: tuple[SectionSize, ...]) -> None:
     for each in sections:
         letter, colour = _LOOKS[each.section]
         name = f"{letter} {each.section:<15}"
-        screen.line(f"{screen.paint(name, colour)} {count(each.tokens):>9} tokens  {count(each.entries):>5} entries")
+        screen.line(
+            f"{screen.paint(name, colour)} {count(each.tokens, 'token'):>16}  {count(each.entries, 'entry'):>13}"
+        )
 
 
 def _start(block: Block) -> str:
@@ -193,11 +195,11 @@ def _start(block: Block) -> str:
 def _show_plan(run: Invocation, plan: BudgetPlan, labels: dict[str, str]) -> None:
     screen = run.screen
     if plan.budget_tokens is None:
-        screen.line(f"no budget, {count(plan.tokens)} tokens")
+        screen.line(f"no budget, {count(plan.tokens, 'token')}")
         return
     over = f", over by {count(plan.over_by)} whatever is left out" if plan.over_by else ""
-    dropped = f", {count(plan.tokens_after)} without {len(plan.dropped)} objects" if plan.dropped else ""
-    screen.line(f"budget {count(plan.budget_tokens)} tokens, context {count(plan.tokens)}{dropped}{over}")
+    dropped = f", {count(plan.tokens_after)} without {count(len(plan.dropped), 'object')}" if plan.dropped else ""
+    screen.line(f"budget {count(plan.budget_tokens, 'token')}, context {count(plan.tokens)}{dropped}{over}")
     if plan.dropped:
         rows = [(labels.get(each.object, short(each.object)), count(each.tokens), each.reason) for each in plan.dropped]
         screen.table(("LEFT OUT", "TOKENS", "REASON"), rows, right=(1,))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ctxd.cli.host_checks import Check, fail, ok, warn
+from ctxd.screen import count
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.trackers import Watching
@@ -77,7 +78,7 @@ def sandboxes(found: Sequence[SandboxView]) -> Check:
     if broken:
         more = f", and {len(broken) - 1:,} more" if len(broken) > 1 else ""
         return fail("sandbox sockets", broken[0] + more, "restart the daemon: it makes them again at the same paths")
-    return ok("sandbox sockets", f"{len(found):,} sandboxes, each with its socket")
+    return ok("sandbox sockets", f"{count(len(found), 'sandbox')} with a socket each")
 
 
 def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -> Check:
@@ -97,7 +98,7 @@ def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -
             return fail(name, f"{root}: the daemon does not see it: {error.strerror}", _OWN_VIEW)
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             return fail(name, f"{root}: the daemon sees another directory there", _OWN_VIEW)
-    return ok(name, f"{len(roots):,} directories")
+    return ok(name, f"{count(len(roots), 'directory')}")
 
 
 def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Check]:

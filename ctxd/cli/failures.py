@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from msgspec.structs import fields
+
 from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND, PERMISSION, TIMEOUT, UNREACHABLE, USAGE
 from ctxd.cli.formatting import clause
 from ctxd.command_line import Stop
@@ -38,8 +40,14 @@ _METHOD: Final = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, METHODS)) 
 
 def in_commands(remedy: str) -> str:
     """Replace method names in ``remedy``, which the daemon writes for programs, by the commands of ``ctx``."""
-    named = _METHOD.sub(lambda found: f"ctx {COMMANDS.get(found[0], f'rpc {found[0]}')}", remedy)
-    return named.replace("Call ctx ", "Run ctx ")
+    return _METHOD.sub(lambda found: _command(found[0]), remedy).replace("Call ctx ", "Run ctx ")
+
+
+def _command(method: str) -> str:
+    if method in COMMANDS:
+        return f"ctx {COMMANDS[method]}"
+    required = ", ".join(f'"{each.name}": …' for each in fields(METHODS[method].params) if each.required)
+    return f"ctx rpc {method}" + (f" '{{{required}}}'" if required else "")
 
 
 def code_of(error: CallFailed) -> int:

@@ -6,11 +6,6 @@ from typing import Final
 _LAST_MS: Final = 253_402_300_799_000
 
 
-def count(number: int | None) -> str:
-    """Return an integer with thousands separators; empty for None."""
-    return "" if number is None else f"{number:,}"
-
-
 def moment(ms: int) -> str:
     """Milliseconds since 1970 as UTC to the millisecond; beyond the year 9999 the number itself."""
     if ms > _LAST_MS:

@@ -28,9 +28,6 @@ class _Seconds(click.FloatRange):
         return seconds
 
 
-SECONDS: Final = _Seconds(min=0.001)
-"""Type of ``--timeout``."""
-
 DEADLINE_S: Final = 30.0
 """Default of ``--timeout``: seconds to wait for each reply."""
 
@@ -62,18 +59,29 @@ class Invocation:
         return str(config.socket) if config.origins["socket"].startswith("file") else None
 
 
+def common_options(run: Callable[P, R]) -> Callable[P, R]:
+    """Add the options that may stand before or after a command's name."""
+    for option in (
+        click.option(
+            "--timeout",
+            "deadline_s",
+            type=_Seconds(min=0.001),
+            metavar="SECONDS",
+            help=f"Timeout per call [default: {DEADLINE_S:.0f}].",
+        ),
+        click.option(
+            "--socket", metavar="PATH", help="The daemon's socket [default: $CTXD_SOCKET, then the usual places]."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text."),
+    ):
+        run = option(run)
+    return run
+
+
 def common(run: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     """Add the options that every command has, and pass the ``Invocation`` as the first argument."""
 
-    @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-    @click.option("--socket", metavar="PATH", help="The daemon's socket.")
-    @click.option(
-        "--timeout",
-        "deadline_s",
-        type=SECONDS,
-        metavar="SECONDS",
-        help="Timeout per call [default: 30].",
-    )
+    @common_options
     @click.pass_context
     @functools.wraps(run)
     def wrapper(ctx: click.Context, /, *args: Any, **options: Any) -> R:  # noqa: ANN401 - click's own

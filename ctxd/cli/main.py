@@ -8,7 +8,7 @@ import click
 
 from ctxd import __version__
 from ctxd.cli.exit_codes import FAILURE, MEANINGS, USAGE
-from ctxd.cli.invocation import SECONDS, Invocation, adopt, common
+from ctxd.cli.invocation import Invocation, adopt, common, common_options
 from ctxd.command_line import SHELLS, Command, Group, Stop, completion_script
 from ctxd.command_line import run as run_program
 
@@ -54,15 +54,7 @@ _EPILOG: Final = "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for co
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-@click.option("--socket", metavar="PATH", help="The daemon's socket [default: $CTXD_SOCKET, then the usual places].")
-@click.option(
-    "--timeout",
-    "deadline_s",
-    type=SECONDS,
-    metavar="SECONDS",
-    help="Timeout per call [default: 30].",
-)
+@common_options
 @click.version_option(__version__, prog_name="ctx")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click's options

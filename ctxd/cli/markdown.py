@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ctxd.cli.formatting import moment
-from ctxd.screen import cell
+from ctxd.screen import cell, count
 
 Record = Mapping[str, Any]
 
@@ -61,9 +61,8 @@ def _toolcall(record: Record) -> str:
 
 def _file(record: Record) -> str:
     pinned = ", pinned" if record["pinned"] else ""
-    return (
-        f"- {_code(record['path'])}: {record['state']}, {record['level']}{pinned}, {record['char_count']} characters\n"
-    )
+    size = count(record["char_count"], "character")
+    return f"- {_code(record['path'])}: {record['state']}, {record['level']}{pinned}, {size}\n"
 
 
 def _other(record: Record) -> str:

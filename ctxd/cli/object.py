@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from ctxd.cli.difference import print_diff, unified
-from ctxd.cli.exit_codes import NOT_FOUND
-from ctxd.cli.formatting import count, moment, short, size
+from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.formatting import moment, short, size
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, object_argument, paged, session_option
 from ctxd.cli.resolve import moment_ms, object_id, session_if_any
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
-from ctxd.screen import cell
+from ctxd.screen import cell, count
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.objects import ObjectType, ObjectVersion
@@ -232,6 +232,9 @@ def query(
     at = None if when is None else moment_ms(when, SystemClock().wall_ms())
     if text is None:
         text = sys.stdin.read()
+    if not text.strip():
+        hint = """ctx query '{:find [e] :where [[e :type "toolcall"]]}'"""
+        raise Stop(USAGE, "there is no query", hint=f"give one, or pipe it in: {hint}", symbol="usage")
     with run.client() as client:
         found = client.object_query(
             text, args=values, valid_time=at, tx=tx, limit=limit, timeout_ms=round(time_s * 1_000)

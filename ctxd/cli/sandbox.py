@@ -2,10 +2,11 @@
 
 import click
 
-from ctxd.cli.formatting import age, count
+from ctxd.cli.formatting import age
 from ctxd.cli.invocation import Invocation, common, listing
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
+from ctxd.screen import count
 from ctxd_protocol.sandboxes import SandboxView
 
 

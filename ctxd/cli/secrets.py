@@ -17,6 +17,7 @@ from ctxd.cli.formatting import short
 from ctxd.cli.invocation import Invocation, common, object_argument, session_option
 from ctxd.cli.resolve import object_id, session_id, session_if_any
 from ctxd.command_line import Command, Stop
+from ctxd.screen import count
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
@@ -56,16 +57,17 @@ def scan(
     if history and not (session or everything):
         raise click.UsageError("--history goes with --session or --all: what is on disk has no versions")
     if session or everything:
-        hits, count = _stored(run, session, history)
+        hits, scanned = _stored(run, session, history)
     else:
-        hits, count = _on_disk(run, paths or (Path(),), rules)
+        hits, scanned = _on_disk(run, paths or (Path(),), rules)
     if run.screen.as_json:
-        run.screen.document({"items": hits, "scanned": count})
+        run.screen.document({"items": hits, "scanned": scanned})
     else:
         if hits:
             rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag) for hit in hits]
             run.screen.table(("PLACE", "LINE", "RULE", "TAG"), rows, right=(1,))
-        run.screen.note(f"{len(hits)} secrets in {count} {'objects' if session or everything else 'files'}")
+        searched = "object" if session or everything else "file"
+        run.screen.note(f"{count(len(hits), 'secret')} in {count(scanned, searched)}")
     return FOUND if hits else OK
 
 
@@ -167,7 +169,7 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         run.screen.document(done)
     else:
         others = [short(each) for each in done.objects if each != id]
-        run.screen.line(f"purged {short(id)}: {done.versions} versions, {done.texts} texts")
+        run.screen.line(f"purged {short(id)}: {count(done.versions, 'version')}, {count(done.texts, 'text')}")
         if others:
             run.screen.line(f"the same text was also in: {', '.join(others)}")
         run.screen.line("nothing of it is left" if done.complete else f"not yet erased: {', '.join(done.residue)}")

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
-from ctxd.cli.formatting import age, count, moment
+from ctxd.cli.formatting import age, moment
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_argument
 from ctxd.cli.markdown import markdown
 from ctxd.cli.resolve import session_id
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
-from ctxd.screen import cell
+from ctxd.screen import cell, count
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_client.values import as_mounts
@@ -214,7 +214,7 @@ def resume(run: Invocation, session: str | None) -> None:
         done = client.session_resume(_here_or_elsewhere(client, session))
     found = done.reconciled
     text = (
-        f"{done.session.session} is {done.session.state}: {count(found.unchanged)} files unchanged, "
+        f"{done.session.session} is {done.session.state}: {count(found.unchanged, 'file')} unchanged, "
         f"{count(len(found.updated))} updated, {count(len(found.deleted))} deleted, "
         f"{count(len(found.orphaned))} out of reach, {count(found.unread)} unread"
     )
@@ -282,7 +282,7 @@ def _show(run: Invocation, found: SessionView) -> None:
         *([("devices", "tell filesystems apart")] if found.detect_filesystems else []),
         *(("mount", f"{each.agent_prefix} is {each.canonical_prefix}") for each in found.mounts),
         ("collapse", f"{found.collapse.per_turn} tool calls a turn, {found.collapse.turns} turns"),
-        ("budget", "none" if found.budget_tokens is None else f"{count(found.budget_tokens)} tokens"),
+        ("budget", "none" if found.budget_tokens is None else f"{count(found.budget_tokens, 'token')}"),
         *(("label", f"{key}={value}") for key, value in found.labels.items()),
         ("objects", f"{count(len(found.session_index))} indexed, {count(len(found.metadata_pool))} in the pool"),
         *(("active", each + (" (pinned)" if each in pinned else "")) for each in found.active_set),

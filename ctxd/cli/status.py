@@ -2,10 +2,10 @@
 
 import click
 
-from ctxd.cli.formatting import count, span
+from ctxd.cli.formatting import span
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command
-from ctxd.screen import Colour, cell
+from ctxd.screen import Colour, cell, count
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus
 from ctxd_protocol.trackers import Watching
 
@@ -33,13 +33,13 @@ def _lines(found: DaemonStatus) -> list[tuple[str, str]]:
         ("version", f"{found.version}, pid {found.pid}, start {count(found.incarnation)}, up {span(found.uptime_s)}"),
         ("socket", found.socket),
         ("state dir", found.state_dir),
-        ("connections", f"{count(found.connections)}, {count(found.in_flight)} calls in flight"),
+        ("connections", f"{count(found.connections)}, {count(found.in_flight, 'call')} in flight"),
         ("calls", count(found.requests)),
-        ("sessions", f"{count(found.sessions_live)} live, {count(found.objects_cached)} objects in memory"),
+        ("sessions", f"{count(found.sessions_live)} live, {count(found.objects_cached, 'object')} in memory"),
         ("files", _followed(found.tracking)),
         *_sandboxes(found.sandboxes),
-        ("store", f"{store.backend}, {store.state}{reason}, {count(store.pending_writes)} writes pending"),
-        ("journal", f"{count(store.rows)} rows in {count(store.commits)} commits, head {store.head_seq}"),
+        ("store", f"{store.backend}, {store.state}{reason}, {count(store.pending_writes, 'write')} pending"),
+        ("journal", f"{count(store.rows, 'row')} in {count(store.commits, 'commit')}, head {store.head_seq}"),
         ("flush", f"p50 {store.flush_ms_p50:.1f} ms, p99 {store.flush_ms_p99:.1f} ms"),
         *_projection(store.projection),
     ]
@@ -49,12 +49,12 @@ def _followed(found: Watching) -> str:
     if found.watcher is None:
         return "none followed: tracking.watcher is off"
     parts = [
-        f"{count(found.files)} followed in {count(found.directories)} directories",
-        f"{count(found.watches)} watches by {found.watcher}",
-        f"{count(found.versions)} versions stored",
-        *([f"{count(found.polled)} directories looked at instead"] if found.polled else []),
-        *([f"{count(found.away)} directories not there"] if found.away else []),
-        *([f"events dropped {count(found.overflows)} times"] if found.overflows else []),
+        f"{count(found.files)} followed in {count(found.directories, 'directory')}",
+        f"{count(found.watches, 'watch')} by {found.watcher}",
+        f"{count(found.versions, 'version')} stored",
+        *([f"{count(found.polled, 'directory')} looked at instead"] if found.polled else []),
+        *([f"{count(found.away, 'directory')} not there"] if found.away else []),
+        *([f"events dropped {count(found.overflows, 'time')}"] if found.overflows else []),
     ]
     return ", ".join(parts)
 
@@ -62,7 +62,7 @@ def _followed(found: Watching) -> str:
 def _sandboxes(found: SandboxesStatus) -> list[tuple[str, str]]:
     if not found.registered:
         return []
-    use = f"{count(found.connections)} connections, {count(found.requests)} calls, {count(found.refused)} refused"
+    use = f"{count(found.connections, 'connection')}, {count(found.requests, 'call')}, {count(found.refused)} refused"
     return [("sandboxes", f"{count(found.registered)} registered, {use}")]
 
 
@@ -74,5 +74,5 @@ def _projection(found: ProjectionStatus | None) -> list[tuple[str, str]]:
     rate = f", {found.rows_per_s:,.0f} rows/s" if found.lag_rows and found.rows_per_s else ""
     return [
         ("node", f"{found.state} at {found.url}{reason}"),
-        ("projected", f"{count(found.seq)} rows{behind}{rate}"),
+        ("projected", f"{count(found.seq, 'row')}{behind}{rate}"),
     ]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ctxd.cli.formatting import count, span
+from ctxd.cli.formatting import span
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command
-from ctxd.screen import Screen, cell
+from ctxd.screen import Screen, cell, count
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.status import DaemonStatus
 from ctxd_protocol.trackers import Watching
@@ -117,18 +117,18 @@ def _show(screen: Screen, found: Top, *, once: bool) -> None:
     reason = f": {store.reason}" if store.reason else ""
     home = _HOME if screen.terminal and not once else ""
     flush = f"flush p50 {store.flush_ms_p50:.1f} ms p99 {store.flush_ms_p99:.1f} ms"
-    open_ = f"{count(status.in_flight)} in flight  {count(status.connections)} connections"
+    open_ = f"{count(status.in_flight)} in flight  {count(status.connections, 'connection')}"
     lines = [
         f"ctxd {status.version}  {status.state}{reason}  pid {status.pid}  up {span(status.uptime_s)}",
         f"calls {found.calls_per_s:,.1f}/s  {open_}",
         f"writes {found.writes_per_s:,.1f}/s in {found.commits_per_s:,.1f} commits/s  "
         f"{count(store.pending_writes)} pending  {flush}",
-        f"sessions {count(status.sessions_live)} live  {count(status.objects_cached)} objects in memory",
+        f"sessions {count(status.sessions_live)} live  {count(status.objects_cached, 'object')} in memory",
         _followed(status.tracking),
     ]
     if store.projection is not None:
         node = store.projection
-        lines.append(f"node {node.state}  {count(node.lag_rows)} rows behind for {span(node.lag_s)}")
+        lines.append(f"node {node.state}  {count(node.lag_rows, 'row')} behind for {span(node.lag_s)}")
     screen.line(home + "\n".join(screen.clipped(cell(line)) for line in lines))
     # The busiest: with more than there is room for, what is above would be scrolled away.
     room = None if once or screen.rows is None else max(0, screen.rows - len(lines) - _AROUND_TABLE)
@@ -150,4 +150,4 @@ def _followed(found: Watching) -> str:
     if found.watcher is None:
         return "files none followed"
     polled = f", {count(found.polled)} looked at instead" if found.polled else ""
-    return f"files {count(found.files)} followed  {count(found.directories)} directories by {found.watcher}{polled}"
+    return f"files {count(found.files)} followed  {count(found.directories, 'directory')} by {found.watcher}{polled}"

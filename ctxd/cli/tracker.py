@@ -2,11 +2,12 @@
 
 import click
 
-from ctxd.cli.formatting import age, count
+from ctxd.cli.formatting import age
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged
 from ctxd.cli.resolve import session_id
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
+from ctxd.screen import count
 from ctxd_protocol.trackers import TrackerState, Watching
 
 
@@ -46,11 +47,11 @@ def _summary(found: Watching) -> str:
     if found.watcher is None:
         return "no file is followed: tracking.watcher is off"
     parts = [
-        f"{count(found.files)} files in {count(found.directories)} directories by {found.watcher}",
-        f"{count(found.watches)} watches",
-        *([f"{count(found.polled)} directories looked at instead"] if found.polled else []),
+        f"{count(found.files, 'file')} in {count(found.directories, 'directory')} by {found.watcher}",
+        f"{count(found.watches, 'watch')}",
+        *([f"{count(found.polled, 'directory')} looked at instead"] if found.polled else []),
         *([f"{count(found.away)} not there"] if found.away else []),
-        *([f"events dropped {count(found.overflows)} times"] if found.overflows else []),
-        *([f"{count(found.refused)} files too many"] if found.refused else []),
+        *([f"events dropped {count(found.overflows, 'time')}"] if found.overflows else []),
+        *([f"{count(found.refused, 'file')} too many"] if found.refused else []),
     ]
     return ", ".join(parts)

@@ -16,6 +16,7 @@ from ctxd.commands.output import (
     stepped,
 )
 from ctxd.errors import StateDirError
+from ctxd.screen import count
 
 
 @click.command()
@@ -40,5 +41,6 @@ def backup(directory: Path, as_json: bool, state_dir: Path | None, config: Path 
         refuse(error)
     progress("")
     size = sum(file.size for file in manifest.files)
-    summary = f"{directory}: {len(manifest.files)} files, {size:,} bytes, up to journal row {manifest.head_seq}"
+    files = f"{count(len(manifest.files), 'file')}, {count(size, 'byte')}"
+    summary = f"{directory}: {files}, up to journal row {manifest.head_seq}"
     show(as_json, msgspec.to_builtins(manifest), summary)

@@ -9,7 +9,7 @@ import msgspec
 
 from ctxd.command_line import FAILURE, Stop
 from ctxd.errors import StateDirError
-from ctxd.screen import OutputFailed
+from ctxd.screen import OutputFailed, count
 
 EXITS: Final = {None: 0, "warning": 1, "damage": 2, "data_loss": 3}
 """Exit code of a check by the severity of its worst finding."""
@@ -59,7 +59,9 @@ def state_root(state_dir: Path | None, config: Path | None) -> Path:
 def summary_of(report: Any) -> str:  # noqa: ANN401 - a Report, which is imported only where it is needed
     """Return a verification report as text."""
     problems = [f"{problem.severity}: {problem.message}" for problem in report.problems]
-    checked = f"{report.rows:,} journal rows, {report.versions:,} versions, {report.contents:,} texts"
+    checked = (
+        f"{count(report.rows, 'journal row')}, {count(report.versions, 'version')}, {count(report.contents, 'text')}"
+    )
     return "\n".join([*problems, f"{checked}: {report.worst or 'every hash and the chain are right'}"])
 
 

@@ -26,6 +26,7 @@ from ctxd.commands.output import (
     summary_of,
 )
 from ctxd.errors import StateDirError
+from ctxd.screen import count
 from ctxd_protocol.status import ProjectionStatus
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def counted(report: "Comparison") -> None:
 def told(report: "Comparison") -> str:
     """Return a comparison in words."""
     problems = [f"{problem.severity}: {problem.message}" for problem in report.problems]
-    checked = f"row {report.seq:,} of {report.head_seq:,}, {report.entities:,} entities, {report.texts:,} texts"
+    checked = (
+        f"row {report.seq:,} of {report.head_seq:,}, {count(report.entities, 'entity')}, {count(report.texts, 'text')}"
+    )
     verdict = "the journal, the embedded versions and the node agree" if report.equal else "they do not agree"
     return "\n".join([*problems, f"{checked}: {verdict}"])
 
@@ -188,7 +191,7 @@ def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
         progress("")
         refuse(error)
     progress("")
-    how = f"{folded:,} rows were rebuilt" if folded else "the embedded versions match the journal"
+    how = f"{count(folded, 'row')} were rebuilt" if folded else "the embedded versions match the journal"
     document = {**document_of(report), "folded": folded}
     show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{summary_of(report)}')
     sys.exit(EXITS[report.worst])

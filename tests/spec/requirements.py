@@ -200,13 +200,14 @@ SEC-11 | `session.export` and `ctx session export` return a session's prompt, tu
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows the context by path and command, with the reason and cost of each part, and compares two turns. | ctxd
-CLI-6 | `ctx current` prints the id of the current context, or prints nothing and exits with 3, within 200 ms whatever the daemon does. | spec 3
+CLI-6 | `ctx current` prints the id of the current context, or prints nothing (with `--json`, `null`) and exits with 3, within 200 ms whatever the daemon does. | spec 3
 CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; existing hooks keep running, and are restored on uninstall. | ctxd
 CLI-8 | `ctx top` shows current calls, writes, queues, tracked files and the busiest sandboxes, once or repeatedly. | ctxd
 CLI-10 | Without a session argument, a command uses `$CTXD_SESSION`, the only open session, or the one whose working directory contains the current directory. | ctxd
 CLI-11 | Times can be written naturally: `now`, `yesterday 13:44`, `2 hours ago`, a date, or milliseconds since 1970. | ctxd
 CLI-12 | The shell completes ids and paths from the daemon; completion waits at most 200 ms for it. | ctxd
 CLI-13 | `ctx transcript` reads files of Claude Code, codex, pi and opencode, and their headless output, as typed events; every record becomes at least one event, and the file is not changed. | ctxd
+CLI-14 | Nouns agree in number with the counts before them: "1 file", "2 files". | ctxd
 CLI-9 | `ctx doctor` checks the running daemon's limits, its trackers, and the sockets and mounts of its sandboxes, and starts a real sandbox to check that calls from inside are served. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends requests that are safe to resend, with the same `op_id`. | ctxd

@@ -199,6 +199,45 @@ def test_a_command_that_is_interrupted_ends_with_130_and_says_nothing(tmp_path: 
     assert (child.returncode, out, err.strip()) == (130, "", "")
 
 
+@pytest.mark.requirement("CLI-6")
+def test_without_a_context_current_prints_nothing_or_null_in_json_and_exits_with_3(
+    daemon: Running, s: SyncSession
+) -> None:
+    plain = ctx(daemon, "current", "-s", s.id)
+    assert (plain.returncode, plain.stdout, plain.stderr) == (3, "", "")
+    for words in (("--json", "current", "-s", s.id), ("current", "-s", s.id, "--json")):
+        as_json = ctx(daemon, *words)
+        assert (as_json.returncode, json.loads(as_json.stdout), as_json.stderr) == (3, None, "")
+
+
+@pytest.mark.requirement("CLI-2")
+def test_a_remedy_that_is_a_method_without_a_command_names_the_parameters_it_needs(
+    daemon: Running, lived: SyncSession
+) -> None:
+    done = ctx(daemon, "context", lived.id, "--turn", "9")
+    assert done.returncode == 3
+    assert done.stderr.endswith("""; ctx rpc context.list '{"session": …}' names them\n""")
+
+
+@pytest.mark.requirement("CLI-2")
+@pytest.mark.parametrize("words", [("query",), ("query", " ")])
+def test_a_query_without_text_names_what_is_missing(daemon: Running, words: tuple[str, ...]) -> None:
+    done = ctx(daemon, *words, stdin="\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("ctx: there is no query; give one, or pipe it in: ctx query '{:find ")
+
+
+@pytest.mark.requirement("CLI-14")
+def test_nouns_agree_with_their_numbers(daemon: Running, s: SyncSession, tree: Path) -> None:
+    (tree / "one.py").write_text("password = 'Xk9-fqW2-pL0z'\n")
+    one = ctx(daemon, "scan", str(tree / "one.py")).stderr
+    assert one == "1 secret in 1 file\n"
+    assert ctx(daemon, "scan", str(tree / "one.py"), str(tree / "one.py")).stderr == "2 secrets in 2 files\n"
+    s.read("one.py")
+    erased = ctx(daemon, "purge", s.resolve("one.py").object, "--yes")
+    assert erased.stdout.splitlines()[0].endswith(": 1 version, 1 text"), erased
+
+
 @pytest.mark.requirement("CLI-3")
 def test_context_shows_what_the_model_sees_why_and_what_it_costs(daemon: Running, lived: SyncSession) -> None:
     seen = lived.assemble()
@@ -207,7 +246,7 @@ def test_context_shows_what_the_model_sees_why_and_what_it_costs(daemon: Running
     head = told.splitlines()[0]
     assert head.startswith(f"{lived.id}  turn 2  assembly {seen.number}  {seen.tokens:,} tokens")
     for size in seen.sections:
-        assert re.search(rf"{size.section} +{size.tokens:,} tokens +{size.entries:,} entries", told)
+        assert re.search(rf"{size.section} +{size.tokens:,} tokens? +{size.entries:,} entr(y|ies)", told)
     table = told.split("REASON", 1)[1].splitlines()[1:]
     assert len([line for line in table if line.strip()]) == len(seen.blocks)
     for block, line in zip(seen.blocks, table, strict=False):

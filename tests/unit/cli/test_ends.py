@@ -53,7 +53,10 @@ def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon,
     [
         ("session.list names them.", "ctx session ls names them"),
         ("Call session.resume first.", "run ctx session resume first"),
-        ("Add it with session.pool_add first.", "add it with ctx rpc session.pool_add first"),
+        (
+            "Add it with session.pool_add first.",
+            """add it with ctx rpc session.pool_add '{"session": …, "object": …}' first""",
+        ),
         ("Among them: /w/object.list, my.session.list.", "among them: /w/object.list, my.session.list"),
     ],
 )

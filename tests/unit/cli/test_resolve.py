@@ -10,6 +10,7 @@ from ctxd.cli import formatting
 from ctxd.cli.context import BAR_COLUMNS, bar
 from ctxd.cli.resolve import moment_ms
 from ctxd.command_line import Stop
+from ctxd.screen import count
 from ctxd_protocol.context import SectionSize
 from tests.fakes.daemon import Refusal, smallest
 
@@ -223,7 +224,15 @@ def test_the_bar_is_full_to_scale_and_shows_every_section_that_is_not_empty(toke
 
 
 def test_numbers_and_times_in_words():
-    assert [formatting.count(number) for number in (None, 0, 1204)] == ["", "0", "1,204"]
+    assert [count(number) for number in (None, 0, 1204)] == ["", "0", "1,204"]
+    nouns = ("file", "directory", "journal row", "watch", "sandbox", "day", "entry")
+    assert [count(1, noun) for noun in nouns] == [f"1 {noun}" for noun in nouns]
+    assert [count(2000, noun) for noun in nouns] == [
+        "2,000 files", "2,000 directories", "2,000 journal rows", "2,000 watches", "2,000 sandboxes", "2,000 days",
+        "2,000 entries",
+    ]  # fmt: skip
+    assert count(None, "file") == ""
+    assert count(0, "file") == "0 files"
     assert formatting.moment(1_777_636_800_250) == "2026-05-01 12:00:00.250Z"
     assert [formatting.age(NOW - ms, NOW) for ms in (-5, 59_999, 60_000, 7_200_000, 200_000_000)] == [
         "0s ago", "59s ago", "1m ago", "2h ago", "2d ago",
