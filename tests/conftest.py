@@ -1,6 +1,7 @@
 """The order of all tests, and what several folders need of the machine."""
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,10 @@ files end together."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let nothing that the tests start outlive them."""
+    """Let nothing that the tests start outlive them, and let all of it be interrupted."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell that starts the tests in its background ignores it, and every process inherits that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     guard = leftovers.guard()
 
     def end() -> None:
