@@ -31,7 +31,6 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal, statedir
 from ctxd.store.committer import Committer
 from ctxd.store.witness import Head, WitnessFile
-from ctxd.store.writes import Write
 
 ROWS = 1_000_000
 ROWS_QUICK = 100_000
@@ -46,7 +45,7 @@ def generate(root: Path, rows: int) -> None:
     a verification looks for, written without a flush a row."""
     held = statedir.hold(root)
     witness = WitnessFile(held.witness)
-    committer = Committer(held.database, ArtifactStore(held.artifacts), witness, SystemClock())
+    committer = Committer(held, ArtifactStore(held.artifacts), SystemClock())
     committer.open()
     chain = committer.head.chain
     committer.close(tidy=True)
@@ -80,10 +79,9 @@ def _add(connection: dbfile.Connection, backend: SqliteBackend, seqs: range, cha
             payload=payload,
         )
         put = journal.Put(id, encode_document(document), None)
-        write = Write(kind="session.append", principal="host", session=session, request=b"q" * 16, result=b"{}")
         at = 1_700_000_000_000 + seq
         columns = (1, "host", session, "session.append", f"op-{seq}", at, at)
-        body = journal.encode_body(write, (put,))
+        body = journal.encode_body(b"q" * 16, b"{}", (), (put,))
         b3 = journal.row_hash(*columns, body)
         chain = journal.link(chain, seq, b3)
         lines.append((seq, *columns, body, b3, chain))

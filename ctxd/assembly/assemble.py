@@ -31,7 +31,6 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import is_file_id
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
@@ -230,7 +229,7 @@ class Assembler:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return await self._again(live, replay)
-            if files := [id for id in live.state.active if is_file_id(id)]:
+            if files := live.state.files(live.state.active):
                 await self._freshen(live, call, files)
             if self._sessions.visibility.restricts(live.session):
                 await self._drop_hidden(live, call)

@@ -25,7 +25,6 @@ from ctxd.assembly.pieces import (
 )
 from ctxd.assembly.render import POOL_HEADER, SEPARATOR
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import is_file_id
 from ctxd.sessions.state import Place, SessionState
 from ctxd_protocol.context import Block, BudgetPlan, Section, SectionSize
 from ctxd_protocol.ids import chat_id, session_object_id
@@ -338,7 +337,7 @@ class Rendering:
 def _droppable(state: SessionState, piece: Piece) -> Droppable:
     id = piece.object
     assert id is not None, "an active block shows an object"
-    return Droppable(id=id, size=piece.size, is_toolcall=not is_file_id(id), is_pinned=id in state.pinned)
+    return Droppable(id=id, size=piece.size, is_toolcall=not state.is_file(id), is_pinned=id in state.pinned)
 
 
 def _joined_size(sizes: Sequence[int]) -> int:

@@ -37,7 +37,7 @@ NUMBER_DIGITS: Final = 10
 """Digits of the number in a segment's and an assembly's id: with leading zeros, so that ids sort as numbers do."""
 
 _SEGMENT: Final = f"segment:%s#%0{NUMBER_DIGITS}d"
-_FILE: Final = re.compile(r"[0-9a-f]{64}")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def file_id(source: Source) -> ObjectId:
@@ -61,14 +61,14 @@ def observed(session: str, path: str) -> FilesystemSource:
     return FilesystemSource(observations(session), path)
 
 
-def is_file_id(id: str) -> bool:
-    """Return True if the content object ``id`` is a file; else it is a tool call."""
-    return len(id) == 64 and _FILE.fullmatch(id) is not None
-
-
 def is_reserved(id: str) -> bool:
-    """Return True if ``id`` could be taken for one that ctxd makes: a reserved prefix, or the form of a file's id."""
-    return id.startswith(RESERVED_PREFIXES) or (len(id) == 64 and _FILE.fullmatch(id) is not None)
+    """Return True if ``id`` could be taken for one that ctxd makes: a reserved prefix, or the form of a hash."""
+    return id.startswith(RESERVED_PREFIXES) or is_hash(id)
+
+
+def is_hash(id: str) -> bool:
+    """Return True if ``id`` has the form of a hash, as a file's id has. It need not be a file's."""
+    return len(id) == 64 and _HASH.fullmatch(id) is not None
 
 
 _OWNED: Final = tuple(kind.prefix for kind in KINDS if kind.of_session and kind.stored)

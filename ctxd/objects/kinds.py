@@ -43,6 +43,9 @@ KINDS: Final = (
 )
 """Every kind there is. The prefix ``toolcall:`` is given to a tool call whose own id could be taken for another's."""
 
+ContentKind = Literal["file", "toolcall"]
+"""The kinds of the objects in a session's sets. A kind is kept beside each id, never derived from its form."""
+
 OBJECT_TYPES: Final[frozenset[str]] = frozenset(kind.name for kind in KINDS if kind.visible)
 """Every type that an object can have (spec 1 §2.5)."""
 

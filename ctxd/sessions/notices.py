@@ -14,7 +14,6 @@ from typing import Final
 
 from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import from_payload
@@ -117,13 +116,12 @@ class _Readers:
 
     def begin(self, live: LiveSession) -> None:
         self._by_session[live.session] = {}
-        for id, number in live.state.read.items():
-            self.note(live.session, id, live.seqs[number])
+        for id in live.state.files(live.state.read):
+            self.note(live.session, id, live.seqs[live.state.read[id]])
 
     def note(self, session: str, id: str, seq: int) -> None:
-        if is_file_id(id):
-            self._by_session[session].setdefault(id, seq)
-            self._by_object.setdefault(id, {})[session] = None
+        self._by_session[session].setdefault(id, seq)
+        self._by_object.setdefault(id, {})[session] = None
 
     def end(self, session: str) -> None:
         for id in self._by_session.pop(session, {}):
@@ -255,18 +253,23 @@ class NoticeFeeds:
                 if document.type == "file":
                     self._tell(write, pending, document)
                 elif document.type == "segment" and write.session is not None and self._readers.follows(write.session):
-                    for id in _read_in(document.payload):
+                    live = self._live(write.session)
+                    for id in live.state.files(_read_in(document.payload)):
                         self._readers.note(write.session, id, pending.seq)
 
     def _tell(self, write: Write, pending: Pending, document: Document) -> None:
         for session in self._readers.of(document.id, pending.seq, write.session):
             for subscription in tuple(self._subscriptions[session]):
-                live = self._sessions.peek(session) or subscription.live
+                live = self._live(session)
                 if not subscription.confined:
                     subscription.take(_notice(live, document, pending.seq, pending.vt, write.session))
                 elif document.source is not None and live.mounts.display(document.source) != UNMOUNTED:
                     # Captured while the sandbox is registered, whose mounts and user limit every read.
                     subscription.take(_notice(live, document, pending.seq, pending.vt, None))
+
+    def _live(self, session: str) -> LiveSession:
+        """Return the subscribed ``session``: as it was subscribed if it is not live any more."""
+        return self._sessions.peek(session) or self._subscriptions[session][0].live
 
     def _lose(self, sessions: frozenset[str]) -> None:
         durable = self._head_seq()
@@ -279,7 +282,7 @@ class NoticeFeeds:
         floors = {
             id: max(after, seq)
             for id, number in live.state.read.items()
-            if (seq := live.seqs[number]) < upto and is_file_id(id)
+            if (seq := live.seqs[number]) < upto and live.state.is_file(id)
         }
         heads = await self._store.heads(floors)
         found: list[Stored] = []

@@ -13,7 +13,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import identity_hash
-from ctxd.objects.identity import INNER_PREFIXES, is_file_id, is_reserved
+from ctxd.objects.identity import INNER_PREFIXES, is_reserved
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd.sessions import session_objects
 from ctxd.sessions import state as transitions
@@ -219,10 +219,10 @@ class Objects:
             return await self._infrastructure(live, f"{type}:{live.session}", level), None, live.barrier
         wanted: list[str] = []
         end: int | None = None
-        for place, id in enumerate(islice(state.index, start, None), start):
+        for place, (id, kind) in enumerate(islice(state.index.items(), start, None), start):
             if level is not None and state.level(id) != level:
                 continue
-            if type is not None and type != ("file" if is_file_id(id) else "toolcall"):
+            if type is not None and type != kind:
                 continue
             if len(wanted) == limit:
                 end = place
@@ -309,6 +309,8 @@ class Objects:
     async def _resolved(self, viewer: Viewer, text: str) -> str:
         """The id that ``text`` means. Raises: CtxdError object_not_found, ambiguous_id."""
         live = viewer.live
+        if live is not None and text in live.state.index:
+            return text
         if live is not None and is_reserved(text) and text.partition(":")[2] != live.session:
             # A harness's own id may look reserved: the session's tool call of that name comes first.
             alias = toolcall_alias(live.session, text)

@@ -27,7 +27,7 @@ from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import DEFAULT, Capture
 from ctxd.sessions import state as transitions
-from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, to_check, until_durable
+from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, until_durable
 from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, off_loop
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import NOTHING, SessionDelta, SessionSettings
@@ -264,7 +264,7 @@ class Operations:
     async def resume(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
         """Check every file of the session against its source, and make the session active (spec 1 §3.6)."""
         live = tx.live
-        found = await freshen(live, self._indexer, to_check(live.state), tx.request)
+        found = await freshen(live, self._indexer, live.state.files(live.state.index), tx.request)
         settings = msgspec.structs.replace(live.settings, state="active")
         report = reconciled(found)
         if settings == live.settings and not found.changed:

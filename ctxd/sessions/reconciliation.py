@@ -16,7 +16,6 @@ from ctxd.indexing.freshen import Freshened
 from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.indexing.stubs import FoundFile
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted, is_purged
 from ctxd.sessions.session import LiveSession, Transaction, WriteRequest
 from ctxd.sessions.state import SessionState
@@ -26,11 +25,6 @@ from ctxd_protocol.methods.sessions import Reconciled
 
 PUTS_MAX: Final = 500
 """Versions of one write. More go in several writes, so that no single one holds up its neighbours' commit."""
-
-
-def to_check(state: SessionState) -> list[str]:
-    """Ids of the objects whose sources a resume checks: every file; tool calls have none."""
-    return [id for id in state.index if is_file_id(id)]
 
 
 def reconciled(found: Freshened) -> Reconciled:

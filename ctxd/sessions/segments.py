@@ -38,13 +38,15 @@ class Snapshot(
         "calls": "c",
         "recency": "t",
         "chosen": "e",
+        "files": "f",
     },
 ):
     """A session's sets whole, without its chat. An object is given by its place in ``index``.
 
     ``read`` pairs an object with the number of the segment that first showed its content; ``calls`` a turn with its
     count of tool calls; ``recency`` an active tool call with its turn and its place in that; ``chosen`` an active
-    object with the turn in which it was activated by request.
+    object with the turn in which it was activated by request. ``files`` are the files; all others are tool calls. None
+    in snapshots of earlier versions, whose files were the objects with ids in the form of a hash.
     """
 
     index: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ class Snapshot(
     calls: tuple[tuple[int, int], ...] = ()
     recency: tuple[tuple[int, int, int], ...] = ()
     chosen: tuple[tuple[int, int], ...] = ()
+    files: tuple[int, ...] | None = None
 
 
 class SessionDelta(

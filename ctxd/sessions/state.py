@@ -16,7 +16,8 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document
-from ctxd.objects.identity import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES, is_file_id
+from ctxd.objects.identity import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES, is_hash
+from ctxd.objects.kinds import ContentKind
 from ctxd.objects.next_version import toolcall
 from ctxd.sessions.segments import NOTHING, SessionDelta, Snapshot, mark_of
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, toolcall_alias
@@ -28,6 +29,8 @@ SNAPSHOT_TAIL_MIN: Final = 256
 """Changes since the last snapshot below which none is written: replaying fewer costs less than writing one."""
 
 OrderedSet = dict[str, None]
+
+_NOUNS: Final[dict[ContentKind | None, str]] = {None: "object", "file": "file", "toolcall": "tool call"}
 
 Place = tuple[int, int]
 """A message of the chat: its turn, and its number within that, from 0."""
@@ -75,6 +78,7 @@ class ChatPages:
 class SessionState:
     """The sets of one session and the outline of its chat. Read it freely; only ``apply`` changes it.
 
+    ``index``: object to its kind, which is that of the change that brought it in.
     ``read``: object to the number of the segment that first showed its content. ``turns``: marks of the messages by
     turn, without their texts; turn 0 holds those before the first user message. ``pages``: the segments that added to
     the chat. ``calls``: turn to its count of tool calls. ``recency``: active tool
@@ -106,7 +110,7 @@ class SessionState:
     )
 
     def __init__(self) -> None:
-        self.index: OrderedSet = {}
+        self.index: dict[str, ContentKind] = {}
         self.pool: OrderedSet = {}
         self.active: OrderedSet = {}
         self.pinned: OrderedSet = {}
@@ -129,6 +133,20 @@ class SessionState:
         if id in self.active:
             return "active"
         return "inactive" if id in self.pool else "indexed"
+
+    def is_a(self, id: str, kind: ContentKind | None) -> bool:
+        """Return True if ``id`` is an object of the index of the kind ``kind``; None: of any kind."""
+        found = self.index.get(id)
+        return found is not None and kind in (None, found)
+
+    def is_file(self, id: str) -> bool:
+        """Return True if ``id`` is a file of the index."""
+        return self.index.get(id) == "file"
+
+    def files(self, ids: Iterable[str]) -> list[str]:
+        """Return the files of the index among ``ids``, in their order."""
+        kinds = self.index
+        return [id for id in ids if kinds.get(id) == "file"]
 
     def __eq__(self, other: object) -> bool:
         """True for equal sets in equal order, and equal outlines of the chat."""
@@ -192,6 +210,7 @@ def snapshot(state: SessionState) -> Snapshot:
         calls=tuple(state.calls.items()),
         recency=tuple((place[id], turn, nth) for id, (turn, nth) in state.recency.items()),
         chosen=tuple((place[id], turn) for id, turn in state.chosen.items()),
+        files=tuple(n for n, kind in enumerate(state.index.values()) if kind == "file"),
     )
 
 
@@ -204,8 +223,8 @@ def check(state: SessionState) -> None:
     assert state.read.keys() <= state.index.keys(), "every object that was read is in the index"
     assert state.recency.keys() <= state.active.keys(), "only active tool calls have a place in their turn"
     assert state.chosen.keys() <= state.active.keys(), "only active objects count as chosen"
-    assert not any(is_file_id(id) for id in state.recency), "files have no place in a turn"
-    loose = {id for id in state.active if not is_file_id(id) and id not in state.pinned}
+    assert not state.files(state.recency), "files have no place in a turn"
+    loose = {id for id in state.active if not state.is_file(id) and id not in state.pinned}
     warm = {id: state.recency[id] for id in loose - state.chosen.keys()}
     assert state.warm == warm, "warm are the active, unpinned tool calls nobody chose, each with its place"
     chosen = {id: turn for turn, ids in state.chosen_calls.items() for id in ids}
@@ -239,7 +258,7 @@ def _comparable(state: SessionState) -> tuple[object, ...]:
     sets = (state.index, state.pool, state.active, state.pinned)
     facts = (state.read, state.calls, state.recency, state.chosen, set(state.warm), state.segments, state.tail)
     return (
-        *(tuple(ids) for ids in sets),
+        *(tuple(ids.items()) for ids in sets),
         *facts,
         {t: set(ids) for t, ids in state.chosen_calls.items()},
         state.turns,
@@ -263,12 +282,13 @@ def _say(state: SessionState, delta: SessionDelta) -> None:
 
 
 def _enter(state: SessionState, id: str) -> None:
-    state.index[id] = None
+    state.index.setdefault(id, "file")
     state.pool[id] = None
 
 
 def _call(state: SessionState, id: str) -> None:
-    state.index[id] = state.pool[id] = None
+    state.index[id] = "toolcall"
+    state.pool[id] = None
     turn = state.turn
     nth = state.calls.get(turn, 0)
     state.calls[turn] = nth + 1
@@ -301,7 +321,7 @@ def _hide(state: SessionState, id: str) -> None:
 
 def _warm(state: SessionState, id: str) -> None:
     """Let the window see ``id`` if it is an active tool call that no pin holds."""
-    if is_file_id(id) or id not in state.active or id in state.pinned:
+    if id not in state.active or id in state.pinned or state.is_file(id):
         return
     turn = state.chosen.get(id)
     if turn is None:
@@ -323,7 +343,9 @@ def _cool(state: SessionState, id: str) -> None:
 def _restore(state: SessionState, kept: Snapshot) -> None:
     assert state.turn == kept.turn, "the chat before a snapshot has as many turns as the snapshot says"
     ids = kept.index
-    state.index = dict.fromkeys(ids)
+    state.index = dict.fromkeys(ids, "toolcall")
+    files = [id for id in ids if is_hash(id)] if kept.files is None else _picked(ids, kept.files)
+    state.index.update(dict.fromkeys(files, "file"))
     state.pool = dict.fromkeys(_picked(ids, kept.pool))
     state.active = dict.fromkeys(_picked(ids, kept.active))
     state.pinned = dict.fromkeys(_picked(ids, kept.pinned))
@@ -362,16 +384,18 @@ def overdue(state: SessionState, window: Collapse, *, turn: int, arriving: str |
     return tuple(fallen)
 
 
-def resolve(state: SessionState, session: str, text: str) -> str:
-    """The id in the index of ``session`` that ``text`` means: an id, a tool call's own id, or a start of 8 characters.
+def resolve(state: SessionState, session: str, text: str, kind: ContentKind | None = None) -> str:
+    """The id in the index of ``session`` that ``text`` means: an id, else a tool call's own id, else a start of 8
+    characters. With ``kind`` only objects of that kind are meant, so that a tool call is found by its own id though a
+    file has the same.
 
     Raises: CtxdError infrastructure_object, not_in_index, ambiguous_id.
     """
-    if text in state.index:
+    if state.is_a(text, kind):
         return text
-    # A harness's own id may look reserved: the session's tool call of that name comes first.
+    # A harness's own id may look reserved: the session's tool call of that name comes before an infrastructure object.
     alias = toolcall_alias(session, text)
-    if alias in state.index:
+    if state.is_a(alias, kind):
         return alias
     if text.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES)):
         raise CtxdError(
@@ -380,10 +404,11 @@ def resolve(state: SessionState, session: str, text: str) -> str:
             hint="Only files and tool calls can be activated, pinned or hidden.",
         )
     found = [id for id in state.index if id.startswith(text)] if len(text) >= PREFIX_CHARS_MIN else []
+    found = [id for id in found if state.is_a(id, kind)]
     if not found:
         raise CtxdError(
             "not_in_index",
-            f"no object id={text} in the index of session {session}",
+            f"no {_NOUNS[kind]} id={text} in the index of session {session}",
             hint=f"Give an id from object.list, or at least {PREFIX_CHARS_MIN} characters of one.",
         )
     if len(found) > 1:
@@ -448,13 +473,13 @@ def _kept(state: SessionState, session: str, message: Message) -> Message:
             "a message of role toolcall names its tool call and has no content",
             hint="Keep the output with toolcall.record, then append a message with its id.",
         )
-    id = resolve(state, session, message.toolcall)
+    id = resolve(state, session, message.toolcall, "toolcall")
     return message if id == message.toolcall else msgspec.structs.replace(message, toolcall=id)
 
 
 def activate(state: SessionState, id: str) -> SessionDelta:
     """``id`` is active, by request: a tool call counts as recent from this turn on. One only indexed is shown first."""
-    if id in state.active and (is_file_id(id) or state.chosen.get(id) == state.turn):
+    if id in state.active and (state.is_file(id) or state.chosen.get(id) == state.turn):
         return NOTHING
     return SessionDelta(activated=(id,))
 
@@ -545,8 +570,8 @@ def toolcall_document(
 
 
 def _reference(state: SessionState, session: str, text: str) -> str | None:
-    """The id of the indexed object that ``text`` names; None if it names none or several."""
+    """The id of the indexed file that ``text`` names; None if it names none or several."""
     try:
-        return resolve(state, session, text)
+        return resolve(state, session, text, "file")
     except CtxdError:
         return None

@@ -20,7 +20,6 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import is_file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.offload import Lane
 from ctxd.sessions.registry import Sessions
@@ -135,16 +134,15 @@ class Tracking:
 
     def _take_up(self, live: LiveSession) -> None:
         """Track all that ``live`` has read: it is used after a restart, a pause, or a long rest."""
-        read = live.state.read
+        read = live.state.files(live.state.read)
         if read and live.settings.state == "active" and live.session not in self.trackers.tracked.leases:
             self.trackers.renew(live.session)
             self._want(live.session, read, known=True)
 
     def _want(self, session: str, ids: Iterable[str], *, known: bool) -> None:
-        wanted = {id: known for id in ids if is_file_id(id)}
-        if wanted:
-            self._wanted[session] = wanted | self._wanted.get(session, {})
-            self._asked.set()
+        wanted = dict.fromkeys(ids, known)
+        self._wanted[session] = wanted | self._wanted.get(session, {})
+        self._asked.set()
 
     def _let_go(self, session: str) -> None:
         self._wanted.pop(session, None)
@@ -249,7 +247,7 @@ class Tracking:
         """The same of all that ``session`` has read, tracked or not. Raises: CtxdError session_not_found."""
         live = await self._sessions.live(session)
         waits = "not attached yet" if live.settings.state == "active" else f"the session is {live.settings.state}"
-        read = [id for id in live.state.read if is_file_id(id)]
+        read = live.state.files(live.state.read)
         heads = await self._store.heads(read)
         followable = await self._followable(session, read)
         rows: dict[str, TrackedFile] = {}

@@ -23,7 +23,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
-from ctxd.objects.identity import is_file_id, segment_id, segments_prefix
+from ctxd.objects.identity import segment_id, segments_prefix
 from ctxd.sessions.loading import decoded
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
@@ -163,7 +163,7 @@ class Visibility:
         times: dict[int, dict[str, int]] = {}
         made = list(blocks)
         for place, block in enumerate(blocks):
-            if block.object is None or block.tx is None or not is_file_id(block.object):
+            if block.object is None or block.tx is None or not live.state.is_file(block.object):
                 continue
             number = await self._first_sight(live, block.object)
             if number is None or block.tx >= live.seqs[number]:
@@ -184,7 +184,7 @@ class Visibility:
         cleared = self._cleared.get(live)
         if cleared is None or cleared.mounts is not live.mounts or cleared.since != since:
             cleared = self._cleared[live] = _Cleared(live.mounts, since)
-        unchecked = [id for id in set(ids) - cleared.ids if is_file_id(id)]
+        unchecked = live.state.files(set(ids) - cleared.ids)
         if not unchecked:
             return []
         found: list[str] = []

@@ -22,7 +22,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.identity import assemblies_prefix, is_file_id, segments_prefix
+from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sharing.session_rewriter import (
     INNER,
@@ -155,7 +155,9 @@ async def read_destination(
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     objects = await store.heads(history.objects)
-    taken = [id for id, stored in objects.items() if stored is not None and not is_file_id(id)]
+    taken = [
+        id for id, stored in objects.items() if stored is not None and history.objects[id][-1].document.type != "file"
+    ]
     prompt = system_prompt_id(session)
     return Destination(
         session=session,
@@ -288,7 +290,7 @@ class _Import:
         rewriter, changed = self._rewriter, self._changed(row)
         for id in changed:
             if (head := self._head(id)) is not None and not rewriter.wrote(id, head.tx):
-                rewriter.require_expected(id, head)
+                rewriter.require_expected(id, row.objects[id], head)
                 self._displaced[id] = head
         objects = ((rewriter.restated(stored, id), stored.content_ref) for id, stored in changed.items())
         documents = [

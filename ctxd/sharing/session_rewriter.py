@@ -13,7 +13,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.identity import assembly_id, is_file_id, number_of, segment_id
+from ctxd.objects.identity import assembly_id, number_of, segment_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.segments import (
     SessionDelta,
@@ -27,6 +27,7 @@ from ctxd.sessions.segments import (
 )
 from ctxd_protocol.events import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
+from ctxd_protocol.objects import source_label
 from ctxd_protocol.sessions import Message, Mount
 
 _MEMBERS: Final = (
@@ -214,7 +215,7 @@ class SessionRewriter:
 
     def files(self) -> dict[str, Stored]:
         """Return the shared files as the session last saw them, by id: other sessions write versions of them too."""
-        return {id: stored for id, stored in self._expected.items() if is_file_id(id)}
+        return {id: stored for id, stored in self._expected.items() if stored.document.type == "file"}
 
     def landed(self, row: PlannedWrite, places: Mapping[str, Place], seq: int | None) -> None:
         """Take note of the ``places`` of the objects of ``row``, and of the sequence that it got; ``None``: nothing of
@@ -240,10 +241,11 @@ class SessionRewriter:
             return True
         return id in self._expected and self._expected[id].tx <= self._boundary
 
-    def require_expected(self, id: str, head: Stored) -> None:
-        """Raises: CtxdError toolcall_conflict if another session has taken the id ``id`` since the import began."""
+    def require_expected(self, id: str, stored: Stored, head: Stored) -> None:
+        """Raises: CtxdError toolcall_conflict if another session has taken the id ``id``, which ``stored`` gets, since
+        the import began."""
         known = self._destination.objects.get(id) or self._destination.aliases.get(id)
-        if is_file_id(id) or (known is not None and known.tx == head.tx) or id in self._settled:
+        if _are_files(stored, head) or (known is not None and known.tx == head.tx) or id in self._settled:
             return
         raise CtxdError(
             "toolcall_conflict", f"the id {id} was taken by another session meanwhile", outcome="not_applied"
@@ -284,7 +286,7 @@ class SessionRewriter:
         here = self._destination.objects.get(id) if target == id else self._destination.aliases.get(target)
         if here is None:
             return False
-        return is_file_id(id) or _is_one(here, self._history.objects[id][-1])
+        return _is_one(here, self._history.objects[id][-1])
 
     # --- which version goes where ---
 
@@ -439,8 +441,12 @@ class SessionRewriter:
         renamed: dict[str, str] = {}
         for id, versions in self._history.objects.items():
             here = self._destination.objects.get(id)
-            if here is None or is_file_id(id) or _is_one(here, versions[-1]):
+            if here is None or _is_one(here, versions[-1]):
                 continue
+            if versions[-1].document.type == "file":
+                path = "" if (source := versions[-1].document.source) is None else source_label(source)
+                message = f"the id of file {path} is a tool call's here: {id}"
+                raise CtxdError("toolcall_conflict", message, outcome="not_applied")
             renamed[id] = free_alias(self._destination.session, versions[-1], self._destination.aliases)
         return renamed
 
@@ -450,10 +456,16 @@ _RECORD: Final = ("number", "segments", "sha256")
 
 
 def _is_one(here: Stored, there: Stored) -> bool:
-    """True if two versions of one id are the same tool call, perhaps purged on one host."""
-    if is_purged(here.document) or is_purged(there.document):
+    """True if two versions of one id are of the same file, or the same tool call, perhaps purged on one host."""
+    if here.document.type != there.document.type:
+        return False
+    if _are_files(here, there) or is_purged(here.document) or is_purged(there.document):
         return True
     return here.document.content_hash == there.document.content_hash
+
+
+def _are_files(here: Stored, there: Stored) -> bool:
+    return here.document.type == there.document.type == "file"
 
 
 def _in_order(segments: Sequence[Stored], assemblies: Sequence[Stored]) -> list[Stored]:

@@ -99,7 +99,7 @@ SES-12 | Resuming never changes the membership of any set. | ctxd
 SES-13 | No session sees or changes another's sets, chat or system prompt. | spec 3.7
 SES-15 | The client's `session` with an agent returns an existing session only if it is open and matches the given arguments; otherwise it raises `Conflict`. | ctxd
 SES-16 | A relative working directory is refused by the daemon; `ctx session new` resolves it against its own directory. | ctxd
-SES-17 | A tool call whose id looks like a ctxd-generated one can be referred to by that id in every call of its session. | ctxd
+SES-17 | A tool call whose id looks like a ctxd-generated one can be referred to by that id in every call of its session, unless a file of the session has that very id; its message in the chat always can. | ctxd
 SES-14 | An object can be referred to by a unique prefix of at least 8 characters; an ambiguous prefix is refused. | ctxd
 SES-18 | A tool call is recorded even if it refers to a file outside the index; the reference is kept and reported as unresolved. | ctxd
 SES-19 | A tool call that was aborted or never answered is recorded with that status. | ctxd

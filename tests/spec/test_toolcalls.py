@@ -61,6 +61,32 @@ def test_a_tool_call_id_that_looks_like_another_kind_of_id_gets_one_of_its_own(
 
 
 @pytest.mark.requirement("OBJ-9")
+@pytest.mark.requirement("SES-17")
+def test_a_tool_call_and_a_file_of_one_id_are_never_taken_for_each_other(
+    s: SyncSession, client: SyncClient, tree: Path
+) -> None:
+    (tree / "a.py").write_text("in the file\n")
+    file = s.read("a.py").object
+    call = s.record(file, "bash", "from the call\n").object
+    assert (call, s.record(file, "bash", "from the call\n").outcome) == (f"toolcall:{s.id}:{file}", "unchanged")
+    s.user("x")
+    client.session_append(s.id, [Message(role="toolcall", toolcall=file)])
+    assert said(s)[-1][1][-1] == ("toolcall", call)
+    refs = client.toolcall_record(s.id, f"refs-{s.id}", "bash", "out", file_refs=[file, call])
+    assert refs.unresolved == (call,)
+    for id, type, content in ((file, "file", "in the file\n"), (call, "toolcall", "from the call\n")):
+        assert (s.pin(id).object, s.deactivate(id).object, s.activate(id).object) == (id, id, id)
+        shown = client.object_get(id, session=s.id).object
+        assert (shown.id, shown.type, shown.payload["content"]) == (id, type, content)
+        assert client.object_history(id, session=s.id).versions[0].content_hash == shown.content_hash
+        assert id in [row.object for row in client.object_list(session=s.id, type=type).objects]
+        assert content in s.assemble().text
+    client.object_purge(call)
+    assert client.object_get(file).object.payload["content"] == "in the file\n"
+    assert client.object_get(call).object.state == "purged"
+
+
+@pytest.mark.requirement("OBJ-9")
 def test_a_tool_call_id_is_as_long_as_providers_make_it_and_serves_everywhere(start, client: SyncClient) -> None:
     one, two = start(), start()
     id = f"call_{one.id}|fc_" + "b64+/=" * 165  # OpenAI's Responses API makes some of more than 450 characters

@@ -10,7 +10,7 @@ from ctxd.objects.identity import (
     assemblies_prefix,
     assembly_id,
     file_id,
-    is_file_id,
+    is_hash,
     is_reserved,
     number_of,
     segment_id,
@@ -46,9 +46,9 @@ def test_what_only_resembles_a_reserved_id_is_not_one(plain: str) -> None:
     assert not is_reserved(plain)
 
 
-def test_a_file_is_told_from_a_tool_call_by_its_id() -> None:
-    assert is_file_id(file_id(FilesystemSource("one", "/a")))
-    assert not any(map(is_file_id, ("call_1", "toolcall:s1:" + ONE, ONE[:-1], ONE.upper(), ONE[:-1] + "\n")))
+def test_a_file_id_has_the_form_of_a_hash() -> None:
+    assert is_hash(file_id(FilesystemSource("one", "/a")))
+    assert not any(map(is_hash, ("call_1", "toolcall:s1:" + ONE, ONE[:-1], ONE.upper(), ONE[:-1] + "\n")))
 
 
 @pytest.mark.parametrize(("id_of", "prefix_of"), [(segment_id, segments_prefix), (assembly_id, assemblies_prefix)])

@@ -10,11 +10,13 @@ from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
+from ctxd.objects.next_version import toolcall
 from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN
 from ctxd.sessions.session import WriteRequest
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.store.verify import verify
+from ctxd.store.writes import Write
 from tests.unit.sessions.world import World, code_of, filled, record, say, world
 from tests.unit.store.running import SteppingClock
 
@@ -419,3 +421,39 @@ class _Lacking:
 
     async def scan(self, prefix):
         return [stored for stored in await self._origin.scan(prefix) if not stored.document.id.endswith("#0000000003")]
+
+
+@pytest.mark.requirement("HST-6")
+async def test_a_tool_call_with_an_id_in_the_form_of_a_files_stays_a_tool_call(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        (tmp_path / "a.txt").write_text("in the file")
+        await a.w.call("session.create", agent="a", session="s1")
+        await say(a.w, "s1", ("user", "go"))
+        file = await a.w.read("s1", tmp_path / "a.txt")
+        for id in (file, "0" * 64, "0" * 63 + "1"):
+            await record(a.w, "s1", id, f"output of {id}")
+        text = await a.assemble()
+        assert (await a.w.call("session.resume", session="s1")).reconciled.unchanged == 1
+        # Here one of the ids is another session's tool call, of another content.
+        await b.w.call("session.create", agent="b", session="s0")
+        await record(b.w, "s0", "toolcall:s1:" + "0" * 64, "another")
+        await b.take(a)
+        assert await b.shown() == [text]
+        before, after = [(await each.w.sessions.live("s1")).state for each in (a, b)]
+        assert after == before
+        assert after.files(after.index) == [file]
+        assert [kind for id, kind in after.index.items() if id != file] == ["toolcall"] * 3
+        await b.take(b, name="s2")
+        assert (await b.w.sessions.live("s2")).state.files(after.index) == [file]
+        assert (await b.w.call("session.resume", session="s2")).reconciled.unchanged == 1
+    clean(tmp_path / "b")
+
+
+async def test_a_file_whose_id_is_a_tool_calls_here_is_refused(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        (tmp_path / "a.txt").write_text("in the file")
+        await a.w.call("session.create", agent="a", session="s1")
+        file = await a.w.read("s1", tmp_path / "a.txt")
+        puts = (toolcall(file, tool="bash", args={}, content="out", chat_ref="chat:s0"),)
+        await b.w.store.submit(Write(kind="toolcall.record", principal="host", puts=puts)).wait()
+        assert await code_of(b.take(a)) == "toolcall_conflict"
