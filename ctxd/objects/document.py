@@ -81,12 +81,12 @@ def source_of(members: dict[str, Any]) -> Source:
     return msgspec.convert(members, kind)
 
 
-def _pack_source(source: Source | None) -> tuple[str | bytes, str] | dict[str, Any] | None:
+def _pack_source(source: Source) -> tuple[str | bytes, str] | dict[str, Any]:
     """A pair for a file, whose members are known; the members with their names for every other kind."""
     file = filesystem_source(source)
     if file is not None:
         return pack_text(file.filesystem_id), file.path
-    members: dict[str, Any] | None = msgspec.to_builtins(source)
+    members: dict[str, Any] = msgspec.to_builtins(source)
     return members
 
 
@@ -107,7 +107,7 @@ def encode_document(document: Document, *, ordered: bool = False) -> bytes:
         (
             FORMAT,
             document.type,
-            _pack_source(document.source),
+            None if document.source is None else _pack_source(document.source),
             None if document.identity_hash == document.id else pack_text(document.identity_hash),
             None if document.source_hash is None else pack_text(document.source_hash),
             pack_text(document.content_hash),

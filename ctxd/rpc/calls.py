@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from structlog.typing import FilteringBoundLogger
 
+from ctxd.failpoints import ARMED, hit
 from ctxd.observe.tally import UNKNOWN_METHOD
 from ctxd.rpc.answer_budget import AnswerBudget
 from ctxd.rpc.dispatch import MethodEntry, Table
@@ -71,6 +72,8 @@ class BatchAnswers:
 
 def encode_answers(answers: list[Any], *, log: FilteringBoundLogger, bytes_max: int | None = None) -> bytes:
     """``answers`` as frames. One that cannot be encoded, or is longer than ``bytes_max``, becomes an error."""
+    if ARMED:
+        hit("rpc.reply")
     try:
         frames = encode_all(answers)
     except Exception:  # noqa: BLE001 - a result that cannot be encoded fails its own call only
@@ -197,9 +200,7 @@ class InFlight:
                 call = self._note(request, entry, batch)
                 result.pending.on_done(lambda _: self._finish(call, result))
                 return None
-            answer = self._settled(request_id, request.method, result)
-            self._note_ended(request.method, answer)
-            return answer
+            return self._settled(request_id, request.method, result)
         self._succeeded[request.method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
@@ -313,14 +314,15 @@ class InFlight:
             result.pending.on_done(lambda _: self._finish(call, result))
 
     def _settled(self, request_id: RequestId | UnsetType, method: str, accepted: Accepted) -> Reply | Failure | None:
-        """The answer of a call whose write is decided."""
+        """The answer of a call whose write is decided, which is counted."""
         pending = accepted.pending
         if pending is not None and pending.error is not None:
-            return self._failure(request_id, method, pending.error)
+            return self._failure(request_id, method, pending.error, ended=True)
         try:
             result = accepted.result(None if pending is None else pending.receipt)
         except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
-            return self._failure(request_id, method, exc)
+            return self._failure(request_id, method, exc, ended=True)
+        self._succeeded[method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
     def _finish(self, call: InFlightCall, ended: Reply | Failure | Accepted | None, *, decided: bool = True) -> None:
@@ -335,8 +337,14 @@ class InFlight:
         call.done = True
         del self.open[call.key]
         self._listener.in_flight -= 1
-        answer = self._settled(call.id, call.method, ended) if isinstance(ended, Accepted) else ended
-        self._note_ended(call.method, answer)
+        if isinstance(ended, Accepted):
+            answer = self._settled(call.id, call.method, ended)
+        elif type(ended) is Failure:
+            answer = ended
+            self._note_failed(call.method, ended.error)
+        else:
+            answer = ended
+            self._succeeded[call.method] += 1
         if call.batch is None:
             self._deliver(answer, call.reserved)
             return
@@ -361,13 +369,6 @@ class InFlight:
         if request_id is UNSET:
             return refuse(None, error) if error.data.code == "invalid_request" else None
         return refuse(request_id, error)
-
-    def _note_ended(self, method: str, answer: Reply | Failure | None) -> None:
-        """Count a call that was answered; one without an answer has done what it was to do."""
-        if type(answer) is Failure:
-            self._note_failed(method, answer.error)
-        else:
-            self._succeeded[method] += 1
 
     def _note_failed(self, method: str, error: ErrorObject) -> None:
         self._listener.shared.tally.failed[method, error.data.code] += 1

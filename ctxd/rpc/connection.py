@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             unread, self._unread = self._unread, 0
             self._calls.budget.give(unread)
         while self._unsent and not self._choked:
-            self._send(*self._unsent.popleft())
+            self._deliver(*self._unsent.popleft())
         self._flush_notices()
         for callback in list(self._writable or ()):
             callback()
@@ -227,47 +227,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def run_slice(self) -> bool:
-        """Begin received calls for one slice, and read on once none is left. True if another could begin more."""
-        if self._begin_slice(perf_counter() + SLICE_S):
-            self._hold()
-            self._queued = not self._choked and len(self._open) < self._listener.limits.in_flight
-            return self._queued
-        self._queued = False
-        if self._items or self._block:
-            self._hold()
-            return False
-        if (fault := self._decoder.fault) is not None:
-            self._break_off(fault.code, str(fault), fault.hint)
-        elif self._held and self._transport is not None and not self._ending:
-            self._held = False
-            self._transport.resume_reading()
-        if self._draining or self._ending:
-            self._close_if_idle()
-        return False
-
-    # --- calls
-
-    def _hold(self) -> None:
-        """Read no more until all that was received is begun."""
-        if not self._held and self._transport is not None and not self._transport.is_closing():
-            self._held = True
-            self._transport.pause_reading()
-
-    def _go_on(self) -> None:
-        """Request a slice if received work may be begun."""
-        if not self._items and not self._block:
-            if self._draining or self._ending:
-                self._close_if_idle()
-        elif not self._queued and not self._choked and len(self._open) < self._listener.limits.in_flight:
-            self._queued = True
-            self._listener.scheduler.add(self)
-
-    def _begin_slice(self, ends: float) -> bool:
-        """Begin received calls until ``ends``, or until as many lines are read as a slice may have. Returns True if the
-        slice is over before the received calls are, False if there are none or they wait for something to end."""
-        listener, tasks = self._listener, self._listener.tasks
-        lines, cost, unsent, may_go_on = SLICE_LINES, 0, 0, True
+        """Begin received calls for one slice, and resume reading from the transport once none is left. True if another
+        slice could begin more now."""
+        listener, tasks, ends = self._listener, self._listener.tasks, perf_counter() + SLICE_S
+        lines, cost, unsent = SLICE_LINES, 0, 0
         frames: list[bytes] = []
+        # False once the calls that are left wait for something to end.
+        may_go_on = True
         while may_go_on and not self._choked and len(self._open) < listener.limits.in_flight:
             if not tasks.idle:
                 tasks.grow()  # They are idle in the next iteration of the loop.
@@ -285,10 +251,41 @@ class Connection(asyncio.Protocol):
             if not (self._items or self._block) or unsent >= _WRITE_BYTES or lines < cost or perf_counter() >= ends:
                 break
         if frames and self._transport is not None:
-            if ARMED:
-                hit("rpc.reply")
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
-        return may_go_on and bool(self._items or self._block)
+        if self._items or self._block:
+            self._hold()
+            self._queued = may_go_on and not self._choked and len(self._open) < listener.limits.in_flight
+            return self._queued
+        self._queued = False
+        if self._held or self._draining or self._ending or self._decoder.fault is not None:
+            self._read_on()
+        return False
+
+    # --- calls
+
+    def _hold(self) -> None:
+        """Read no more until all that was received is begun."""
+        if not self._held and self._transport is not None and not self._transport.is_closing():
+            self._held = True
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Receive again, now that all that was received is begun, or end the connection if it is due to end."""
+        if (fault := self._decoder.fault) is not None:
+            self._break_off(fault.code, str(fault), fault.hint)
+        elif self._held and self._transport is not None and not self._ending:
+            self._held = False
+            self._transport.resume_reading()
+        self._close_if_idle()
+
+    def _go_on(self) -> None:
+        """Request a slice if received work may be begun."""
+        if not self._items and not self._block:
+            if self._draining or self._ending:
+                self._close_if_idle()
+        elif not self._queued and not self._choked and len(self._open) < self._listener.limits.in_flight:
+            self._queued = True
+            self._listener.scheduler.add(self)
 
     def _read(self) -> int:
         """Read the next lines into items. Returns their cost: a line costs 1, blank and malformed ones included, and so
@@ -366,19 +363,14 @@ class Connection(asyncio.Protocol):
             self._unsent = self._unsent or deque()
             self._unsent.append((answer, reserved))
         else:
-            self._send(answer, reserved)
+            if answer is not None and self._transport is not None:
+                listener = self._listener
+                self._transport.write(encode_answers([answer], log=listener.log, bytes_max=listener.answer_bytes_max))
+            if reserved and self._calls is not None:
+                self._calls.budget.give(reserved)
         self._go_on()
 
-    # --- sending
-
-    def _send(self, answer: Answer | None, reserved: int) -> None:
-        if answer is not None and self._transport is not None:
-            if ARMED:
-                hit("rpc.reply")
-            listener = self._listener
-            self._transport.write(encode_answers([answer], log=listener.log, bytes_max=listener.answer_bytes_max))
-        if reserved and self._calls is not None:
-            self._calls.budget.give(reserved)
+    # --- notifications
 
     def _notify(self, method: str, params: msgspec.Struct) -> bool:
         """Queue a notification; False if the queue is full. It goes out after the answers of this slice."""

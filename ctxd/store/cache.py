@@ -5,7 +5,7 @@ All of it is on the loop. The loader reads on a thread of its own: what one turn
 
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import anyio
@@ -33,11 +33,13 @@ LARGE_HEADS_BYTES: Final = 32 * 1024 * 1024
 class Heads:
     """The newest accepted version of entities; None for an entity known not to exist. Least recently used go first.
 
-    At most ``limit`` are kept, and of large ones at most ``large_limit`` bytes, the oldest of which go first.
+    At most ``limit`` are kept, and of large ones at most ``large_limit`` bytes, the oldest of which go first. ``lacks``
+    returns True for an entity that was certainly never written.
     """
 
-    def __init__(self, limit: int, large_limit: int = LARGE_HEADS_BYTES) -> None:
+    def __init__(self, limit: int, lacks: Callable[[str], bool], large_limit: int = LARGE_HEADS_BYTES) -> None:
         self._limit = limit
+        self._lacks = lacks
         self._large_limit = large_limit
         self._large: dict[str, int] = {}
         self._large_bytes = 0
@@ -51,12 +53,12 @@ class Heads:
     def __len__(self) -> int:
         return len(self._heads)
 
-    def get(self, id: str) -> Stored | None | NotCached:
-        """The head of ``id``, or ``NOT_CACHED`` if it is not kept here."""
-        head = self._heads.get(id, NOT_CACHED)
-        if not isinstance(head, NotCached):
-            self._heads.move_to_end(id)
-        return head
+    def peek(self, id: str) -> Stored | None | NotCached:
+        """The newest accepted version of ``id`` without waiting; ``NOT_CACHED`` if only a read would find it."""
+        if id not in self._heads:
+            return None if self._lacks(id) else NOT_CACHED
+        self._heads.move_to_end(id)
+        return self._heads[id]
 
     def known(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The heads of those of ``ids`` that are kept here."""
@@ -69,11 +71,16 @@ class Heads:
         return found
 
     def put(self, id: str, head: Stored | None) -> None:
-        """Keep ``head``."""
+        """Keep ``head``. It is counted if it is large: of what clients choose, only arguments of tool calls may be."""
         if id in self._heads:
             self._heads.move_to_end(id)
         self._heads[id] = head
-        self._measure(id, head)
+        if id in self._large:
+            self._large_bytes -= self._large.pop(id)
+        arguments = None if head is None else head.document.payload.get("args")
+        if arguments and (size := len(msgspec.json.encode(arguments))) > LARGE_HEAD_BYTES:
+            self._large[id] = size
+            self._large_bytes += size
         if len(self._heads) > self._limit or self._large_bytes > self._large_limit:
             self.trim()
 
@@ -83,14 +90,6 @@ class Heads:
         for id in ids:
             self._deleted[id] = seq
             self.put(id, None)
-
-    def add(self, heads: Mapping[str, Stored | None]) -> None:
-        """Keep ``heads``, which were not kept here before."""
-        self._heads.update(heads)
-        for id, head in heads.items():
-            self._measure(id, head)
-        if len(self._heads) > self._limit or self._large_bytes > self._large_limit:
-            self.trim()
 
     def trim(self) -> None:
         """Drop the longest unused over the limit, but none above ``durable``."""
@@ -110,15 +109,6 @@ class Heads:
                 self.trim_due = True
                 return
             self.forget((id,))
-
-    def _measure(self, id: str, head: Stored | None) -> None:
-        """Count ``head`` if it is large: of what clients choose, only the arguments of tool calls may be."""
-        if id in self._large:
-            self._large_bytes -= self._large.pop(id)
-        arguments = None if head is None else head.document.payload.get("args")
-        if arguments and (size := len(msgspec.json.encode(arguments))) > LARGE_HEAD_BYTES:
-            self._large[id] = size
-            self._large_bytes += size
 
     def forget(self, ids: Iterable[str]) -> None:
         """Drop ``ids``."""
@@ -286,7 +276,8 @@ class HeadLoader:
         kept = batch.heads
         if batch.logged:
             kept = {id: head for id, head in kept.items() if id not in batch.logged}
-        self._heads.add(kept)
+        for id, head in kept.items():
+            self._heads.put(id, head)
         for message, refute in batch.refuted:
             refute(message)
         batch.done.set()

@@ -35,7 +35,6 @@ from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, answered, basis, to_stored
 from ctxd.store.scrub import Scrub, quiet
 from ctxd.store.writes import (
-    NOT_CACHED,
     Change,
     EncodedWrite,
     Landed,
@@ -66,10 +65,12 @@ class VersionStore:
     def __init__(self, root: Path | None, clock: Clock) -> None:
         """``root`` is the state directory; ``None`` keeps everything in a fresh one that is removed at the end."""
         self._health = Health()
-        self._heads = Heads(limits.HEADS_CACHED_MAX)
+        self._bloom = BloomFilter()
+        self._heads = Heads(limits.HEADS_CACHED_MAX, self._bloom.lacks)
+        self.peek = self._heads.peek
+        """See ``Heads.peek``."""
         self._texts = Texts(limits.CONTENT_CACHE_BYTES)
         self._loader = HeadLoader(self._heads)
-        self._bloom = BloomFilter()
         self._reading = anyio.CapacityLimiter(1)
         self._root = root
         self.root = root or Path()
@@ -208,8 +209,8 @@ class VersionStore:
         """Let go of what was purged, but for heads that came in since."""
         self._texts.remove(ref.hex() for ref in purged.texts)
         durable = self._committer.head.seq
-        heads = {id: self._heads.get(id) for id in purged.ids}
-        self._heads.forget(id for id, head in heads.items() if isinstance(head, Stored) and head.tx <= durable)
+        heads = self._heads.known(purged.ids)
+        self._heads.forget(id for id, head in heads.items() if head is not None and head.tx <= durable)
         self._loader.note_written(purged.ids)
 
     def _note_lost(self, entries: Sequence[QueuedWrite]) -> None:
@@ -226,8 +227,7 @@ class VersionStore:
         """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.
 
         Raises: CtxdError ``disk_full``, ``data_loss``, ``store_backlog_full``, ``rate_limited``, ``store_failed``,
-        ``draining``;
-        ``cancelled`` if its ``op_id`` was submitted before, see ``replay``.
+        ``draining``; ``cancelled`` if its ``op_id`` was submitted before, see ``replay``.
         """
         if not self._health.writable:
             self._health.require_writable()
@@ -412,11 +412,6 @@ class VersionStore:
         """Call ``function`` on the reader's thread, over everything accepted so far."""
         await self.settled()
         return await run_sync(answered, function, limiter=self._reading)
-
-    def peek(self, id: str) -> Stored | None | NotCached:
-        """Return the newest accepted version of ``id`` without waiting; ``NOT_CACHED`` if only a read would find it."""
-        head = self._heads.get(id)
-        return None if head is NOT_CACHED and self._bloom.lacks(id) else head
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The newest accepted versions of ``ids``, in their order, without content; None for what does not exist.
