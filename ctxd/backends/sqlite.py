@@ -23,9 +23,11 @@ CREATE TABLE IF NOT EXISTS version(
 );
 CREATE UNIQUE INDEX IF NOT EXISTS version_at ON version(entity, vt, tx);
 CREATE INDEX IF NOT EXISTS version_content ON version(content) WHERE content IS NOT NULL;
+CREATE INDEX IF NOT EXISTS version_past ON version(tx, vt) WHERE vt<tx_time;
 """
-"""Entities by number and by id; versions by entity, valid time and tx, and by the hash of their text, so that a purge
-finds who else has it. ``body`` is NULL for a deletion. ``crc``: see ``SqliteBackend.append``."""
+"""Entities by number and by id; versions by entity, valid time and tx, by the hash of their text, so that a purge finds
+who else has it, and those that were written at a past valid time. ``body`` is NULL for a deletion. ``crc``: see
+``SqliteBackend.append``."""
 
 
 COLUMNS: Final = "e.id, v.vt, v.tx, v.tx_time, v.body, v.content, v.crc"
@@ -142,7 +144,8 @@ class SqliteBackend:
         return found
 
     def append(self, versions: Sequence[Version]) -> None:
-        """Add rows whose valid time is above all of their entity: the fast way of a change without end.
+        """Add rows: each holds from its valid time to the next one of its entity. Of two at one valid time that with
+        the greater tx counts; a row with equal entity, valid time and tx is replaced.
 
         The check sum of a row is over the id of its entity and all its values.
         """
@@ -259,6 +262,13 @@ class SqliteBackend:
             WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
         bindings["limit"] = -1 if limit is None else limit
         return to_versions(self._connection.execute(query, bindings))
+
+    def wrote_past(self, valid_time: int, after: int) -> int:
+        """Return the last write beyond ``after`` of a version that holds from a past time, at or before
+        ``valid_time``; 0 without one."""
+        query = "SELECT max(tx) FROM version WHERE vt<tx_time AND tx>? AND vt<=?"
+        (found,) = self._connection.execute(query, (after, valid_time)).fetchone() or (None,)
+        return found or 0
 
     def with_content(self, refs: Iterable[bytes]) -> list[Version]:
         """Return every version whose text has one of the hashes ``refs``, by index: the cost is that of the result."""

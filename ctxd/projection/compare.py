@@ -208,7 +208,7 @@ class _Comparing:
         deletions = {version.valid_time: version for version in mine if version.body is None}
         async with slots:
             rows = await self._node.history(id, corrections=True)
-        found: dict[int, Version] = {}
+        found: dict[tuple[int, int], Version] = {}
         for row in rows:
             if row.doc is None:
                 version = deletions.get(row.valid_time)
@@ -219,12 +219,12 @@ class _Comparing:
                     version, writer = from_doc(row.doc, row.valid_time)
                 except ValueError as error:
                     self._report.note("damage", f"{id} at the node cannot be read: {error}")
-                    found.pop(row.valid_time, None)
+                    found = {place: version for place, version in found.items() if place[0] != row.valid_time}
                     continue
                 if writer != self._rows.writer or not self._counts(version.tx):
                     continue
-            # Of two at one valid time the later one shows.
-            found[version.valid_time] = version
+            # A version that was put again, after a purge or a fence, is the later one of its place.
+            found[version.valid_time, version.tx] = version
         return [found[place] for place in sorted(found)]
 
     async def _is_purged(self, entity: str) -> bool:

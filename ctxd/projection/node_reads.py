@@ -151,6 +151,9 @@ class NodeReads:
                 )
                 raise CtxdError("invalid_params", message, hint=f"Give tx {tx + 1}.")
             at = min(at, row_at)
+            if (last := await self._embedded.wrote_past(at, tx)) != 0:
+                message = f"row {last} wrote at a past valid time that the query sees, beyond transaction {tx}"
+                raise CtxdError("invalid_params", message, hint=f"Give tx {last} or later, or an earlier valid_time.")
         text = bounded(query, limit=limit + 1, timeout_ms=round(timeout_s * 1_000))
         try:
             with anyio.fail_after(timeout_s):
@@ -178,8 +181,9 @@ class NodeReads:
             return None
         at = min(valid_time, NEWEST_VALID_TIME)
         if tx < self._high_water.seq:
-            # The node has no transaction for each row: several share one. But the journal's valid times do not go
-            # back, so a valid time leaves out later rows, unless the next one has the same.
+            # The node has no transaction for each row: several share one. But the valid times of rows do not go back,
+            # so a valid time leaves out later rows, unless the next one has the same. What a later row wrote at a past
+            # valid time shows its row: as the newest version it is doubted, of a history it is left out.
             row_at = await self._embedded.valid_time(tx)
             if row_at <= at:
                 if row_at == await self._embedded.valid_time(tx + 1):

@@ -49,6 +49,8 @@ class Heads:
         """True if ``trim`` has something left to do once more is durable."""
         self._heads: OrderedDict[str, Stored | None] = OrderedDict()
         self._deleted: dict[str, int] = {}
+        # By entity, the newest write at a past valid time of one whose head is not cached.
+        self._backdated: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -84,6 +86,27 @@ class Heads:
         if len(self._heads) > self._limit or self._large_bytes > self._large_limit:
             self.trim()
 
+    def backdate(self, id: str, head: Stored) -> bool:
+        """Keep ``head``, written at a past valid time, if it is the newest version of ``id`` by valid time.
+
+        If that is not known here, the head is read from the database once this write is there, see ``settles``.
+        Returns: False if a newer version is known.
+        """
+        known = self._heads.get(id)
+        if known is None:
+            self.forget((id,))
+            self._backdated[id] = head.tx
+            self.trim_due = True
+        elif known.valid_time <= head.valid_time:
+            self.put(id, head)
+        else:
+            return False
+        return True
+
+    def settles(self, id: str) -> bool:
+        """True if the head of ``id`` can be read only once all that was accepted is durable."""
+        return id.startswith(UNCACHED_PREFIXES) or self._backdated.get(id, 0) > self.durable
+
     def delete(self, ids: Iterable[str], seq: int) -> None:
         """Keep that write ``seq`` deleted ``ids``, at least until that is durable."""
         self.trim_due = True
@@ -95,7 +118,9 @@ class Heads:
         """Drop the longest unused over the limit, but none above ``durable``."""
         if self._deleted:
             self._deleted = {id: seq for id, seq in self._deleted.items() if seq > self.durable}
-        self.trim_due = bool(self._deleted)
+        if self._backdated:
+            self._backdated = {id: seq for id, seq in self._backdated.items() if seq > self.durable}
+        self.trim_due = bool(self._deleted or self._backdated)
         while len(self._heads) > self._limit:
             id, head = next(iter(self._heads.items()))
             if (self._deleted.get(id, 0) if head is None else head.tx) > self.durable:
@@ -215,7 +240,9 @@ class HeadLoader:
         Raises: CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
         """
         batch = self._next
-        batch.ids.update(dict.fromkeys(ids))
+        wanted = dict.fromkeys(ids)
+        batch.ids.update(wanted)
+        batch.logged.update(filter(self._heads.settles, wanted))
         self.loading = self.loading or bool(batch.ids)
         if key is not None:
             batch.keys.add(key)
@@ -244,12 +271,11 @@ class HeadLoader:
             missing = [id for id in ids if id not in heads]
             if all(map(lacks, missing)):
                 return {id: heads.get(id) for id in ids}
-            if logged := [id for id in missing if id.startswith(UNCACHED_PREFIXES)]:
+            if any(map(self._heads.settles, missing)):
                 await settle()
                 # A head that came in meanwhile may not be durable: what is read now would be taken for the newest.
                 known = self._heads.known(missing)
                 missing = [id for id in missing if id not in known]
-                self._next.logged.update(logged)
             readings.append((await self.find(missing)).heads)
 
     async def run(self, reader: Reader) -> None:

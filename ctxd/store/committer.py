@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore, erase
@@ -325,7 +325,8 @@ class Committer:
 
     def _insert(self, entries: Sequence[QueuedWrite], chain: bytes) -> list[bytes]:
         """Insert all rows of ``entries``. Returns: the chain hash of each, after the one before them."""
-        rows, versions = [], []
+        rows: list[tuple[Any, ...]] = []
+        versions: list[Version] = []
         texts: dict[bytes, bytes] = {}
         signatures: dict[str, bytes] = {}
         knows: list[tuple[str, str]] = []
@@ -336,7 +337,7 @@ class Committer:
             b3 = journal.row_hash(*columns, body)
             chain = journal.link(chain, seq, b3)
             rows.append((seq, *columns, body, b3, chain))
-            versions += [Version(put.id, vt, seq, tx_time, put.document or None, put.content) for put in prepared.puts]
+            versions += journal.versions(prepared.puts, vt, seq, tx_time)
             texts |= prepared.texts
             signatures |= write.signatures
             knows += [(id, f"session:{write.session}") for id in write.knows]

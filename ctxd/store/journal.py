@@ -18,7 +18,7 @@ from ctxd import dbfile
 from ctxd.backends.port import Version
 from ctxd.objects.document import pack_text, unpack_text
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """``PRAGMA user_version`` of the file. ``ctxd.store.schema`` migrates a smaller one and refuses a greater."""
 
 TABLES: Final = """
@@ -50,12 +50,13 @@ _decoder: Final = msgspec.msgpack.Decoder(list[Any])
 class Put(msgspec.Struct, frozen=True, gc=False):
     """One version in a body: the entity, its encoded document, and the BLAKE3 of its text (None without).
 
-    A document of no bytes is a deletion.
+    A document of no bytes is a deletion. ``valid_time``: that of a version written at a past time; None is the row's.
     """
 
     id: str
     document: bytes
     content: bytes | None
+    valid_time: int | None = None
 
 
 class Rewritten(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -107,9 +108,14 @@ def encode_body(request: bytes, result: bytes, knows: Sequence[str], puts: Seque
             request,
             result,
             [pack_text(id) for id in knows],
-            [(pack_text(put.id), put.document, put.content) for put in puts],
+            list(map(_packed, puts)),
         )
     )
+
+
+def _packed(put: Put) -> tuple[Any, ...]:
+    fields = (pack_text(put.id), put.document, put.content)
+    return fields if put.valid_time is None else (*fields, put.valid_time)
 
 
 def decode_body(body: bytes) -> Body:
@@ -130,7 +136,7 @@ def decode_body(body: bytes) -> Body:
         request,
         result,
         tuple(map(unpack_text, knows)),
-        tuple(Put(unpack_text(id), document, content) for id, document, content in puts),
+        tuple(Put(unpack_text(id), *fields) for id, *fields in puts),
     )
 
 
@@ -146,7 +152,7 @@ def encode_rewritten(body: Body, size: int) -> bytes:
         body.request,
         body.result,
         [pack_text(id) for id in body.knows],
-        [(pack_text(put.id), put.document, put.content) for put in body.puts],
+        list(map(_packed, body.puts)),
     ]
     missing = size - len(_encoder.encode(fields))
     while missing > 0:
@@ -289,7 +295,19 @@ def fold(row: Row) -> list[Version]:
 
     Raises: ValueError if its body is damaged.
     """
+    return versions(decode_body(row.body).puts, row.vt, row.seq, row.tx_time)
+
+
+def versions(puts: Iterable[Put], vt: int, seq: int, tx_time: int) -> list[Version]:
+    """Return the versions that ``puts`` of row ``seq`` are; ``vt`` is the row's valid time."""
     return [
-        Version(put.id, row.vt, row.seq, row.tx_time, put.document or None, put.content)
-        for put in decode_body(row.body).puts
+        Version(
+            put.id,
+            vt if put.valid_time is None else put.valid_time,
+            seq,
+            tx_time,
+            put.document or None,
+            put.content,
+        )
+        for put in puts
     ]

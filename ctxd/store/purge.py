@@ -198,8 +198,10 @@ def _rewrite_row(
     body = journal.decode_body(row.body)
     puts = []
     for put in body.puts:
-        version = written.get((put.id, row.vt, row.seq))
-        puts.append(put if version is None else journal.Put(put.id, version.body or b"", version.content))
+        version = written.get((put.id, row.vt if put.valid_time is None else put.valid_time, row.seq))
+        if version is not None:
+            put = msgspec.structs.replace(put, document=version.body or b"", content=version.content)
+        puts.append(put)
     # A digest of parameters, and the hashes in an answer, would let a short text be guessed.
     after = msgspec.structs.replace(body, request=b"", result=_without_hashes(body.result), puts=tuple(puts))
     encoded = journal.encode_rewritten(after, len(row.body))

@@ -232,7 +232,7 @@ class Reader:
                 row.session,
                 row.principal,
                 row.vt,
-                tuple((put.id, row.vt) for put in journal.decode_body(row.body).puts),
+                tuple((version.id, version.valid_time) for version in journal.fold(row)),
             )
             for row in self._rows(after, limit)
         ]
@@ -304,6 +304,11 @@ class EmbeddedReads:
     async def valid_time(self, tx: int) -> int:
         """The valid time of the newest journal row at or below ``tx``; 0 before the first. Raises: as the reads."""
         return await run_sync(answered, lambda: self.reader.valid_time(tx), limiter=self.limiter)
+
+    async def wrote_past(self, valid_time: int, after: int) -> int:
+        """See ``SqliteBackend.wrote_past``. Raises: as the reads."""
+        versions = self.reader.versions
+        return await run_sync(answered, lambda: versions.wrote_past(valid_time, after), limiter=self.limiter)
 
     async def query(
         self, query: str, arguments: Sequence[Any], *, valid_time: int, tx: int, limit: int, timeout_s: float

@@ -31,6 +31,7 @@ class Migration(NamedTuple):
 
 MIGRATIONS: Final = (
     Migration(1, "index versions by the hash of their text", lambda connection: SqliteBackend(connection).create()),
+    Migration(2, "index versions that hold from a past time", lambda connection: SqliteBackend(connection).create()),
 )
 
 

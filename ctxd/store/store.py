@@ -6,7 +6,7 @@ write waits for others, and none pays for a flush alone. If a transaction fails,
 and nothing of them remains. Reads of anything but a head wait until the writes before them are durable or have failed.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -226,8 +226,9 @@ class VersionStore:
     def submit(self, write: Write) -> Pending:
         """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.
 
-        Raises: CtxdError ``disk_full``, ``data_loss``, ``store_backlog_full``, ``rate_limited``, ``store_failed``,
-        ``draining``; ``cancelled`` if its ``op_id`` was submitted before, see ``replay``.
+        Raises: CtxdError ``invalid_params`` for a valid time that is not past; ``disk_full``, ``data_loss``,
+        ``store_backlog_full``, ``rate_limited``, ``store_failed``, ``draining``; ``cancelled`` if its ``op_id`` was
+        submitted before, see ``replay``.
         """
         if not self._health.writable:
             self._health.require_writable()
@@ -238,8 +239,10 @@ class VersionStore:
         key = None if write.op_id is None else (write.principal, write.op_id)
         if key in self._operations.under_way or key in self._operations.ended:
             raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
-        prepared = EncodedWrite(write)
         wall = self._clock.wall_ms()
+        if write.valid_times:
+            _require_past(write.valid_times, wall)
+        prepared = EncodedWrite(write)
         vt = self._times.next(wall, write.floor_vt, prepared.ids)
         pending = Pending(self._next_seq, vt, prepared.size)
         self._next_seq += 1
@@ -265,8 +268,12 @@ class VersionStore:
                 ref = put.content.hex()
                 self._texts.put(ref, document.content)
                 document = msgspec.structs.replace(document, content=None)
-            head = Stored(document=document, content_ref=ref, valid_time=vt, tx=seq, tx_time=entry.tx_time)
-            self._heads.put(document.id, head)
+            valid_time = vt if put.valid_time is None else put.valid_time
+            head = Stored(document=document, content_ref=ref, valid_time=valid_time, tx=seq, tx_time=entry.tx_time)
+            if put.valid_time is None:
+                self._heads.put(document.id, head)
+            elif not self._heads.backdate(document.id, head):
+                entry.pending.behind += (document.id,)
         if prepared.write.deletes:
             # Of one that is not kept nor may its end be: it would hide what is written under that id again.
             deleted = [id for id in prepared.write.deletes if not id.startswith(UNCACHED_PREFIXES)]
@@ -576,3 +583,14 @@ class VersionStore:
     def cached(self) -> int:
         """Number of heads in memory."""
         return len(self._heads)
+
+
+def _require_past(valid_times: Mapping[str, int], now: int) -> None:
+    for id, valid_time in valid_times.items():
+        if not 0 <= valid_time < now:
+            raise CtxdError(
+                "invalid_params",
+                f"valid_time {valid_time} of {id} is not in the past: it is {now} ms since 1970 here",
+                hint="Leave valid_time out for what is so now.",
+                outcome="not_applied",
+            )

@@ -1,6 +1,6 @@
 """Writes: what a call submits, what waits for its flush, what the store returns for either, and who is notified."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -64,6 +64,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     ``result`` is the encoded result without receipt, answered to a resend. ``knows`` names objects that enter the index
     of ``session``. ``deletes`` names entities that are no more from then on; none of them is in ``puts``. ``floor_vt``
     is the least valid time, in ms: one above the newest of every entity that is written again or deleted.
+    ``valid_times``: past times, in ms, from which some of ``puts`` hold, by entity; the others hold from the write on.
     ``signatures`` keeps a file's stat signature beside its version, as a cache that decides whether to read it again.
     ``purge``: destroy content of entities; such a write puts nothing.
     """
@@ -79,12 +80,14 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     knows: tuple[str, ...] = ()
     signatures: dict[str, bytes] = {}
     floor_vt: int = 0
+    valid_times: Mapping[str, int] = {}
     purge: PurgeRequest | None = None
 
 
 class Pending(msgspec.Struct, eq=False):
     """A write that was accepted and waits for its flush. ``seq`` and ``vt`` are final once it is durable; ``size`` is
-    roughly what it takes in the journal, in bytes. ``done`` is True once the write is durable or has failed."""
+    roughly what it takes in the journal, in bytes. ``done`` is True once the write is durable or has failed.
+    ``behind``: the entities of which a newer version was known when this wrote one at a past valid time."""
 
     seq: int
     vt: int
@@ -92,6 +95,7 @@ class Pending(msgspec.Struct, eq=False):
     done: bool = False
     receipt: Receipt | None = None
     error: Exception | None = None
+    behind: tuple[str, ...] = ()
     _callbacks: list[Callable[["Pending"], None]] = []
     _event: anyio.Event | None = None
 
@@ -202,7 +206,8 @@ class EncodedWrite:
                 data = document.content.encode()
                 ref = blake3(data).digest()
                 self.texts[ref] = data
-            self.puts.append(journal.Put(document.id, encode_document(document), ref))
+            valid_time = write.valid_times.get(document.id)
+            self.puts.append(journal.Put(document.id, encode_document(document), ref, valid_time))
         if write.deletes:
             self.puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
         self.ids = tuple([put.id for put in self.puts])

@@ -61,6 +61,7 @@ VER-2 | A version can be read as of a valid time, as of a transaction, or both. 
 VER-3 | History can be listed in either order, with or without versions that a later transaction corrected. | ctxd
 VER-4 | Valid times never go back, even if the host's clock does. Two versions of a file, tool call or system prompt are at least 1 ms apart; of several versions of a chat or session at one time, the last one holds. | ctxd
 VER-5 | Many objects can be read in one call, which reports the ids that had no version. | ctxd
+VER-6 | A host connection may name the past valid time from which what it records holds. An object's newest version is the one with the newest valid time, whichever was written last; a version written at the valid time of another one corrects it. A time that is not past is refused, and so is any from a sandbox. | ctxd
 FS-1 | A path below a mount's agent prefix maps to the canonical path below its canonical prefix, and is shown to the agent as the agent knows it. | spec 5.3
 FS-2 | Prefixes match whole path components, and the longest one wins in both directions. | spec 5.3
 FS-3 | A session may have several mounts, overlapping ones and a mount at the root. | spec 5.2

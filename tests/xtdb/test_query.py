@@ -59,6 +59,22 @@ async def test_rows_are_those_as_of_both_times(store):
 
 
 @pytest.mark.requirement("XTB-10")
+@pytest.mark.requirement("VER-6")
+async def test_a_query_of_a_transaction_does_not_see_what_a_later_one_wrote_at_a_past_time(store):
+    first = (await store.get(f"{store.tool}-0")).valid_time
+    late = document(f"{store.tool}-3", "imported", tool=store.tool)
+    await store.submit(write(late, valid_times={late.id: first})).wait()
+    await level(store)
+    with pytest.raises(CtxdError, match="row 4 wrote at a past valid time") as refused:
+        await store.query(BY_TOOL, [store.tool], tx=2, limit=10, timeout_s=10)
+    assert refused.value.code == "invalid_params" and "tx 4" in refused.value.hint
+    earlier = await store.query(BY_TOOL, [store.tool], tx=2, valid_time=first - 1, limit=10, timeout_s=10)
+    assert ids(earlier, store.tool) == []
+    newest = await store.query(BY_TOOL, [store.tool], valid_time=first, limit=10, timeout_s=10)
+    assert ids(newest, store.tool) == ["0", "3"]
+
+
+@pytest.mark.requirement("XTB-10")
 async def test_documents_are_returned_as_json_values(store):
     query = '{:find [(pull e [*])] :in [tool] :where [[e :tool tool] [e :session "s1"]] :order-by [[e :asc]]}'
     found = await store.query(query.replace("[(pull e [*])]", "[e (pull e [*])]"), [store.tool], limit=1, timeout_s=10)
