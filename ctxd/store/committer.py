@@ -20,6 +20,7 @@ from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
+from ctxd.secrets.keyfile import load_key
 from ctxd.store import journal, schema
 from ctxd.store import purge as purging
 from ctxd.store.statedir import StateDir
@@ -138,14 +139,12 @@ class Committer:
             self.low_space = True
 
     def _compare_key(self) -> None:
-        known = journal.key_fingerprint(self._connection)
-        found = journal.fingerprint_of(self._key)
-        if known is None and found is not None:
-            self._set_meta("key", found)
-        elif found is None and known is not None:
-            self.complaints.append(f"{self._key} is missing: redacted text gets other tags than before")
-        elif found != known:
-            self.complaints.append(f"{self._key} is not the key that this state was written with: restore it")
+        if journal.key_fingerprint(self._connection) is None:
+            # From its first start on: a key that were made later could be another one by then.
+            load_key(self._key.parent)
+            self._set_meta("key", journal.fingerprint_of(self._key) or b"")
+        elif fault := journal.key_fault(self._connection, self._key):
+            self.complaints.append(fault)
 
     def _create(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -191,15 +190,7 @@ class Committer:
         witnessed = self._witness.read()
         if self.head.seq:
             self.complaints += self._witness.complaints
-        return "" if witnessed is None else self.contradiction(witnessed)
-
-    def contradiction(self, witnessed: Head) -> str:
-        """Return how the journal contradicts a head once ``witnessed``; empty if the chain contains it."""
-        if witnessed.seq > self.head.seq:
-            return f"the journal ends at row {self.head.seq}, but row {witnessed.seq} was acknowledged once"
-        if journal.chain_at(self._connection, witnessed.seq) != witnessed.chain:
-            return f"row {witnessed.seq} of the journal is not the one that was acknowledged"
-        return ""
+        return "" if witnessed is None else journal.contradiction(self._connection, witnessed)
 
     def close(self, *, tidy: bool) -> None:
         """Close; with ``tidy`` empty the write-ahead log and write the witness before.

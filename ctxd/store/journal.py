@@ -17,6 +17,7 @@ from blake3 import blake3
 from ctxd import dbfile
 from ctxd.backends.port import Version
 from ctxd.objects.document import pack_text, unpack_text
+from ctxd.store.witness import Head
 
 SCHEMA_VERSION: Final = 3
 """``PRAGMA user_version`` of the file. ``ctxd.store.schema`` migrates a smaller one and refuses a greater."""
@@ -240,6 +241,25 @@ def fingerprint_of(key: Path) -> bytes | None:
         return blake3(key.read_bytes(), derive_key_context="ctxd 2026-11 fingerprint of secrets.key").digest()[:16]
     except FileNotFoundError:
         return None
+
+
+def key_fault(connection: dbfile.Connection, key: Path) -> str:
+    """Return how the key in the file ``key`` differs from the one that this state was written with; empty if not."""
+    known, found = key_fingerprint(connection), fingerprint_of(key)
+    if known is None or found == known:
+        return ""
+    if found is None:
+        return f"{key} is missing: redacted text gets other tags than before"
+    return f"{key} is not the key that this state was written with: restore it"
+
+
+def contradiction(connection: dbfile.Connection, witnessed: Head) -> str:
+    """Return how the journal contradicts a head once ``witnessed``; empty if the chain contains it."""
+    at = chain_at(connection, witnessed.seq)
+    if at is None:
+        (end,) = connection.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone() or (0,)
+        return f"the journal ends at row {end}, but row {witnessed.seq} was acknowledged once"
+    return "" if at == witnessed.chain else f"row {witnessed.seq} of the journal is not the one that was acknowledged"
 
 
 def journal_id(connection: dbfile.Connection) -> str:

@@ -1,7 +1,8 @@
 """Background scrub: re-reads the whole journal, its versions, texts and artifacts slowly, and reports what is damaged.
 
-A flipped bit is served as an error once it is read, but nothing reads most of a store. A pass takes as long as the
-store is large at ``limits.SCRUB_BYTES_PER_S``; it resumes where the last run of the daemon left it.
+The end of a pass checks the head witness and the key of secrets. A flipped bit is served as an error once it is read,
+but nothing reads most of a store. A pass takes as long as the store is large at ``limits.SCRUB_BYTES_PER_S``; it
+resumes where the last run of the daemon left it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from ctxd.errors import CtxdError
 from ctxd.store import journal
 from ctxd.store.follow import Follower
 from ctxd.store.reads import Reader, answered
+from ctxd.store.statedir import StateDir
+from ctxd.store.witness import WitnessFile
 
 
 class Checked(NamedTuple):
@@ -37,7 +40,7 @@ class Scrub:
         self.seq = 0
         self.finished_ms: int | None = None
 
-    async def run(self, follower: Follower, reader: Reader) -> None:
+    async def run(self, follower: Follower, reader: Reader, directory: StateDir) -> None:
         """Read pass after pass until cancelled, with ``reader`` for itself. Cancel: safe."""
         limiter = anyio.CapacityLimiter(1)
         await self._clock.sleep(limits.SCRUB_DELAY_S)
@@ -57,9 +60,29 @@ class Scrub:
                 follower.mark(step.seq)
                 self.seq = step.seq
                 await self._clock.sleep(step.size / limits.SCRUB_BYTES_PER_S)
+            await self._check_files(reader, directory, limiter)
             self.finished_ms = self._clock.wall_ms()
             await self._clock.sleep(limits.SCRUB_PAUSE_S)
             follower.mark(0)
+
+    async def _check_files(self, reader: Reader, directory: StateDir, limiter: anyio.CapacityLimiter) -> None:
+        found = await run_sync(file_damage, reader, directory, limiter=limiter)
+        if found:
+            # A commit writes the witness meanwhile: damage is what both looks find.
+            await self._clock.sleep(limits.WITNESS_S)
+            found &= await run_sync(file_damage, reader, directory, limiter=limiter)
+        for sentence in sorted(found):
+            self._damaged(sentence)
+
+
+def file_damage(reader: Reader, directory: StateDir) -> set[str]:
+    """Compare the head witness and the key of secrets with the journal; blocks. Raises: ``dbfile``'s errors."""
+    witness = WitnessFile(directory.witness)
+    witnessed = witness.read()
+    fault = journal.key_fault(reader.connection, directory.key)
+    # The journal is read after the witness, so that it is never behind.
+    lost = "" if witnessed is None else journal.contradiction(reader.connection, witnessed)
+    return {each for each in (*witness.complaints, fault, lost) if each}
 
 
 def check(reader: Reader, after: int) -> Checked:

@@ -124,7 +124,7 @@ class VersionStore:
                 group.start_soon(self._loader.run, loader)
                 group.start_soon(fill_bloom, self._bloom, sifter, self._note_broken_index)
                 if not damage:
-                    group.start_soon(self._scrub_all, scrubber)
+                    group.start_soon(self._scrub_all, scrubber, directory)
                 for part in self._attached:
                     await group.start(partial(part, self))
                 task_status.started()
@@ -152,13 +152,13 @@ class VersionStore:
         elif self._committer.low_space:
             self._health.fill("there was no room to note the start")
 
-    async def _scrub_all(self, reader: Reader) -> None:
+    async def _scrub_all(self, reader: Reader, directory: statedir.StateDir) -> None:
         try:
             follower = await self.follow("scrub")
         except CtxdError as error:
             self._note_damage(error.message)
             return
-        await self._scrub.run(follower, reader)
+        await self._scrub.run(follower, reader, directory)
 
     def _note_damage(self, message: str) -> None:
         """Report damage in the status, and once to ``on_fault``."""

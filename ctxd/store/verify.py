@@ -199,23 +199,16 @@ class _Verification:
             for complaint in self._witness.complaints:
                 self._report.note("warning", complaint)
         if witnessed is not None:
-            at = journal.chain_at(self._connection, witnessed.seq)
-            if at is None:
-                message = (
-                    f"the journal ends at row {self._report.head_seq}, but row {witnessed.seq} was acknowledged once"
-                )
-                self._report.note("data_loss", message)
-            elif at != witnessed.chain:
-                self._report.note("data_loss", f"row {witnessed.seq} is not the one that was acknowledged")
+            lost = journal.contradiction(self._connection, witnessed)
+            if lost:
+                self._report.note("data_loss", lost)
 
     def _key(self) -> None:
         key = self._root / "secrets.key"
-        known, found = journal.key_fingerprint(self._connection), journal.fingerprint_of(key)
-        if found is not None and known is not None and found != known:
-            self._report.note("damage", f"{key} is not the key that this state was written with")
-        elif found is None and known is not None and (self._root / "LOCK").exists():
-            # A backup has no key, and no lock either.
-            self._report.note("damage", f"{key} is missing: redacted text gets other tags than before")
+        fault = journal.key_fault(self._connection, key)
+        # A backup has no key, and no lock either.
+        if fault and (key.exists() or (self._root / "LOCK").exists()):
+            self._report.note("damage", fault)
 
     def _phase(self, name: str) -> Report:
         self._report.phase, self._report.done = name, 0

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import shutil
+import stat
 import subprocess
 from contextlib import contextmanager
 
@@ -416,12 +417,11 @@ async def test_another_key_of_secrets_is_reported(root, change):
     async with running(root) as store:
         await store.submit(write(document("t1", "kept"))).wait()
     key = root / "secrets.key"
-    key.write_bytes(bytes(32))
-    async with running(root) as store:
-        assert store.status().damage == ()
     *_, report = verify(root)
     assert report.problems == []
-    key.unlink() if change == "missing" else key.write_bytes(bytes(31) + b"\x01")
+    content = key.read_bytes()
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    key.unlink() if change == "missing" else key.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     *_, report = verify(root)
     assert "secrets.key" in report.problems[0].message and report.worst == "damage"
     async with running(root) as store:

@@ -1,13 +1,16 @@
 """Followers meet every durable row in order and go on where they stopped; the scrub finds damage that nothing reads."""
 
 import shutil
+import tempfile
 from contextlib import aclosing
+from pathlib import Path
 
 import anyio
 import pytest
 
 from ctxd import dbfile, limits
 from ctxd.store.verify import verify
+from ctxd.store.witness import Head, WitnessFile
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -53,6 +56,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(limits, "SCRUB_DELAY_S", 0.0)
     monkeypatch.setattr(limits, "SCRUB_PAUSE_S", 0.01)
     monkeypatch.setattr(limits, "SCRUB_BYTES_PER_S", 1 << 40)
+    monkeypatch.setattr(limits, "WITNESS_S", 0.0)
     # The damage below is not what a start looks at.
     monkeypatch.setattr(limits, "TAIL_VERIFIED_ROWS", 0)
 
@@ -90,3 +94,43 @@ async def test_the_scrub_reports_damage_that_no_read_has_met(tmp_path, quick, da
                 await anyio.sleep(0.01)
         assert store.status().state == "ok" and store.status().reason
         await store.submit(write(document("more", "text"))).wait()
+
+
+FILE_DAMAGE = {
+    "witness flipped": ("head", lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:]),
+    "witness missing": ("head", None),
+    "witness of another journal": ("head", lambda data: acknowledged(99)),
+    "key flipped": ("secrets.key", lambda data: bytes([data[0] ^ 1]) + data[1:]),
+    "key missing": ("secrets.key", None),
+}
+
+
+def acknowledged(seq):
+    """The content of a witness that row ``seq`` was acknowledged, with another chain."""
+    with tempfile.TemporaryDirectory() as folder:
+        witness = WitnessFile(Path(folder) / "head")
+        for _ in range(2):
+            witness.write(Head(seq, bytes(32)), sync=False)
+        witness.close()
+        return (Path(folder) / "head").read_bytes()
+
+
+@pytest.mark.requirement("DUR-10")
+@pytest.mark.parametrize("damage", FILE_DAMAGE)
+async def test_the_scrub_reports_damage_of_the_witness_and_of_the_key_in_a_running_daemon(tmp_path, quick, damage):
+    name, changed = FILE_DAMAGE[damage]
+    path = tmp_path / "state" / name
+    async with running(tmp_path / "state") as store:
+        for n in range(2):
+            await store.submit(write(document(f"t{n}", "text"))).wait()
+        with anyio.fail_after(10):
+            passed = store.status().scrubbed_ms
+            while store.status().scrubbed_ms == passed:
+                await anyio.sleep(0.01)
+        assert store.status().damage == ()
+        path.unlink() if changed is None else path.write_bytes(changed(path.read_bytes()))
+        with anyio.fail_after(10):
+            while not store.status().damage:
+                await anyio.sleep(0.01)
+        assert name in store.status().damage[0] or "row 99 was acknowledged once" in store.status().damage[0]
+        assert store.status().state == "ok"
