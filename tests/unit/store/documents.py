@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ctxd import dbfile
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.store.writes import Write
@@ -37,3 +38,17 @@ def sourced(path: str, content: str) -> Document:
 
 def write(*puts: Document, session: str | None = "s1", **rest: Any) -> Write:
     return Write(**{"kind": "toolcall.record", "principal": "host", "session": session, "puts": puts, **rest})
+
+
+def damage_index(root, name, old, new):
+    """Write ``new`` over ``old`` in the pages of the index ``name`` alone, as a flipped bit would."""
+    connection = dbfile.open_writer(root / "state.db")
+    dbfile.checkpoint(connection, truncate=True)
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name=?", (name,)).fetchone()
+    connection.close()
+    with (root / "state.db").open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        data = file.read(4096)
+        assert data.count(old) == 1, "the index fits in one page"
+        file.seek((page - 1) * 4096)
+        file.write(data.replace(old, new))

@@ -18,7 +18,7 @@ from ctxd.store.purge import KIND
 from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
 from ctxd.store.writes import NOT_CACHED, PurgeRequest, StoreFailed, Write
-from tests.unit.store.documents import document, write
+from tests.unit.store.documents import damage_index, document, write
 from tests.unit.store.running import running
 
 pytestmark = pytest.mark.anyio
@@ -362,20 +362,6 @@ async def test_loss_or_damage_of_the_head_witness_is_reported(root, change):
     async with running(root) as store:
         status = store.status()
         assert status.state == "ok" and "head" in status.reason and len(status.damage) == 1
-
-
-def damage_index(root, name, old, new):
-    """Write ``new`` over ``old`` in the pages of the index ``name`` alone, as a flipped bit would."""
-    connection = dbfile.open_writer(root / "state.db")
-    dbfile.checkpoint(connection, truncate=True)
-    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name=?", (name,)).fetchone()
-    connection.close()
-    with (root / "state.db").open("r+b") as file:
-        file.seek((page - 1) * 4096)
-        data = file.read(4096)
-        assert data.count(old) == 1, "the index fits in one page"
-        file.seek((page - 1) * 4096)
-        file.write(data.replace(old, new))
 
 
 @pytest.mark.requirement("DUR-10")

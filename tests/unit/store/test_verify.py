@@ -13,7 +13,7 @@ from ctxd.store.journal import fold
 from ctxd.store.reads import Reader
 from ctxd.store.verify import digest, verify
 from ctxd_protocol.objects import Receipt
-from tests.unit.store.documents import document, write
+from tests.unit.store.documents import damage_index, document, write
 from tests.unit.store.running import running
 
 pytestmark = pytest.mark.anyio
@@ -101,6 +101,31 @@ async def test_each_kind_of_damage_is_named(root, damage, words):
     report = problems(root)
     assert any(words in problem.message for problem in report.problems), report.problems
     assert report.worst == ("data_loss" if "acknowledged" in words else "damage")
+
+
+@pytest.mark.requirement("DUR-6")
+async def test_an_operation_that_its_index_does_not_lead_to_is_named(root):
+    damage_index(root, "journal_op", b"op17", b"op1x")
+    messages = [problem.message for problem in problems(root).problems]
+    assert "operation op17 of row 18 is not found by its id" in messages
+
+
+@pytest.mark.requirement("DUR-8")
+async def test_a_journal_that_went_on_otherwise_than_was_acknowledged_is_a_loss_and_takes_no_writes(root, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(root, other)
+    for place, text in ((root, "acknowledged"), (other, "written instead")):
+        async with running(place) as store:
+            await store.submit(write(document("last", text))).wait()
+    (other / "head").write_bytes((root / "head").read_bytes())
+    message = "row 41 of the journal is not the one that was acknowledged"
+    report = problems(other)
+    assert [(problem.severity, problem.message) for problem in report.problems] == [("data_loss", message)]
+    async with running(other) as store:
+        assert store.status().state == "read_only" and store.status().reason.endswith(message)
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("more", "text")))
+        assert caught.value.code == "data_loss"
 
 
 async def test_a_damaged_artifact_is_named(root):
