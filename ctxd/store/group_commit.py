@@ -6,10 +6,9 @@ probed until it has room. A failed disk ends the loop: nothing is acknowledged a
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal, TypeVar, cast
+from queue import SimpleQueue
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -25,24 +24,28 @@ from ctxd.store.writes import Pending, QueuedWrite
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.objects import Receipt
 
-Work = Callable[[], Any]
-Report = Callable[[Any, BaseException | None], None]
+T = TypeVar("T")
 
 
 class CommitThread:
-    """``report`` receives the result or exception of each call on the loop, before the next one. It does not raise."""
+    """Thread that makes one call after the other, for one task."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._given: SimpleQueue[Work | None] = SimpleQueue()
-        self.give: Callable[[Work], None] = self._given.put
-        """Queue a call. Only while no other call runs or is queued."""
+    def __init__(self) -> None:
+        self._given: SimpleQueue[tuple[Callable[[], Any], anyio.Event] | None] = SimpleQueue()
+        self._result: Any = None
+        self._raised: BaseException | None = None
 
-    def take_back(self) -> bool:
-        """Cancel the queued call. Returns: True if it had not started."""
-        with suppress(Empty):
-            return self._given.get_nowait() is not None
-        return False
+    async def call(self, work: Callable[[], T]) -> T:
+        """Make a call on the thread, and return what it returns. Raises: what it raises. Cancel: once it has ended."""
+        ended = anyio.Event()
+        self._given.put((work, ended))
+        with anyio.CancelScope(shield=True):
+            await ended.wait()
+        result, raised = self._result, self._raised
+        self._result = self._raised = None
+        if raised is not None:
+            raise raised
+        return result  # type: ignore[no-any-return]  # of the one call that is under way
 
     def stop(self) -> None:
         """End ``run`` after the current call."""
@@ -54,27 +57,27 @@ class CommitThread:
             await run_sync(self._work, LoopHandle(), limiter=anyio.CapacityLimiter(1))
 
     def _work(self, loop: LoopHandle) -> None:
-        while (work := self._given.get()) is not None:
+        while (given := self._given.get()) is not None:
+            work, ended = given
             try:
-                result, raised = work(), None
+                self._result = work()
             except BaseException as error:  # noqa: BLE001 - the caller raises it
-                result, raised = None, error
+                self._raised = error
             # The loop waits for this thread to end, so it has not ended itself.
-            loop.schedule(self._report, result, raised)
-            del work, result, raised
+            loop.schedule(ended.set)
+            del given, work
 
 
 Outcome = Literal["not_applied", "unknown"]
-T = TypeVar("T")
 
 _GOING_DOWN: Final = "the daemon is going down"
 
-_TOLD_AT_ONCE: Final = 32
+_RESOLVED_AT_ONCE: Final = 32
 """Writes whose callers are resumed in one iteration of the loop: about a millisecond."""
 
 _GATHERED_TURNS: Final = 4
-"""Turns of the loop for which the next transaction waits after one of more than ``_SMALL`` writes: as many are about to
-come again, and each that comes in time saves a part of a transaction."""
+"""Iterations of the loop for which the next transaction waits after one of more than ``_SMALL`` writes: as many are
+about to come again, and each that comes in time saves a part of a transaction."""
 
 _SMALL: Final = 8
 """Writes of a transaction after which the next one does not wait: few writes are behind it."""
@@ -99,29 +102,24 @@ class GroupCommit:
         self.queue: deque[QueuedWrite] = deque()
         """Accepted writes that no transaction has begun for, in the journal's order."""
         self.queued_bytes = 0
-        self._flushing: Sequence[QueuedWrite] = ()
+        self._batch: Sequence[QueuedWrite] = ()
         self._purged: anyio.Event | None = None
-        self._telling: Sequence[QueuedWrite] = ()
         self._last: Pending | None = None
-        self._wake = anyio.Event()
-        self._thread = CommitThread(self._told)
-        # Ended calls of the thread whose writes are not resolved yet: entries, result, exception.
-        self._ended: deque[tuple[Sequence[QueuedWrite], Any, BaseException | None]] = deque()
-        self._busy = False
-        self._stopping = False
+        self._wake: anyio.Event | None = None
+        self._thread = CommitThread()
         self._failure: Exception | None = None
 
     @property
     def waiting(self) -> int:
         """Writes that are not durable yet."""
-        return len(self.queue) + len(self._begun())
+        return len(self.queue) + sum(not entry.pending.done for entry in self._batch)
 
     def put(self, entry: QueuedWrite) -> None:
         """Append an entry, which is next in the journal's order."""
         self.queue.append(entry)
         self.queued_bytes += entry.prepared.size
         self._last = entry.pending
-        if not self._busy and not self._wake.is_set():
+        if self._wake is not None:
             self._wake.set()
 
     async def settle(self) -> None:
@@ -139,11 +137,13 @@ class GroupCommit:
             if self._purged is None:
                 self._purged = anyio.Event()
                 # The loop may be waiting for a write.
-                self._wake.set()
+                if self._wake is not None:
+                    self._wake.set()
             await self._purged.wait()
 
     async def run(self, committer: Committer) -> Exception:
-        """Commit batch after batch. Returns why the disk failed. Cancel: what is not durable fails as ``draining``."""
+        """Commit batch after batch. Returns why the disk failed. Cancel: the transaction that has begun is seen
+        through; what is not durable then fails as ``draining``."""
         self._committer = committer
         try:
             async with anyio.create_task_group() as group:
@@ -156,44 +156,48 @@ class GroupCommit:
         finally:
             self._health.drain()
             # Whatever else ends this may come after the commit.
-            self._fail(self._begun(), "draining", _GOING_DOWN, "unknown")
+            self._fail(self._batch, "draining", _GOING_DOWN, "unknown")
             self._fail(self._clear(), "draining", _GOING_DOWN, "not_applied")
 
     async def _serve(self) -> None:
-        """Commit until the disk fails, or until cancelled; the thread ends with this."""
+        """Commit what is queued, and do upkeep while nothing is, until the disk fails. The thread ends with this."""
         try:
-            failure = None
-            while failure is None:
+            while True:
+                tidied, purge_delay = False, limits.PURGE_RETRY_S
+                while not self.queue:
+                    full, purging = self._health.code == "disk_full", self._committer.purging
+                    idle_delay = None if tidied else limits.CHECKPOINT_IDLE_S
+                    self._wake = anyio.Event()
+                    with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
+                        await self._wake.wait()
+                        continue
+                    await self._do_upkeep(full=full, purging=purging)
+                    tidied = not full and not purging
+                    purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                if self.queue and not self._busy and not self._ended:
-                    self._start()
-                failure = await (self._hear() if self._busy or self._ended else self._rest())
-        except anyio.get_cancelled_exc_class():
-            if (failure := await self._stop()) is None:
-                raise
+                self._batch = batch = self._take_batch()
+                try:
+                    chains = await self._thread.call(partial(self._committer.commit, batch))
+                except dbfile.DiskFull as error:
+                    self._health.fill(str(error))
+                    self._fail([*batch, *self._clear()], "disk_full", str(error), "not_applied")
+                except StateRemoved as error:
+                    self._health.lose(str(error))
+                    self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
+                else:
+                    await self._land(batch, chains)
+                self._batch = ()
+        except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as failure:
+            self._failure = failure
+            self._health.fail(str(failure))
+            self._fail(self._batch, "store_failed", str(failure), "unknown")
+            self._fail(self._clear(), "store_failed", str(failure), "not_applied")
         finally:
-            self._stopping = True
             self._thread.stop()
-        self._failure = failure
-        self._health.fail(str(failure))
-        self._fail(self._begun(), "store_failed", str(failure), "unknown")
-        self._fail(self._clear(), "store_failed", str(failure), "not_applied")
 
-    async def _stop(self) -> Exception | None:
-        """Begin nothing more, and see what has begun through. Returns: why the disk failed, if it did."""
-        self._stopping = True
-        if self._thread.take_back():
-            self._busy = False
-            batch, self._flushing = self._flushing, ()
-            self._fail([*batch, *self._clear()], "draining", _GOING_DOWN, "not_applied")
-        failure = None
-        with anyio.CancelScope(shield=True):
-            while failure is None and (self._busy or self._ended):
-                failure = await self._hear()
-        return failure
-
-    def _start(self) -> None:
-        """Begin the next transaction: all that waits, up to the bounds of one, and one write at least."""
+    def _take_batch(self) -> Sequence[QueuedWrite]:
+        """Remove and return the writes of the next transaction: all that waits, up to the bounds of one, and one write
+        at least."""
         batch: list[QueuedWrite] = []
         size = 0
         while self.queue and len(batch) < limits.COMMIT_WRITES_MAX:
@@ -203,9 +207,7 @@ class GroupCommit:
             batch.append(self.queue.popleft())
             size += next_size
         self.queued_bytes -= size
-        self._flushing = batch
-        self._busy = True
-        self._thread.give(partial(self._committer.commit, batch))
+        return batch
 
     def _clear(self) -> list[QueuedWrite]:
         """Remove and return every write that waits."""
@@ -214,46 +216,15 @@ class GroupCommit:
         self.queued_bytes = 0
         return entries
 
-    def _told(self, result: Any, raised: BaseException | None) -> None:  # noqa: ANN401 - any call's
-        """Note how a call of the thread ended."""
-        self._ended.append((self._flushing, result, raised))
-        self._flushing = ()
-        self._busy = False
-        self._wake.set()
-
-    async def _hear(self) -> Exception | None:
-        """Wait for the end of one batch, and resolve its writes."""
-        if not self._ended:
-            self._wake = anyio.Event()
-            await self._wake.wait()
-            if not self._ended:
-                return None
-        batch, chains, raised = self._ended.popleft()
-        self._telling = batch
-        if raised is None:
-            await self._land(batch, chains)
-        elif isinstance(raised, dbfile.DiskFull):
-            self._health.fill(str(raised))
-            self._fail([*batch, *self._clear()], "disk_full", str(raised), "not_applied")
-        elif isinstance(raised, StateRemoved):
-            self._health.lose(str(raised))
-            self._fail([*batch, *self._clear()], "data_loss", str(raised), "not_applied")
-        elif isinstance(raised, dbfile.DiskFailed | dbfile.FileDamaged | dbfile.SqlFailed):
-            return raised
-        else:
-            raise raised
-        self._telling = ()
-        return None
-
     async def _land(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
         """Resolve ``batch``, a few writes at a time, yielding to the loop between."""
         if ARMED:
             hit("journal.ack")
-        for first in range(0, len(batch), _TOLD_AT_ONCE):
+        for first in range(0, len(batch), _RESOLVED_AT_ONCE):
             if first:
-                await _others(1)
-            some = batch[first : first + _TOLD_AT_ONCE]
-            for entry, chain in zip(some, chains[first : first + _TOLD_AT_ONCE], strict=True):
+                await _yield_to_loop(1)
+            some = batch[first : first + _RESOLVED_AT_ONCE]
+            for entry, chain in zip(some, chains[first : first + _RESOLVED_AT_ONCE], strict=True):
                 pending = entry.pending
                 for raised in pending.resolve(Receipt(pending.seq, chain.hex(), pending.vt)):
                     self._fault(raised)
@@ -263,7 +234,7 @@ class GroupCommit:
         if self._committer.low_space:
             self._health.fill("the filesystem of the state directory is nearly full")
         if len(batch) > _SMALL:
-            await _others(_GATHERED_TURNS)
+            await _yield_to_loop(_GATHERED_TURNS)
 
     def _note_purges(self) -> None:
         """Wake who waits for purges, once none is unfinished."""
@@ -271,57 +242,23 @@ class GroupCommit:
             self._purged.set()
             self._purged = None
 
-    async def _rest(self) -> Exception | None:
-        """Wait for a write. Meanwhile finish purges, tidy up once, or look whether a full disk has room again."""
-        tidied = False
-        purge_delay = limits.PURGE_RETRY_S
-        while not self.queue:
-            full, purging = self._health.code == "disk_full", self._committer.purging
+    async def _do_upkeep(self, *, full: bool, purging: bool) -> None:
+        """Probe a full disk for room, take the next step of unfinished purges, or tidy up."""
+        try:
             if full:
-                delay: float | None = limits.PROBE_S
-            elif purging:
-                delay = purge_delay
-            else:
-                delay = None if tidied else limits.CHECKPOINT_IDLE_S
-            self._wake = anyio.Event()
-            with anyio.move_on_after(delay):
-                await self._wake.wait()
-                continue
-            try:
-                if not full and purging:
-                    await self._call(self._committer.finish_purges)
-                    purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
-                    self._note_purges()
-                elif not full:
-                    tidied = True
-                    await self._call(self._committer.tidy)
-                elif await self._call(self._committer.probe):
+                if await self._thread.call(self._committer.probe):
                     self._health.resume()
-            except dbfile.DiskFull as error:
-                self._health.fill(str(error))
-            except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
-                return error
-        return None
-
-    async def _call(self, work: Callable[[], T]) -> T:
-        """Call ``work`` on the thread and return its result."""
-        self._busy = True
-        self._thread.give(work)
-        with anyio.CancelScope(shield=True):
-            while not self._ended:
-                self._wake = anyio.Event()
-                await self._wake.wait()
-        _, result, raised = self._ended.popleft()
-        if raised is not None:
-            raise raised
-        return cast(T, result)
-
-    def _begun(self) -> list[QueuedWrite]:
-        """Return the writes of transactions that have begun and are not resolved yet."""
-        batches = (self._telling, *(ended[0] for ended in self._ended), self._flushing)
-        return [entry for batch in batches for entry in batch if not entry.pending.done]
+            elif purging:
+                await self._thread.call(self._committer.finish_purges)
+                self._note_purges()
+            else:
+                await self._thread.call(self._committer.tidy)
+        except dbfile.DiskFull as error:
+            self._health.fill(str(error))
 
     def _fail(self, entries: Sequence[QueuedWrite], code: ErrorCode, message: str, outcome: Outcome) -> None:
+        """Fail those of ``entries`` that are not resolved yet."""
+        entries = [entry for entry in entries if not entry.pending.done]
         if not entries:
             return
         self._lost(entries)
@@ -330,8 +267,8 @@ class GroupCommit:
                 self._fault(raised)
 
 
-async def _others(turns: int) -> None:
-    """Let others have so many turns of the loop. Cancel: has no effect before the end."""
+async def _yield_to_loop(iterations: int) -> None:
+    """Let other tasks run for so many iterations of the loop. Cancel: has no effect before the end."""
     with anyio.CancelScope(shield=True):
-        for _ in range(turns):
+        for _ in range(iterations):
             await anyio.lowlevel.checkpoint()
