@@ -9,7 +9,7 @@ sessions that index one change at once, one writes it and the other gets ``uncha
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -25,7 +25,7 @@ from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id, observed
-from ctxd.secrets.guard import DEFAULT, Guard, fleeting_guard
+from ctxd.secrets.guard import DEFAULT, Guard, captured_under, fleeting_guard, stricter
 from ctxd.sources.files import FilesystemAdapter
 from ctxd.sources.port import Missing, Present, Sources
 from ctxd.store.store import VersionStore
@@ -70,6 +70,11 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
     def signatures(self) -> dict[str, bytes]:
         """``signature`` as ``Write.signatures`` takes it: empty unless there is a document too."""
         return {} if self.document is None or self.signature is None else {self.object: self.signature}
+
+    @property
+    def writes(self) -> dict[str, Any]:
+        """The fields of a ``Write`` of it, by name."""
+        return {"puts": self.puts, "signatures": self.signatures, "floor_vt": self.floor_vt}
 
 
 class Indexer:
@@ -159,6 +164,22 @@ class Indexer:
         head = await newest(self._versions, id)
         return self._concluded(id, source, seen, head, document)
 
+    async def index_past(
+        self, mounts: MountTable, workdir: str, path: str, content: bytes, valid_time: int, policy: SecretPolicy
+    ) -> Indexed:
+        """Index the file that the agent calls ``path`` as it was at ``valid_time``: ``content``.
+
+        Decided on the version as of then, as it is known now; secrets are treated as strictly as in that and in the
+        newest one. Raises: CtxdError invalid_path, corrupt, store_failed. Cancel: safe; nothing is written here.
+        """
+        id, source = await self.resolve(mounts, workdir, path)
+        head = await newest(self._versions, id)
+        policy = policy if head is None else stricter(policy, captured_under(head.document.payload))
+        seen = await self._builder.seen_in(content, policy, "")
+        then = await self._versions.get(id, valid_time=valid_time)
+        document = await self._built_early(id, source, seen, then)
+        return self._concluded(id, source, seen, then, document)
+
     async def _known_by_name(
         self, mounts: MountTable, workdir: str, path: str, source: FilesystemSource
     ) -> tuple[str, FilesystemSource] | None:
@@ -195,15 +216,19 @@ class Indexer:
             raise CtxdError("content_unavailable", f"object id={id} has no source to read")
         return await self._index_source(mounts, id, source, mounts.display(source), cause, policy, is_known=True)
 
-    async def discover(self, mounts: MountTable, workdir: str, paths: Iterable[str]) -> tuple[FoundFile, ...]:
+    async def discover(
+        self, mounts: MountTable, workdir: str, paths: Iterable[str], valid_time: int | None = None
+    ) -> tuple[FoundFile, ...]:
         """See ``ctxd.indexing.stubs.discover``."""
         self.confine(mounts)
-        return await discover(self._versions, self._files, self.visibility, mounts, workdir, paths)
+        return await discover(self._versions, self._files, self.visibility, mounts, workdir, paths, valid_time)
 
-    async def discover_named(self, mounts: MountTable, candidates: Sequence[PathCandidate]) -> tuple[FoundFile, ...]:
+    async def discover_named(
+        self, mounts: MountTable, candidates: Sequence[PathCandidate], valid_time: int | None = None
+    ) -> tuple[FoundFile, ...]:
         """See ``ctxd.indexing.stubs.discover_named``."""
         self.confine(mounts)
-        return await discover_named(self._versions, self._files, self.visibility, mounts, candidates)
+        return await discover_named(self._versions, self._files, self.visibility, mounts, candidates, valid_time)
 
     async def confirms(self, mounts: MountTable, document: Document) -> bool:
         """True if the file of ``document``, read now for the session with ``mounts``, is what ``document`` holds."""

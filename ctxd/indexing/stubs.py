@@ -65,15 +65,17 @@ async def discover(
     mounts: MountTable,
     workdir: str,
     paths: Iterable[str],
+    valid_time: int | None = None,
 ) -> tuple[FoundFile, ...]:
-    """Decide for each of ``paths``, as the agent names them, in their order.
+    """Decide for each of ``paths``, as the agent names them, in their order; a file without a version as of
+    ``valid_time`` (None: now) gets one.
 
     A path that the daemon may not read counts only if its object exists. Decided on the newest versions, without an
     await before returning (see ``ctxd.indexing.indexer``). Cancel: safe.
     """
     places = await _places(visibility, mounts, workdir, list(paths))
     looks = await _looks(files, visibility, mounts, places)
-    return await _judged_all(versions, places, looks)
+    return await _judged_all(versions, places, looks, valid_time)
 
 
 async def discover_named(
@@ -82,8 +84,9 @@ async def discover_named(
     visibility: HostVisibility,
     mounts: MountTable,
     candidates: Sequence[PathCandidate],
+    valid_time: int | None = None,
 ) -> tuple[FoundFile, ...]:
-    """Decide for the candidates of a command, in their order, each path once.
+    """Decide for the candidates of a command, in their order, each path once; ``valid_time``: see ``discover``.
 
     An uncertain one that has no object afterwards is left out. One anchored to the repository that is missing counts
     as the file of that name below the top of the work tree, if there is one: the nearest directory above its base that
@@ -98,7 +101,7 @@ async def discover_named(
         if isinstance(here, _Place) and isinstance(other, _Place) and isinstance(looks.get(other.id), Regular):
             if isinstance(looks.get(here.id), Missing):
                 places[number] = other
-    found = await _judged_all(versions, places[: len(paths)], looks)
+    found = await _judged_all(versions, places[: len(paths)], looks, valid_time)
     once = {one.path: one for one in reversed(found)}
     return tuple(
         one
@@ -168,10 +171,15 @@ async def _looks(
 
 
 async def _judged_all(
-    versions: VersionStore, places: Sequence[_Place | FoundFile], looks: Mapping[str, Look]
+    versions: VersionStore,
+    places: Sequence[_Place | FoundFile],
+    looks: Mapping[str, Look],
+    valid_time: int | None,
 ) -> tuple[FoundFile, ...]:
     """Decided on the newest versions: no await after they were looked up."""
-    heads = await versions.heads([place.id for place in places if isinstance(place, _Place)])
+    ids = [place.id for place in places if isinstance(place, _Place)]
+    then = {} if valid_time is None else await versions.bulk(ids, valid_time=valid_time)
+    heads = await versions.heads(ids)
     stubbed: set[str] = set()
     found: list[FoundFile] = []
     for place in places:
@@ -180,7 +188,12 @@ async def _judged_all(
             continue
         newest = versions.peek(place.id)
         head = heads.get(place.id) if isinstance(newest, NotCached) else newest
-        found.append(_judged(place, looks.get(place.id), head, stubbed))
+        reason = _why_not(looks.get(place.id), head)
+        if reason:
+            found.append(FoundFile(path=place.path, outcome="ignored", reason=reason))
+        else:
+            known = head if valid_time is None else then.get(place.id)
+            found.append(_judged(place, looks.get(place.id), known, stubbed))
     return tuple(found)
 
 
@@ -191,9 +204,6 @@ def _placed(path: str, lies: FilesystemSource | CtxdError) -> _Place | FoundFile
 
 
 def _judged(place: _Place, look: Look | None, head: Stored | None, stubbed: set[str]) -> FoundFile:
-    reason = _why_not(look, head)
-    if reason:
-        return FoundFile(path=place.path, outcome="ignored", reason=reason)
     if place.id in stubbed or (head is not None and not (look and is_deleted(head.document))):
         return FoundFile(path=place.path, outcome="unchanged", object=place.id)
     stubbed.add(place.id)

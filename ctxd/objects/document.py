@@ -44,6 +44,11 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tx: int
     tx_time: int
 
+    @property
+    def is_backdated(self) -> bool:
+        """True if it was written at a valid time that was past."""
+        return self.valid_time < self.tx_time
+
 
 SOURCE_TYPES: Final[dict[str, type[Source]]] = {"filesystem": FilesystemSource}
 """The members of the union ``Source``, by their tag."""

@@ -250,7 +250,7 @@ class NoticeFeeds:
             return
         for write, pending in landed:
             for document in write.puts:
-                if document.type == "file":
+                if document.type == "file" and document.id not in pending.behind:
                     self._tell(write, pending, document)
                 elif document.type == "segment" and write.session is not None and self._readers.follows(write.session):
                     live = self._live(write.session)
@@ -258,14 +258,18 @@ class NoticeFeeds:
                         self._readers.note(write.session, id, pending.seq)
 
     def _tell(self, write: Write, pending: Pending, document: Document) -> None:
+        valid_time = write.valid_times.get(document.id, pending.vt)
         for session in self._readers.of(document.id, pending.seq, write.session):
             for subscription in tuple(self._subscriptions[session]):
                 live = self._live(session)
                 if not subscription.confined:
-                    subscription.take(_notice(live, document, pending.seq, pending.vt, write.session))
+                    subscription.take(_notice(live, document, pending.seq, valid_time, write.session))
+                elif document.id in write.valid_times:
+                    # Imported history is not the sandbox's to see: see ``Visibility``.
+                    continue
                 elif document.source is not None and live.mounts.display(document.source) != UNMOUNTED:
                     # Captured while the sandbox is registered, whose mounts and user limit every read.
-                    subscription.take(_notice(live, document, pending.seq, pending.vt, None))
+                    subscription.take(_notice(live, document, pending.seq, valid_time, None))
 
     def _live(self, session: str) -> LiveSession:
         """Return the subscribed ``session``: as it was subscribed if it is not live any more."""
@@ -292,14 +296,20 @@ class NoticeFeeds:
         return sorted(found, key=lambda stored: stored.tx)
 
     async def _history_since(self, id: str, floor: int, upto: int) -> list[Stored]:
+        """The versions in (``floor``, ``upto``] that were the newest by valid time when they were written."""
         found: list[Stored] = []
+        page: list[Stored] = []
         before: tuple[int, int] | None = None
-        while True:
+        while before is None or (len(page) == _VERSIONS and page[-1].tx > floor):
             page = await self._store.history(id, order="desc", corrections=True, after=before, limit=_VERSIONS)
-            found.extend(stored for stored in page if floor < stored.tx <= upto)
-            if len(page) < _VERSIONS or page[-1].tx <= floor:
-                return found
-            before = (page[-1].valid_time, page[-1].tx)
+            found += page
+            before = (page[-1].valid_time, page[-1].tx) if page else (0, 0)
+        newest, risen = -1, list[Stored]()
+        for stored in sorted(found, key=lambda stored: stored.tx):
+            if stored.valid_time >= newest:
+                newest = stored.valid_time
+                risen.append(stored)
+        return [stored for stored in risen if floor < stored.tx <= upto]
 
     def _head_seq(self) -> int:
         receipt = self._store.head()

@@ -28,7 +28,7 @@ from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import DEFAULT, Capture
 from ctxd.sessions import state as transitions
 from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, until_durable
-from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, off_loop
+from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import NOTHING, SessionDelta, SessionSettings
 from ctxd.sessions.session import (
@@ -88,6 +88,8 @@ def admitted(
             request: WriteRequest | None = None,
         ) -> Accepted:
             request = request or write_request(kind, actor.principal, params)
+            if getattr(params, "valid_time", None) is not None:
+                self._require_datable(actor, params.valid_time)
             live = await self.sessions.live(params.session)
             with Ticket(live.lock) as ticket:
                 replay = await live.admit(ticket, request, heads=heads(params), paused=paused)
@@ -160,6 +162,13 @@ class Operations:
             "file.discover": self.discover,
             "tool.observe": self.observe,
         }
+
+    def _require_datable(self, actor: Actor, valid_time: int) -> None:
+        """Raises: CtxdError invalid_params unless ``actor`` may write at ``valid_time``."""
+        if actor.confined:
+            message = "valid_time is for the host's own connections: a sandbox records what is so now"
+            raise CtxdError("invalid_params", message, hint="Leave valid_time out.", outcome="not_applied")
+        self.store.require_past((valid_time,))
 
     # --- life ---
 
@@ -303,14 +312,15 @@ class Operations:
     async def set_system_prompt(self, tx: Transaction, params: session_methods.SystemPromptParams) -> Accepted:
         """Replace the system prompt."""
         live, id = tx.live, system_prompt_id(params.session)
-        head = (await self.store.heads((id,)))[id]
+        head = await self.store.get(id, valid_time=params.valid_time)
         capture = Capture(tx.guard, live.settings.secrets)
         content = await off_loop(len(params.content), lambda: capture.text(params.content))
         document = system_prompt(params.session, content, capture.secrets)
         result = WriteResult(receipt=None)
         if head is not None and head.document.content_hash == document.content_hash:
             return tx.unchanged(result)
-        return tx.commit(result, puts=(document,), floor_vt=0 if head is None else head.valid_time + 1)
+        floor_vt = 0 if head is None else head.valid_time + 1
+        return tx.commit(result, puts=(document,), floor_vt=floor_vt, valid_time=params.valid_time)
 
     # --- sets ---
 
@@ -333,7 +343,7 @@ class Operations:
         hidden = visibility.restricts(live.session) and await visibility.shown(live, head) is None
         if hidden or is_unread(head.document) or is_deleted(head.document):
             indexed = await self._read_for_activation(live, head)
-            return _moved(tx, id, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
+            return _moved(tx, id, delta, **indexed.writes)
         if head.content_ref is None:
             raise _unavailable(head)
         return _moved(tx, id, delta)
@@ -374,9 +384,9 @@ class Operations:
         live = tx.live
         capture = Capture(tx.guard, live.settings.secrets)
         if len(params.content) <= INLINE_CHARS_MAX:
-            params = _redacted(capture, params)
+            params = toolcall_captured(capture, params)
         else:
-            params = await off_loop(len(params.content), partial(_redacted, capture, params))
+            params = await off_loop(len(params.content), partial(toolcall_captured, capture, params))
         while isinstance((place := self._place(live, params.id, tx.actor))[1], NotCached):
             await self.store.heads(place[:1])
         id, head = place
@@ -392,7 +402,7 @@ class Operations:
                 unresolved=tuple(document.payload.get("unresolved_refs", ())),
                 receipt=None,
             )
-            return tx.commit(result, delta, puts=(document,))
+            return tx.commit(result, delta, puts=(document,), valid_time=params.valid_time)
         head = (await self.store.heads((id,)))[id]
         if head is not None and is_purged(head.document):
             raise purged(id)
@@ -430,7 +440,7 @@ class Operations:
         """Index a file that the agent read or edited, or check it; how it was met decides its place (spec 1 §5.6)."""
         live = tx.live
         indexed = await self._index(tx, params)
-        if params.cause == "edit" and indexed.outcome == "unchanged":
+        if params.cause == "edit" and indexed.outcome == "unchanged" and params.valid_time is None:
             indexed = await attribute(self.store, indexed)
         # No await from here to the write: another session's version cannot come between.
         delta = NOTHING if indexed.kind == "missing" else transitions.met(live.state, indexed.object, params.cause)
@@ -447,17 +457,26 @@ class Operations:
         if indexed.document is None and delta == NOTHING:
             tx.basis = indexed.basis
             return tx.unchanged(result)
-        return tx.commit(result, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
+        if params.valid_time is not None:
+            self.sessions.visibility.note_past(indexed.object)
+        return tx.commit(result, delta, **indexed.writes, valid_time=params.valid_time)
 
     async def _index(self, tx: Transaction, params: file_methods.FileIndexParams) -> Indexed:
         """Index the file. An edit of a file in the session's index that is confirmed to be gone is its deletion."""
-        live = tx.live
+        live, content = tx.live, content_of(params)
+        if params.valid_time is not None:
+            if content is None:
+                message = "valid_time needs the content: the daemon reads the file as it is now"
+                raise CtxdError("invalid_params", message, hint="Give content too.", outcome="not_applied")
+            return await self._indexer.index_past(
+                live.mounts, live.settings.workdir, params.path, content, params.valid_time, live.settings.secrets
+            )
         index = partial(
             self._indexer.index,
             live.mounts,
             live.settings.workdir,
             params.path,
-            content=content_of(params),
+            content=content,
             policy=live.settings.secrets,
             # A sandbox's content is an observation of its own, not a version of a file that others read too.
             observer=params.session if tx.actor.confined else None,
@@ -481,8 +500,8 @@ class Operations:
     async def discover(self, tx: Transaction, params: file_methods.FileDiscoverParams) -> Accepted:
         """Add the files at the given paths to the index and the pool, unread."""
         live = tx.live
-        find = partial(self._indexer.discover, live.mounts, live.settings.workdir, params.paths)
-        return _discovered(tx, await found_for(tx, self._indexer, find))
+        find = partial(self._indexer.discover, live.mounts, live.settings.workdir, params.paths, params.valid_time)
+        return _discovered(tx, await found_for(tx, self._indexer, find), params.valid_time)
 
     @admitted("tool.observe", file_methods.ToolObserveResult)
     async def observe(self, tx: Transaction, params: file_methods.ToolObserveParams) -> Accepted:
@@ -495,8 +514,8 @@ class Operations:
             found = named()
         else:
             found = await anyio.to_thread.run_sync(named, limiter=self._parsing)
-        find = partial(self._indexer.discover_named, live.mounts, found.paths)
-        return _discovered(tx, await found_for(tx, self._indexer, find))
+        find = partial(self._indexer.discover_named, live.mounts, found.paths, params.valid_time)
+        return _discovered(tx, await found_for(tx, self._indexer, find), params.valid_time)
 
 
 def _view_result(view: SessionView, receipt: Receipt | None) -> session_methods.SessionResult:
@@ -530,16 +549,6 @@ def _without_text(id: str, why: str) -> CtxdError:
     return CtxdError("content_unavailable", f"{id} has no text: {why}", hint=hint, outcome="not_applied")
 
 
-def _redacted(capture: Capture, params: file_methods.ToolcallRecordParams) -> file_methods.ToolcallRecordParams:
-    """``params`` with the secrets in arguments and output flagged or redacted by ``capture``."""
-    display = () if params.args_display is None else (params.args_display,)
-    if capture.finds_nothing(params.args, params.content, *display):
-        return params
-    content, args = capture.text(params.content), capture.value(params.args)
-    shown = None if params.args_display is None else capture.text(params.args_display)
-    return msgspec.structs.replace(params, content=content, args=args, args_display=shown)
-
-
 def _conflict(id: str) -> CtxdError:
     return CtxdError(
         "toolcall_conflict",
@@ -564,8 +573,8 @@ def content_of(params: file_methods.FileIndexParams) -> bytes | None:
         raise CtxdError("invalid_params", f"content: {error}", outcome="not_applied") from error
 
 
-def _discovered(tx: Transaction, found: Sequence[FoundFile]) -> Accepted:
-    """Put the stubs of ``found`` and add the files it names to the session.
+def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | None) -> Accepted:
+    """Put the stubs of ``found``, as of ``valid_time`` (None: now), and add the files it names to the session.
 
     No await lies between its finding and the write: another session's version cannot come between.
     """
@@ -583,5 +592,5 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile]) -> Accepted:
     # The operation id goes with the last portion, as the sets do: stubs without those do no harm.
     *early, last = portions(stubs)
     for documents in early:
-        live.commit(tx.request.without_id(), puts=documents, floor_vt=floor_vt)
-    return tx.commit(result, delta, puts=last, floor_vt=floor_vt)
+        live.commit(tx.request.without_id(), puts=documents, floor_vt=floor_vt, valid_time=valid_time)
+    return tx.commit(result, delta, puts=last, floor_vt=floor_vt, valid_time=valid_time)

@@ -14,6 +14,7 @@ import msgspec
 from ctxd.objects.document import Document
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.segments import text_size
+from ctxd_protocol.methods.files import ToolcallRecordParams
 from ctxd_protocol.objects import source_label
 from ctxd_protocol.secrets import SecretFound, SecretPolicy
 from ctxd_protocol.sessions import Message
@@ -34,6 +35,16 @@ async def captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Messag
 def messages_captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:
     """``messages`` as they are to be kept, without a wait: for at most ``INLINE_CHARS_MAX`` on the loop."""
     return tuple(_message(Capture(guard, policy), message) for message in messages)
+
+
+def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> ToolcallRecordParams:
+    """``params`` as they are to be kept: the secrets in arguments and output flagged or redacted by ``capture``."""
+    display = () if params.args_display is None else (params.args_display,)
+    if capture.finds_nothing(params.args, params.content, *display):
+        return params
+    content, args = capture.text(params.content), capture.value(params.args)
+    shown = None if params.args_display is None else capture.text(params.args_display)
+    return msgspec.structs.replace(params, content=content, args=args, args_display=shown)
 
 
 def _message(capture: Capture, message: Message) -> Message:

@@ -304,17 +304,20 @@ class LiveSession:
         assembly: tuple[int, str] | None = None,
         signatures: dict[str, bytes] | None = None,
         floor_vt: int = 0,
+        valid_time: int | None = None,
     ) -> Pending:
         """Write ``delta``, decided on ``state``, with ``puts``, all or nothing; it shows in ``state`` at once.
 
         Called under the lock, without an await since the decision. ``floor_vt``: one above the valid time of the newest
         version of every entity in ``puts``. ``settings`` replaces the session's; ``assembly`` is number and context id
-        of the one in ``puts``.
+        of the one in ``puts``. ``valid_time``: the past time from which ``puts`` hold, None for now; the session's own
+        documents hold from their write.
         Raises: CtxdError of the store if it takes no writes, invalid_params for a value that cannot be kept; then
         nothing changed.
         """
         self.require_current()
         documents = list(puts)
+        valid_times = {} if valid_time is None else dict.fromkeys([document.id for document in documents], valid_time)
         if delta != NOTHING:
             state, run = self.state, self._run
             if state.snapshot_due:
@@ -336,6 +339,7 @@ class LiveSession:
             knows=self._new_in(delta),
             signatures=signatures or {},
             floor_vt=max(floor_vt, self._head_vt + 1) if head is not None else floor_vt,
+            valid_times=valid_times,
         )
         pending = self.store.submit(write)
         call.submitted = True

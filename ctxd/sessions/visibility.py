@@ -6,7 +6,8 @@ that it lacks. Of a shared file it sees, from its own first sight on:
 - the version that was the newest at its first sight, dated to that moment: the daemon compared it with the file then,
   under the sandbox's mounts and rights;
 - versions that its own session wrote;
-- versions captured while it is registered, for its mounts and its user then limit every read of the daemon's;
+- versions captured while it is registered, for its mounts and its user then limit every read of the daemon's; not
+  what was written at a past valid time then, which is imported history;
 - the newest version, if the daemon finds the same in the file now, under the sandbox's mounts and rights.
 
 Everything is derived from the journal, the registration and the file, so that a restart changes no answer. What is kept
@@ -105,6 +106,11 @@ class Visibility:
 
     # --- versions
 
+    def note_past(self, id: str) -> None:
+        """Look again at who may see ``id``: its newest version may be one that was written at a past valid time."""
+        for cleared in self._cleared.values():
+            cleared.ids.discard(id)
+
     async def shown(self, live: LiveSession, stored: Stored) -> Stored | None:
         """``stored`` as the sandbox of ``live`` sees it, maybe with another time; ``None`` if it may not see it.
 
@@ -122,7 +128,7 @@ class Visibility:
         if stored.tx == seen:
             return stored
         covered = _covers(live, stored)
-        if covered and stored.tx >= self._since.get(live.session, 0):
+        if covered and stored.tx >= self._since.get(live.session, 0) and not stored.is_backdated:
             return stored
         key = (live.session, id, stored.tx)
         if key not in self._confirmed:

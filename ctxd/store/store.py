@@ -6,7 +6,7 @@ write waits for others, and none pays for a flush alone. If a transaction fails,
 and nothing of them remains. Reads of anything but a head wait until the writes before them are durable or have failed.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -239,9 +239,7 @@ class VersionStore:
         key = None if write.op_id is None else (write.principal, write.op_id)
         if key in self._operations.under_way or key in self._operations.ended:
             raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
-        wall = self._clock.wall_ms()
-        if write.valid_times:
-            _require_past(write.valid_times, wall)
+        wall = self.require_past(write.valid_times.values()) if write.valid_times else self._clock.wall_ms()
         prepared = EncodedWrite(write)
         vt = self._times.next(wall, write.floor_vt, prepared.ids)
         pending = Pending(self._next_seq, vt, prepared.size)
@@ -255,6 +253,17 @@ class VersionStore:
         self._show(entry)
         self._commits.put(entry)
         return pending
+
+    def require_past(self, valid_times: Iterable[int]) -> int:
+        """Return the time now, in ms. Raises: CtxdError ``invalid_params`` if one of ``valid_times`` is not before it,
+        or before 1970."""
+        now = self._clock.wall_ms()
+        for valid_time in valid_times:
+            if not 0 <= valid_time < now:
+                message = f"valid_time {valid_time} is not in the past: it is {now} ms since 1970 here"
+                hint = "Leave valid_time out for what is so now."
+                raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
+        return now
 
     def _show(self, entry: QueuedWrite) -> None:
         """Make the heads of the cached entities and the texts of ``entry`` visible."""
@@ -583,14 +592,3 @@ class VersionStore:
     def cached(self) -> int:
         """Number of heads in memory."""
         return len(self._heads)
-
-
-def _require_past(valid_times: Mapping[str, int], now: int) -> None:
-    for id, valid_time in valid_times.items():
-        if not 0 <= valid_time < now:
-            raise CtxdError(
-                "invalid_params",
-                f"valid_time {valid_time} of {id} is not in the past: it is {now} ms since 1970 here",
-                hint="Leave valid_time out for what is so now.",
-                outcome="not_applied",
-            )

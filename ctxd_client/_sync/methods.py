@@ -333,7 +333,9 @@ class SyncClientMethods(ABC):
             )
         )
 
-    def session_set_system_prompt(self, session: str, content: str, *, op_id: str | None = None) -> WriteResult:
+    def session_set_system_prompt(
+        self, session: str, content: str, *, valid_time: int | None = None, op_id: str | None = None
+    ) -> WriteResult:
         """Replace the system prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -344,7 +346,7 @@ class SyncClientMethods(ABC):
         return self.call(
             Call(
                 "session.set_system_prompt",
-                SystemPromptParams(session=session, content=content, op_id=op_id),
+                SystemPromptParams(session=session, content=content, valid_time=valid_time, op_id=op_id),
                 WriteResult,
             )
         )
@@ -482,11 +484,13 @@ class SyncClientMethods(ABC):
         args_display: str | None = None,
         status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
+        valid_time: int | None = None,
         op_id: str | None = None,
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
-        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them.
+        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``valid_time``: see
+        ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, purged); ``Conflict`` (toolcall_conflict).
@@ -505,6 +509,7 @@ class SyncClientMethods(ABC):
                     args_display=args_display,
                     status=status,
                     file_refs=None if file_refs is None else tuple(file_refs),
+                    valid_time=valid_time,
                     op_id=op_id,
                 ),
                 ToolcallRecordResult,
@@ -512,11 +517,18 @@ class SyncClientMethods(ABC):
         )
 
     def tool_observe(
-        self, session: str, command: str, output: str, *, cwd: str | None = None, op_id: str | None = None
+        self,
+        session: str,
+        command: str,
+        output: str,
+        *,
+        cwd: str | None = None,
+        valid_time: int | None = None,
+        op_id: str | None = None,
     ) -> ToolObserveResult:
         """Find the files that a command's output names.
 
-        ``cwd``: the directory it ran in, by default the session's workdir.
+        ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed).
@@ -526,7 +538,9 @@ class SyncClientMethods(ABC):
         return self.call(
             Call(
                 "tool.observe",
-                ToolObserveParams(session=session, command=command, output=output, cwd=cwd, op_id=op_id),
+                ToolObserveParams(
+                    session=session, command=command, output=output, cwd=cwd, valid_time=valid_time, op_id=op_id
+                ),
                 ToolObserveResult,
             )
         )
@@ -539,11 +553,14 @@ class SyncClientMethods(ABC):
         content: str | None = None,
         content_base64: str | None = None,
         cause: Literal["read", "edit", "check"] = "read",
+        valid_time: int | None = None,
         op_id: str | None = None,
     ) -> FileIndexResult:
         """Bring a file's object up to date.
 
-        Without content the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8.
+        Without content the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8. ``valid_time``:
+        the past time, in milliseconds since 1970, at which the file held the content: for history that is imported,
+        from the host's own connections only.
 
         Raises: ``NotFound`` (session_not_found, file_not_found); ``InvalidState`` (session_owned_elsewhere,
         session_not_active, session_closed, purged); ``InvalidCall`` (invalid_path, unsupported); ``Forbidden``
@@ -555,13 +572,21 @@ class SyncClientMethods(ABC):
             Call(
                 "file.index",
                 FileIndexParams(
-                    session=session, path=path, content=content, content_base64=content_base64, cause=cause, op_id=op_id
+                    session=session,
+                    path=path,
+                    content=content,
+                    content_base64=content_base64,
+                    cause=cause,
+                    valid_time=valid_time,
+                    op_id=op_id,
                 ),
                 FileIndexResult,
             )
         )
 
-    def file_discover(self, session: str, paths: Sequence[str], *, op_id: str | None = None) -> ToolObserveResult:
+    def file_discover(
+        self, session: str, paths: Sequence[str], *, valid_time: int | None = None, op_id: str | None = None
+    ) -> ToolObserveResult:
         """Create unread stubs for existing files.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -571,7 +596,9 @@ class SyncClientMethods(ABC):
         """
         return self.call(
             Call(
-                "file.discover", FileDiscoverParams(session=session, paths=tuple(paths), op_id=op_id), ToolObserveResult
+                "file.discover",
+                FileDiscoverParams(session=session, paths=tuple(paths), valid_time=valid_time, op_id=op_id),
+                ToolObserveResult,
             )
         )
 
@@ -1081,7 +1108,9 @@ class SyncSessionMethods:
         """
         return self._calls.session_append(self.id, messages, op_id=op_id)
 
-    def set_system_prompt(self, content: str, *, op_id: str | None = None) -> WriteResult:
+    def set_system_prompt(
+        self, content: str, *, valid_time: int | None = None, op_id: str | None = None
+    ) -> WriteResult:
         """Replace the system prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -1089,7 +1118,7 @@ class SyncSessionMethods:
 
         Example: ``s.set_system_prompt("Be brief.")``
         """
-        return self._calls.session_set_system_prompt(self.id, content, op_id=op_id)
+        return self._calls.session_set_system_prompt(self.id, content, valid_time=valid_time, op_id=op_id)
 
     def chat(self, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
         """Get the chat, turn by turn.
@@ -1203,11 +1232,13 @@ class SyncSessionMethods:
         args_display: str | None = None,
         status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
+        valid_time: int | None = None,
         op_id: str | None = None,
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
-        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them.
+        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``valid_time``: see
+        ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, purged); ``Conflict`` (toolcall_conflict).
@@ -1223,24 +1254,33 @@ class SyncSessionMethods:
             args_display=args_display,
             status=status,
             file_refs=file_refs,
+            valid_time=valid_time,
             op_id=op_id,
         )
 
     def observe(
-        self, command: str, output: str, *, cwd: str | None = None, op_id: str | None = None
+        self,
+        command: str,
+        output: str,
+        *,
+        cwd: str | None = None,
+        valid_time: int | None = None,
+        op_id: str | None = None,
     ) -> ToolObserveResult:
         """Find the files that a command's output names.
 
-        ``cwd``: the directory it ran in, by default the session's workdir.
+        ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed).
 
         Example: ``s.observe("ls src", "a.py\\nb.py\\n").objects``
         """
-        return self._calls.tool_observe(self.id, command, output, cwd=cwd, op_id=op_id)
+        return self._calls.tool_observe(self.id, command, output, cwd=cwd, valid_time=valid_time, op_id=op_id)
 
-    def discover(self, paths: Sequence[str], *, op_id: str | None = None) -> ToolObserveResult:
+    def discover(
+        self, paths: Sequence[str], *, valid_time: int | None = None, op_id: str | None = None
+    ) -> ToolObserveResult:
         """Create unread stubs for existing files.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -1248,7 +1288,7 @@ class SyncSessionMethods:
 
         Example: ``s.discover(["/workspace/a.py"]).objects``
         """
-        return self._calls.file_discover(self.id, paths, op_id=op_id)
+        return self._calls.file_discover(self.id, paths, valid_time=valid_time, op_id=op_id)
 
     def resolve(self, path: str) -> FileResolveResult:
         """Get the object id and the canonical path of a path.

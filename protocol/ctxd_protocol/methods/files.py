@@ -6,7 +6,16 @@ import msgspec
 
 from ctxd_protocol.ids import OpIdText, SessionIdText, ToolcallIdText
 from ctxd_protocol.limits import PATHS_MAX
-from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, PathText, Result
+from ctxd_protocol.methods.row import (
+    ACTIVE_ERRORS,
+    SESSION_ERRORS,
+    Method,
+    Milliseconds,
+    PageSize,
+    Params,
+    PathText,
+    Result,
+)
 from ctxd_protocol.objects import Receipt, ToolcallStatus
 from ctxd_protocol.sessions import Mount
 from ctxd_protocol.trackers import Tracker, TrackerState, Watching
@@ -15,7 +24,8 @@ from ctxd_protocol.trackers import Tracker, TrackerState, Watching
 class ToolcallRecordParams(Params, frozen=True, kw_only=True):
     """A tool call and its whole output.
 
-    ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them.
+    ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``valid_time``: see
+    ``file.index``.
     """
 
     session: SessionIdText
@@ -26,6 +36,7 @@ class ToolcallRecordParams(Params, frozen=True, kw_only=True):
     args_display: str | None = None
     status: ToolcallStatus = "ok"
     file_refs: tuple[str, ...] | None = None
+    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
 
 
@@ -45,13 +56,14 @@ class ToolcallRecordResult(Result, frozen=True, kw_only=True):
 class ToolObserveParams(Params, frozen=True, kw_only=True):
     """A shell command line and its output.
 
-    ``cwd``: the directory it ran in, by default the session's workdir.
+    ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
     """
 
     session: SessionIdText
     command: str
     output: str
     cwd: PathText | None = None
+    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
 
 
@@ -82,7 +94,9 @@ FileOutcome = Literal["created", "updated", "unchanged", "deleted", "orphaned"]
 class FileIndexParams(Params, frozen=True, kw_only=True):
     """A file as the agent names it.
 
-    Without content the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8.
+    Without content the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8. ``valid_time``: the
+    past time, in milliseconds since 1970, at which the file held the content: for history that is imported, from the
+    host's own connections only.
     """
 
     session: SessionIdText
@@ -90,6 +104,7 @@ class FileIndexParams(Params, frozen=True, kw_only=True):
     content: str | None = None
     content_base64: str | None = None
     cause: Literal["read", "edit", "check"] = "read"
+    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
 
 
@@ -105,10 +120,11 @@ class FileIndexResult(Result, frozen=True, kw_only=True):
 
 
 class FileDiscoverParams(Params, frozen=True, kw_only=True):
-    """Paths as the agent names them."""
+    """Paths as the agent names them. ``valid_time``: see ``file.index``."""
 
     session: SessionIdText
     paths: Annotated[tuple[PathText, ...], msgspec.Meta(max_length=PATHS_MAX)]
+    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
 
 

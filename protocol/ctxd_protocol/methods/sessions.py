@@ -9,6 +9,7 @@ from ctxd_protocol.methods.row import (
     ACTIVE_ERRORS,
     SESSION_ERRORS,
     Method,
+    Milliseconds,
     Nothing,
     PageSize,
     Params,
@@ -196,10 +197,11 @@ class SessionAppendResult(Result, frozen=True, kw_only=True):
 
 
 class SystemPromptParams(Params, frozen=True, kw_only=True):
-    """The new system prompt."""
+    """The new system prompt. ``valid_time``: see ``file.index``."""
 
     session: SessionIdText
     content: str
+    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
 
 

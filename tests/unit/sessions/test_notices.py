@@ -193,6 +193,28 @@ async def test_a_subscription_hears_of_what_is_read_after_it_began(tmp_path: Pat
         assert heard.notices == await told(w, "reader")
 
 
+@pytest.mark.requirement("NOT-1")
+@pytest.mark.requirement("VER-6")
+async def test_a_version_of_a_past_time_is_a_notice_only_where_it_is_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_VERSIONS", 2)
+    async with world(tmp_path / "state") as w:
+        await sessions(w, "reader", "importer")
+        heard = Heard()
+
+        async def index(session: str, valid_time: int) -> int:
+            text = f"{session} {valid_time}"
+            done = await w.call("file.index", session=session, path="/a.py", content=text, valid_time=valid_time)
+            return int(done.receipt.seq)
+
+        await index("reader", 50)
+        (await w.notices.subscribe("reader", None, heard.notify, confined=False)).release()
+        seqs = {time: await index("importer", time) for time in (40, 60, 55, 30, 70, 65, 20)}
+        assert [(notice.seq, notice.valid_time) for notice in heard.notices] == [(seqs[60], 60), (seqs[70], 70)]
+        assert heard.notices == await told(w, "reader")
+
+
 async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
