@@ -1,10 +1,14 @@
-"""Mutation test of the product: ``python -m tests.mutation [--sample 200] [--seed N] [--share 0.9]``.
+"""Mutation test of the product: ``python -m tests.mutation [--sample 200] [--seed N] [--share 0.9] [--jobs 2]``.
 
-A random sample of mutations is applied one at a time to a copy of the tree, so that the tree itself never changes. For
-each, the test files run that name its module or one that imports it: those that name it most often first, unit tests
-before those of the specification, up to ``FILES_MAX``. It is killed if a test fails that passes without it, survives if
-all pass, and counts as killed if they do not end. One without such a test file is untested, which counts as survived.
-The exit code is 1 if fewer than ``--share`` are killed. The seed is printed, and repeats a run.
+A random sample of mutations is applied one at a time to a copy of the tree, so that the tree itself never changes.
+First all tests of the folders ``FOLDERS`` run once, and ``tests.entered`` records which functions each enters;
+``--record FOLDER`` keeps that record, and reads it if it is there. For each mutation, tests run that enter its function
+(for code outside functions, one of its module), the cheapest first, for as many seconds as ``SELECTED_S`` allows.
+
+It is killed if a test fails that passes without it or does not end, and survives if all pass. One that no test enters
+is untested, which counts as survived. Those in ``tests/data/equivalent_mutations.txt`` change nothing that anybody
+could notice, for the reason given there: they are counted apart. The exit code is 1 if fewer than ``--share`` are
+killed. The seed is printed, and repeats a run.
 """
 
 import argparse
@@ -19,9 +23,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final, Literal, NamedTuple
+
+from tests import entered
+from tests.entered import Test
 
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("ctxd", "ctxd_client", "protocol/ctxd_protocol")
@@ -29,9 +38,18 @@ COPIED: Final = ("ctxd", "ctxd_client", "protocol", "tests", "bench", "systemd",
 GENERATED: Final = ("ctxd_client/_sync", "ctxd_client/sync.py")
 """Not mutated: these change only with what they are made from."""
 
-FILES_MAX: Final = 12
-TESTS_S_MAX: Final = 240.0
-"""Seconds for the test files of one mutation; more is a hang."""
+FOLDERS: Final = ("unit", "client", "spec")
+RECORD_S_MAX: Final = 600.0
+"""Seconds for one test file while its functions are recorded."""
+
+SELECTED_S: Final = 40.0
+SELECTED_MAX: Final = 200
+"""Tests of one mutation: their seconds, as recorded, and their number."""
+
+TESTS_S_MAX: Final = 180.0
+"""Seconds for the tests of one mutation; more is a hang."""
+
+EQUIVALENT: Final = ROOT / "tests/data/equivalent_mutations.txt"
 
 OPPOSITES: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -40,7 +58,7 @@ OPPOSITES: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 
-Outcome = Literal["killed", "survived", "timeout", "untested"]
+Outcome = Literal["killed", "survived", "timeout", "untested", "equivalent"]
 
 
 class Mutation(NamedTuple):
@@ -115,18 +133,101 @@ def _replacements(node: ast.expr | ast.Return) -> Iterator[tuple[ast.expr, str]]
             pass
 
 
-def tests_of(path: str) -> list[str]:
-    """The test files that name the module at ``path`` or one that imports it, in the order in which they run."""
-    found: list[tuple[int, int, int, str]] = []
-    named = _names(path)
-    importers = [_names(each) for each in _modules() if each != path and named.search((ROOT / each).read_text())]
-    for place, folder in enumerate(("unit", "spec", "client")):
-        for file in sorted((ROOT / "tests" / folder).rglob("test_*.py")):
-            text = file.read_text()
-            count = len(named.findall(text))
-            if count or any(each.search(text) for each in importers):
-                found.append((not count, place, -count, str(file.relative_to(ROOT))))
-    return [file for *_, file in sorted(found)[:FILES_MAX]]
+def record(tree: Path, folder: Path, jobs: int) -> list[Test]:
+    """Run all tests of ``FOLDERS`` in ``tree``, and return those that pass, with the functions that each enters.
+
+    The record of each file stays in ``folder``; one that is there already is not made again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [
+        str(file.relative_to(tree)) for name in FOLDERS for file in sorted((tree / "tests" / name).rglob("test_*.py"))
+    ]
+
+    def run(file: str) -> list[Test]:
+        place = folder / file.replace("/", "-")
+        if not (place / "tests").is_file():
+            shutil.rmtree(place, ignore_errors=True)
+            entered.prepare(place)
+            env = {
+                entered.FOLDER: str(place),
+                entered.TREE: str(tree),
+                "PYTHONPATH": f"{place}:{tree}:{tree / 'protocol'}",
+            }
+            with suppress(subprocess.TimeoutExpired):
+                _run(["-p", "tests.entered", file], tree, env, RECORD_S_MAX)
+        return entered.read(place)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return [test for tests in pool.map(run, files) for test in tests]
+
+
+class Selection:
+    """The tests of each mutation."""
+
+    def __init__(self, tests: list[Test]) -> None:
+        self._by_function: dict[tuple[str, str], list[Test]] = {}
+        self._by_module: dict[str, list[Test]] = {}
+        self._files = {test.node.partition("::")[0]: "" for test in tests}
+        for file in self._files:
+            self._files[file] = (ROOT / file).read_text()
+        for test in tests:
+            for function in test.entered:
+                self._by_function.setdefault(function, []).append(test)
+            for path in {path for path, _ in test.entered}:
+                self._by_module.setdefault(path, []).append(test)
+        self._tests = tests
+
+    def of(self, mutation: Mutation) -> list[str]:
+        """The tests that run for ``mutation``, the most promising first."""
+        found: list[Test] = []
+        functions = _functions_around(mutation)
+        for function in functions:
+            found = found or self._by_function.get((mutation.path, function), [])
+        named = _names(mutation.path)
+        if not functions:
+            importers = [_names(each) for each in _modules() if named.search((ROOT / each).read_text())]
+            importing = {
+                file for file, text in self._files.items() if any(each.search(text) for each in (named, *importers))
+            }
+            found = [test for test in self._tests if test.node.partition("::")[0] in importing]
+            found += [test for test in self._by_module.get(mutation.path, []) if test not in found]
+
+        def rank(test: Test) -> tuple[bool, float, int]:
+            return not named.search(self._files[test.node.partition("::")[0]]), test.seconds, len(test.entered)
+
+        # One case of each parametrized test before the second of any.
+        cases: dict[str, int] = {}
+        order = []
+        for test in sorted(found, key=rank):
+            case = cases[test.node.partition("[")[0]] = cases.get(test.node.partition("[")[0], -1) + 1
+            order.append((case, *rank(test), test))
+        chosen, seconds = list[str](), 0.0
+        for *_, test in sorted(order, key=lambda each: each[:-1]):
+            seconds += test.seconds
+            if chosen and (seconds > SELECTED_S or len(chosen) == SELECTED_MAX):
+                break
+            chosen.append(test.node)
+        return chosen
+
+
+def _functions_around(mutation: Mutation) -> list[str]:
+    """The qualified names of the functions that contain the mutation, the innermost first."""
+    found: list[str] = []
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for each in ast.iter_child_nodes(node):
+            name = prefix
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{prefix}{each.name}.<locals>."
+                # Defaults are evaluated outside.
+                if each.body[0].lineno <= mutation.line <= (each.end_lineno or 0):
+                    found.append(f"{prefix}{each.name}")
+            elif isinstance(each, ast.ClassDef):
+                name = f"{prefix}{each.name}."
+            visit(each, name)
+
+    visit(ast.parse((ROOT / mutation.path).read_bytes()), "")
+    return found[::-1]
 
 
 def _names(path: str) -> re.Pattern[str]:
@@ -142,48 +243,85 @@ def _modules() -> list[str]:
     return [path for path in found if not path.startswith(GENERATED)]
 
 
-def outcome_of(mutation: Mutation, tree: Path, sound: dict[str, bool]) -> Outcome:
-    """Run the tests of ``mutation``, applied in ``tree``. ``sound``: whether a test file passes without it."""
-    files = tests_of(mutation.path)
-    if not files:
-        return "untested"
+def outcome_of(mutation: Mutation, tests: list[str], tree: Path, sound: dict[str, bool]) -> Outcome:
+    """Run ``tests`` with ``mutation`` applied in ``tree``. ``sound``: whether a test passes without a mutation."""
     place = tree / mutation.path
-    source = place.read_bytes()
-    place.write_bytes(mutation.applied(source))
-    try:
-        failed = failing(files, tree)
-    except subprocess.TimeoutExpired:
-        return "timeout"
-    finally:
-        place.write_bytes(source)
-    if failed and failed not in sound:
-        sound[failed] = failing([failed], tree) is None
-    return "survived" if failed is None else "killed" if sound.get(failed, True) else "untested"
+    source, times = place.read_bytes(), place.stat()
+    while tests:
+        place.write_bytes(mutation.applied(source))
+        # Compiled modules are known by the second of their source.
+        os.utime(place, (times.st_atime, times.st_mtime + random.randrange(10, 10**6)))
+        try:
+            failed = failing(tests, tree)
+        except subprocess.TimeoutExpired:
+            return "timeout"
+        finally:
+            place.write_bytes(source)
+            os.utime(place, (times.st_atime, times.st_mtime))
+        if failed is None:
+            return "survived"
+        if failed not in tests:
+            # No test can even be collected.
+            return "killed"
+        if failed not in sound:
+            sound[failed] = failing([failed], tree) is None
+        if sound[failed]:
+            return "killed"
+        tests = [each for each in tests if each != failed]
+    return "untested"
 
 
-def failing(files: list[str], tree: Path) -> str | None:
-    """The first test file that fails in ``tree``, None if all pass; empty if none can run.
+def failing(tests: list[str], tree: Path) -> str | None:
+    """The first of ``tests`` that fails in ``tree``, None if all pass; empty if none can run.
 
     Raises: TimeoutExpired after ``TESTS_S_MAX``.
     """
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider"]
-    env = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'protocol'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    with tempfile.TemporaryFile() as output:
+    env = {"PYTHONPATH": f"{tree}:{tree / 'protocol'}"}
+    code, output = _run(["-x", "-rfE", "--timeout=60", *tests], tree, env, TESTS_S_MAX)
+    if code == 0:
+        return None
+    found = re.search(r"^(?:FAILED|ERROR) (tests/\S+\.py::.*?)(?: - .*)?$", output, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _run(arguments: list[str], tree: Path, env: dict[str, str], seconds: float) -> tuple[int, str]:
+    """Run pytest in ``tree`` and return its exit code and output. Raises: TimeoutExpired."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not nightly"]
+    with tempfile.TemporaryDirectory(prefix="mut-") as temporary, tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [*command, "-m", "not slow and not nightly", *files], cwd=tree, env=env, stdin=subprocess.DEVNULL,
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            [*command, *arguments], cwd=tree, env={**os.environ, "PYTEST_DEBUG_TEMPROOT": temporary, **env},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
-            if process.wait(TESTS_S_MAX) == 0:
-                return None
+            process.wait(seconds)
         finally:
             # What these tests started, their guard ends.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output.seek(0)
-        found = re.search(rb"^(?:FAILED|ERROR) (tests/[\w/]+\.py)", output.read(), re.MULTILINE)
-        return found[1].decode() if found else ""
+        return process.returncode, output.read().decode(errors="replace")
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """The reason why a mutation changes nothing, by its module and the line before and after it."""
+    found = {}
+    for line in EQUIVALENT.read_text().splitlines():
+        if line and not line.startswith("#"):
+            path, before, after, reason = line.split(" | ")
+            found[path, before, after] = reason
+    return found
+
+
+def changed_line(mutation: Mutation) -> tuple[str, str]:
+    """The first line that a mutation changes, before and after it."""
+    removed, added = "", ""
+    for line in reversed(difference(mutation).splitlines()[2:]):
+        if line.startswith("-"):
+            removed = line[1:].strip()
+        elif line.startswith("+"):
+            added = line[1:].strip()
+    return removed, added
 
 
 def difference(mutation: Mutation) -> str:
@@ -198,33 +336,53 @@ def every_mutation() -> list[Mutation]:
     return [each for path in _modules() for each in mutations(path, (ROOT / path).read_bytes())]
 
 
-def run(sample: int, seed: int, share: float) -> bool:
+def run(sample: int, seed: int, share: float, jobs: int, kept: Path | None) -> bool:
     """Try ``sample`` mutations, print what became of them, and return whether enough were killed."""
     possible = every_mutation()
     chosen = random.Random(seed).sample(possible, min(sample, len(possible)))
     print(f"{len(chosen)} of {len(possible)} mutations, seed {seed}", flush=True)
-    outcomes: list[tuple[Mutation, Outcome]] = []
-    sound: dict[str, bool] = {}
+    known = equivalents()
     with tempfile.TemporaryDirectory(prefix="ctxd-mutation-") as made:
-        tree = Path(made)
-        for name in COPIED:
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for number in range(jobs):
+            trees.put(_copied(Path(made, str(number))))
+        selection = Selection(record(Path(made, "0"), kept or Path(made, "record"), jobs))
+        sound: dict[str, bool] = {}
+
+        def tried(mutation: Mutation) -> Outcome:
+            if (mutation.path, *changed_line(mutation)) in known:
+                outcome: Outcome = "equivalent"
             else:
-                shutil.copy2(ROOT / name, tree / name)
-        for number, mutation in enumerate(chosen, 1):
-            outcome = outcome_of(mutation, tree, sound)
-            outcomes.append((mutation, outcome))
-            print(f"{number:>4} {outcome:<9} {mutation.path}:{mutation.line}", flush=True)
-    kept = [mutation for mutation, outcome in outcomes if outcome in ("survived", "untested")]
-    for mutation in kept:
+                tree = trees.get()
+                try:
+                    outcome = outcome_of(mutation, selection.of(mutation), tree, sound)
+                finally:
+                    trees.put(tree)
+            print(f"{outcome:<10} {mutation.path}:{mutation.line}", flush=True)
+            return outcome
+
+        with ThreadPoolExecutor(jobs) as pool:
+            outcomes = list(zip(chosen, pool.map(tried, chosen), strict=True))
+    left = [mutation for mutation, outcome in outcomes if outcome in ("survived", "untested")]
+    for mutation in left:
         print(f"\n{mutation.path}:{mutation.line}\n{difference(mutation)}")
-    names: tuple[Outcome, ...] = ("killed", "survived", "timeout", "untested")
+    names: tuple[Outcome, ...] = ("killed", "survived", "timeout", "untested", "equivalent")
     counts = {name: sum(outcome == name for _, outcome in outcomes) for name in names}
-    reached = 1 - len(kept) / len(outcomes)
+    reached = 1 - len(left) / max(1, len(outcomes) - counts["equivalent"])
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
     print(f"\n{told}: {reached:.3f} killed, {share} wanted")
     return reached >= share
+
+
+def _copied(tree: Path) -> Path:
+    """Copy the tree to ``tree``."""
+    tree.mkdir()
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / name, tree / name)
+    return tree
 
 
 def main() -> int:
@@ -233,8 +391,10 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--share", type=float, default=0.9)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--record", type=Path, default=None)
     given = parser.parse_args()
-    return 0 if run(given.sample, given.seed, given.share) else 1
+    return 0 if run(given.sample, given.seed, given.share, given.jobs, given.record) else 1
 
 
 if __name__ == "__main__":
