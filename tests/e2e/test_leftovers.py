@@ -4,7 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,6 @@ from tests import leftovers
 
 ROOT = Path(__file__).parents[2]
 ENDS_S_MAX = 60.0
-
-pytestmark = pytest.mark.nightly  # it starts a parallel run of its own, which a worker of another cannot
 
 CONFTEST = "from tests.conftest import pytest_configure as pytest_configure\n"
 ENDLESS = """
@@ -30,37 +31,50 @@ def test_endless(tmp_path):
 """
 
 
-def until_there_are(count: int, folder: Path) -> list[str]:
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends what a test started, the last first."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def until_there_are(count: int, folder: Path, output: Path) -> list[str]:
     """The names in ``folder`` once it has so many."""
     ends = time.monotonic() + ENDS_S_MAX
     while len(found := os.listdir(folder)) < count:
-        assert time.monotonic() < ends, found
+        assert time.monotonic() < ends, output.read_text()
         time.sleep(0.02)
     return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-def test_daemons_of_tests_that_do_not_end_in_order_are_ended(tmp_path: Path, number: signal.Signals) -> None:
+def test_daemons_of_tests_that_do_not_end_in_order_are_ended(
+    tmp_path: Path, stack: ExitStack, number: signal.Signals
+) -> None:
     started = tmp_path / "started"
     started.mkdir()
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for name in ("one", "two"):
         (tmp_path / f"test_{name}.py").write_text(ENDLESS.format(started=str(started)))
     command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c"]
-    command += [os.devnull, f"--basetemp={tmp_path / 'base'}", str(tmp_path)]
+    # Not below this test's folder: within a worker's, the path of a socket would be too long to be bound.
+    base = stack.enter_context(tempfile.TemporaryDirectory(prefix="left-"))
+    command += [os.devnull, f"--basetemp={base}/t", str(tmp_path)]
     # Variables of the worker that runs this test would make the inner run one too.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'protocol'}"
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    ) as tests:
-        daemons, marks, workers = zip(*(name.split() for name in until_there_are(2, started)), strict=True)
-        assert [pid for pid in daemons if not Path("/proc", pid).exists()] == []
-        tests.send_signal(number)
-        if number == signal.SIGKILL:
-            for worker in workers:
-                os.kill(int(worker), number)
-        tests.communicate(timeout=ENDS_S_MAX)
+    output = tmp_path / "output"
+    with output.open("wb") as out:
+        tests = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out, start_new_session=True)
+    stack.callback(tests.wait, ENDS_S_MAX)
+    stack.callback(tests.kill)
+    daemons, marks, workers = zip(*(name.split() for name in until_there_are(2, started, output)), strict=True)
+    assert [pid for pid in daemons if not Path("/proc", pid).exists()] == []
+    tests.send_signal(number)
+    if number == signal.SIGKILL:
+        for worker in workers:
+            os.kill(int(worker), number)
+    tests.wait(ENDS_S_MAX)
     ends = time.monotonic() + ENDS_S_MAX
     while left := [pid for mark in marks for pid in leftovers.marked(mark)]:
         assert time.monotonic() < ends, left
