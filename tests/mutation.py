@@ -43,7 +43,7 @@ RECORD_S_MAX: Final = 600.0
 """Seconds for one test file while its functions are recorded."""
 
 SELECTED_S: Final = 40.0
-SELECTED_MAX: Final = 200
+SELECTED_MAX: Final = 800
 """Tests of one mutation: their seconds, as recorded, and their number."""
 
 TESTS_S_MAX: Final = 180.0
