@@ -34,7 +34,7 @@ from ctxd.objects.document import Stored
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionDelta, text_size
+from ctxd.sessions.segments import HideObjects, text_size
 from ctxd.sessions.session import LiveSession, Ticket, WriteRequest, kept_result
 from ctxd.sessions.state import Place
 from ctxd.store.store import VersionStore
@@ -288,7 +288,7 @@ class Assembler:
         """Take out of the pool of a session in a sandbox the files whose newest version the sandbox may not see."""
         hidden = await self._sessions.visibility.hidden(live, live.state.pool)
         if hidden:
-            live.commit(call.without_id(), SessionDelta(hidden=tuple(hidden)))
+            live.commit(call.without_id(), (HideObjects(tuple(hidden)),))
 
     async def _compose(self, live: LiveSession, kept: _KeptRendering, chars_max: int | None) -> Composition:
         """The context as of now; between its last look at a version and the return nothing awaits."""

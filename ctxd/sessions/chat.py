@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.identity import segment_id
-from ctxd.sessions.segments import from_payload, text_size
+from ctxd.sessions.segments import messages_of, read_segment, text_size
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place
 from ctxd_protocol.sessions import Message, Turn
@@ -85,8 +85,5 @@ async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Messa
     if len(stored) < len(wanted):
         raise CtxdError("corrupt", f"segments of session {live.session} are missing", hint="Run `ctxd verify`.")
     for id, each in stored.items():
-        try:
-            found[wanted[id]] = from_payload(each.document.payload).said
-        except msgspec.ValidationError as error:
-            raise CtxdError("corrupt", f"segment {id} cannot be read") from error
+        found[wanted[id]] = messages_of(read_segment(each.document))
     return found

@@ -14,7 +14,16 @@ from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.identity import segments_prefix
 from ctxd.sessions.chat import read_turns
-from ctxd.sessions.segments import PREVIEW_CHARS, SessionDelta, from_payload, from_text, to_text
+from ctxd.sessions.segments import (
+    PREVIEW_CHARS,
+    AppendChat,
+    SegmentOperation,
+    SessionDelta,
+    read_bundle,
+    read_segment,
+    segment_document,
+    to_text,
+)
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.events import Event, message_of
 from ctxd_protocol.ids import session_object_id
@@ -47,11 +56,15 @@ class Gone:
 
     def delta(self, delta: SessionDelta) -> SessionDelta:
         """Return ``delta`` without purged texts; itself if unchanged."""
-        messages = tuple(map(self.message, delta.messages))
-        events = tuple(map(self.event, delta.events))
-        before, after = (*delta.messages, *delta.events), (*messages, *events)
-        same = all(one is other for one, other in zip(before, after, strict=True))
-        return delta if same else msgspec.structs.replace(delta, messages=messages, events=events)
+        left = tuple([self._operation(operation) for operation in delta])
+        return delta if all(one is other for one, other in zip(delta, left, strict=True)) else left
+
+    def _operation(self, operation: SegmentOperation) -> SegmentOperation:
+        if not isinstance(operation, AppendChat):
+            return operation
+        events = tuple(map(self.event, operation.events))
+        same = all(one is other for one, other in zip(operation.events, events, strict=True))
+        return operation if same else AppendChat(events)
 
     def event(self, event: Event) -> Event:
         """Return ``event`` without purged texts; itself if unchanged. A purged event keeps its kind and references."""
@@ -91,7 +104,7 @@ def within(session: str) -> tuple[str, str]:
 def restating(gone: Gone) -> Callable[[Document], Document | None]:
     """Return a function from a version of a segment or head to its form without ``gone``; None if it stays.
 
-    Raises, when called: msgspec.ValidationError, msgspec.DecodeError for what cannot be read.
+    Raises, when called: as ``read_segment``.
     """
 
     def restate(document: Document) -> Document | None:
@@ -105,28 +118,28 @@ def restating(gone: Gone) -> Callable[[Document], Document | None]:
 
 
 def _segment(gone: Gone, document: Document) -> Document | None:
-    delta = from_payload(document.payload)
+    delta = read_segment(document)
     left, bundle = gone.delta(delta), document.content
     if bundle is not None:
-        run = from_text(bundle)
+        run = read_bundle(document)
         # What is left out of a bundle is read from its own segment.
         kept = [None if each is not None and gone.delta(each) is not each else each for each in run.deltas]
         if kept != list(run.deltas):
             bundle = to_text(run.seqs, kept)
     if left is delta and bundle is document.content:
         return None
-    return _with(document, msgspec.to_builtins(left), bundle)
+    return segment_document(document.id, left, bundle)
 
 
 def without_bundle(document: Document) -> Document | None:
     """Return a replacement for a segment whose bundle equals a purged text of another object: a bundle from which every
     delta is read elsewhere. Null for what is no such segment.
 
-    Raises: msgspec.DecodeError for an invalid bundle.
+    Raises: as ``read_segment``.
     """
     if document.type != "segment" or document.content is None:
         return None
-    run = from_text(document.content)
+    run = read_bundle(document)
     return _with(document, document.payload, to_text(run.seqs, [None] * len(run.deltas)))
 
 

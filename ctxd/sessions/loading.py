@@ -20,11 +20,12 @@ from ctxd.sessions.segments import (
     RUN,
     SessionDelta,
     carriers,
-    from_payload,
-    from_text,
     kept_in_run,
     marked,
+    messages_of,
+    read_bundle,
     read_head,
+    read_segment,
     text_size,
 )
 from ctxd.sessions.session import LiveSession
@@ -108,7 +109,7 @@ def decoded(session: str, found: Sequence[Stored], *, first: int = 0) -> list[Se
     """
     if found and found[-1].document.id != segment_id(session, first + len(found) - 1):
         raise CtxdError("corrupt", f"segments of session {session} are missing before {found[-1].document.id}")
-    return [_delta(segment) for segment in found]
+    return [read_segment(segment.document) for segment in found]
 
 
 async def pages(
@@ -132,7 +133,7 @@ async def pages(
         at += len(page)
         if len(page) < limit:
             return
-        size = sum(text_size(delta.said) for delta in deltas)
+        size = sum(text_size(messages_of(delta)) for delta in deltas)
         batch = max(1, batch // 2) if size > PAGE_CHARS else min(RUN, batch * 2)
 
 
@@ -168,7 +169,7 @@ async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -
         large = {segment_id(session, len(whole) + n): n for n, delta in enumerate(deltas) if delta is None}
         for part in batched(large, LARGE_AT_ONCE):
             for id, stored in (await store.bulk(part)).items():
-                delta = _delta(stored)
+                delta = read_segment(stored.document)
                 chars += _chars((delta,))
                 deltas[large[id]] = marked(delta)
         whole += [delta for delta in deltas if delta is not None]
@@ -197,32 +198,15 @@ def _unbundled(carrying: Sequence[Stored]) -> tuple[list[SessionDelta | None], l
     deltas: list[SessionDelta | None] = []
     seqs: list[int] = []
     for stored in carrying:
-        _unbundle(stored, deltas, seqs)
+        bundle = read_bundle(stored.document)
+        deltas += (*bundle.deltas, read_segment(stored.document))
+        seqs += (*bundle.seqs, stored.tx)
     size = _chars(delta for delta in deltas if delta is not None)
     return [None if delta is None else marked(delta) for delta in deltas], seqs, size
 
 
 def _chars(deltas: Iterable[SessionDelta]) -> int:
-    return sum(len(message.content) for delta in deltas for message in delta.said)
-
-
-def _unbundle(stored: Stored, deltas: list[SessionDelta | None], seqs: list[int]) -> None:
-    """Add the run that ends with ``stored``."""
-    try:
-        bundle = from_text(stored.document.content or "")
-    except msgspec.DecodeError as error:
-        raise CtxdError("corrupt", f"the bundle of {stored.document.id} cannot be read") from error
-    deltas.extend(bundle.deltas)
-    deltas.append(_delta(stored))
-    seqs.extend(bundle.seqs)
-    seqs.append(stored.tx)
-
-
-def _delta(segment: Stored) -> SessionDelta:
-    try:
-        return from_payload(segment.document.payload)
-    except msgspec.ValidationError as error:
-        raise CtxdError("corrupt", f"segment {segment.document.id} cannot be read") from error
+    return sum(len(message.content) for delta in deltas for message in messages_of(delta))
 
 
 async def _in_thread(limiter: CapacityLimiter, segments: int, work: Callable[[], T]) -> T:

@@ -16,7 +16,7 @@ from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import from_payload
+from ctxd.sessions.segments import shown_in
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.methods.events import NoticeEvent
@@ -254,7 +254,7 @@ class NoticeFeeds:
                     self._tell(write, pending, document)
                 elif document.type == "segment" and write.session is not None and self._readers.follows(write.session):
                     live = self._live(write.session)
-                    for id in live.state.files(_read_in(document.payload)):
+                    for id in live.state.files(shown_in(document.payload)):
                         self._readers.note(write.session, id, pending.seq)
 
     def _tell(self, write: Write, pending: Pending, document: Document) -> None:
@@ -340,8 +340,3 @@ def _restated(versions: Iterable[Stored]) -> dict[tuple[str, int], int]:
             found[stored.document.id, before.tx] = stored.tx
         newest[stored.document.id] = stored
     return found
-
-
-def _read_in(payload: dict[str, object]) -> Iterable[str]:
-    delta = from_payload(payload)
-    return (*delta.read, *delta.activated)

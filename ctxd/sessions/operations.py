@@ -30,7 +30,7 @@ from ctxd.sessions import state as transitions
 from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, until_durable
 from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import NOTHING, SessionDelta, SessionSettings
+from ctxd.sessions.segments import NOTHING, CollapseCalls, SessionDelta, SessionSettings
 from ctxd.sessions.session import (
     Accepted,
     Actor,
@@ -334,7 +334,7 @@ class Operations:
         live = tx.live
         id = transitions.resolve(live.state, params.session, params.object)
         delta = transitions.activate(live.state, id)
-        if delta is NOTHING or id in live.state.active:
+        if not delta or id in live.state.active:
             return _moved(tx, id, delta)
         head = (await self.store.heads((id,)))[id]
         if head is None:
@@ -398,7 +398,7 @@ class Operations:
             result = file_methods.ToolcallRecordResult(
                 object=id,
                 outcome="created",
-                collapsed=delta.collapsed,
+                collapsed=tuple(id for each in delta if isinstance(each, CollapseCalls) for id in each.objects),
                 unresolved=tuple(document.payload.get("unresolved_refs", ())),
                 receipt=None,
             )
@@ -454,7 +454,7 @@ class Operations:
         )
         if tx.actor.confined:
             result, indexed = as_first_seen(live.state, params.cause, result, indexed)
-        if indexed.document is None and delta == NOTHING:
+        if indexed.document is None and not delta:
             tx.basis = indexed.basis
             return tx.unchanged(result)
         if params.valid_time is not None:
@@ -531,11 +531,11 @@ def _moved(tx: Transaction, id: str, delta: SessionDelta, **writes: Any) -> Acce
     """Write a change of membership. The result's ``changed`` is true if the object's level or pin is another."""
     state = tx.live.state
     before = (state.level(id), id in state.pinned)
-    after = before if delta is NOTHING else transitions.outcome(state, id, delta)
+    after = transitions.outcome(state, id, delta)
     result = session_methods.MembershipResult(
         object=id, level=after[0], pinned=after[1], changed=before != after, receipt=None
     )
-    return tx.unchanged(result) if delta is NOTHING else tx.commit(result, delta, **writes)
+    return tx.commit(result, delta, **writes) if delta else tx.unchanged(result)
 
 
 def _unavailable(head: Stored) -> CtxdError:
@@ -586,7 +586,7 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | N
         for one in found
     )
     result = file_methods.ToolObserveResult(objects=rows, receipt=None)
-    if not stubs and delta == NOTHING:
+    if not stubs and not delta:
         return tx.unchanged(result)
     floor_vt = max(one.floor_vt for one in found)
     # The operation id goes with the last portion, as the sets do: stubs without those do no harm.

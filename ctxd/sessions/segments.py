@@ -1,6 +1,6 @@
 """Stored form of a session: segments, bundles of segments, and the head.
 
-Owns the stored field names of all three. Segment ``n`` is the change made by one write. It carries a bundle if
+Owns the stored names of all three. Segment ``n`` is the operations of one write. It carries a bundle if
 ``n + 1`` is a multiple of ``RUN``: a second copy of its run's small segments, so that a long session opens by reading
 few rows. The head holds settings and figures; it is written when the session is created, when its settings change, at
 each new turn and with each assembly, and its figures may lag behind the segments in between.
@@ -15,38 +15,21 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.identity import is_hash
 from ctxd.secrets.guard import DEFAULT
-from ctxd_protocol.events import Event, message_of
+from ctxd_protocol.events import Event, event_of, message_of
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse, Message, Mount, Role, SessionStatus
 
 
-class Snapshot(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    gc=False,
-    rename={
-        "index": "i",
-        "pool": "p",
-        "active": "a",
-        "pinned": "k",
-        "read": "r",
-        "turn": "n",
-        "calls": "c",
-        "recency": "t",
-        "chosen": "e",
-        "files": "f",
-    },
-):
-    """A session's sets whole, without its chat. An object is given by its place in ``index``.
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot", gc=False):
+    """The sets as they are before the rest of its segment; its first operation. No chat. An object is given by its
+    place in ``index``.
 
     ``read`` pairs an object with the number of the segment that first showed its content; ``calls`` a turn with its
     count of tool calls; ``recency`` an active tool call with its turn and its place in that; ``chosen`` an active
-    object with the turn in which it was activated by request. ``files`` are the files; all others are tool calls. None
-    in snapshots of earlier versions, whose files were the objects with ids in the form of a hash.
+    object with the turn in which it was activated by request. ``files`` are the files; all others are tool calls.
     """
 
     index: tuple[str, ...] = ()
@@ -58,71 +41,206 @@ class Snapshot(
     calls: tuple[tuple[int, int], ...] = ()
     recency: tuple[tuple[int, int, int], ...] = ()
     chosen: tuple[tuple[int, int], ...] = ()
-    files: tuple[int, ...] | None = None
+    files: tuple[int, ...] = ()
 
 
-class SessionDelta(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    gc=False,
-    rename={
-        "snapshot": "s",
-        "messages": "m",
-        "events": "e",
-        "called": "t",
-        "collapsed": "c",
-        "read": "r",
-        "discovered": "d",
-        "activated": "a",
-        "shown": "v",
-        "pinned": "k",
-        "unpinned": "u",
-        "deactivated": "x",
-        "hidden": "h",
-    },
-):
-    """One write's changes, made in the order of the fields; object ids but for ``snapshot`` and ``messages``.
+class AppendChat(msgspec.Struct, frozen=True, array_like=True, tag="chat", gc=False):
+    """``events`` go to the end of the chat."""
 
-    ``snapshot``: the sets as they were before this delta. ``called``: tool calls that came in; ``collapsed``: those
-    that left the window then. ``read``: objects whose content was shown to the agent. ``discovered``: objects known by
-    name. ``activated``, ``deactivated``: by request. ``shown``, ``hidden``: in and out of the metadata pool by request.
+    events: tuple[Event, ...]
+
+
+class ObjectsOperation(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Change of what ``objects``, ids, are to the session."""
+
+    objects: tuple[str, ...]
+
+
+class RecordCalls(ObjectsOperation, frozen=True, array_like=True, tag="call", gc=False):
+    """Tool calls came in: they are active."""
+
+
+class CollapseCalls(ObjectsOperation, frozen=True, array_like=True, tag="collapse", gc=False):
+    """Tool calls left the window."""
+
+
+class ReadObjects(ObjectsOperation, frozen=True, array_like=True, tag="read", gc=False):
+    """The content of objects was shown to the agent: they are active."""
+
+
+class DiscoverObjects(ObjectsOperation, frozen=True, array_like=True, tag="discover", gc=False):
+    """Objects are known by name: they are in the metadata pool."""
+
+
+class ActivateObjects(ObjectsOperation, frozen=True, array_like=True, tag="activate", gc=False):
+    """Objects are active by request."""
+
+
+class ShowObjects(ObjectsOperation, frozen=True, array_like=True, tag="show", gc=False):
+    """Objects are in the metadata pool by request."""
+
+
+class PinObjects(ObjectsOperation, frozen=True, array_like=True, tag="pin", gc=False):
+    """Objects are pinned."""
+
+
+class UnpinObjects(ObjectsOperation, frozen=True, array_like=True, tag="unpin", gc=False):
+    """Objects are pinned no more."""
+
+
+class DeactivateObjects(ObjectsOperation, frozen=True, array_like=True, tag="deactivate", gc=False):
+    """Objects are not active any more, by request."""
+
+
+class HideObjects(ObjectsOperation, frozen=True, array_like=True, tag="hide", gc=False):
+    """Objects are out of the metadata pool by request; they stay in the index."""
+
+
+SegmentOperation = (
+    Snapshot
+    | AppendChat
+    | RecordCalls
+    | CollapseCalls
+    | ReadObjects
+    | DiscoverObjects
+    | ActivateObjects
+    | ShowObjects
+    | PinObjects
+    | UnpinObjects
+    | DeactivateObjects
+    | HideObjects
+)
+"""One change of a session. The tags are the stored names. A new operation is a struct here and a case in
+``ctxd.sessions.state.apply``; an older program refuses its segments by the tag."""
+
+SessionDelta = tuple[SegmentOperation, ...]
+"""One write's changes, in the order in which they are made. The empty one changes nothing and is not written."""
+
+NOTHING: Final[SessionDelta] = ()
+
+ENTERING: Final = (RecordCalls, ReadObjects, DiscoverObjects)
+"""Operations that bring objects into the index."""
+
+
+def entering(delta: SessionDelta) -> tuple[str, ...]:
+    """The objects that are in the index after ``delta`` at the latest, in order; perhaps repeated."""
+    return tuple([id for operation in delta if isinstance(operation, ENTERING) for id in operation.objects])
+
+
+def events_of(delta: SessionDelta) -> tuple[Event, ...]:
+    """The events that ``delta`` adds to the chat."""
+    return tuple([event for operation in delta if isinstance(operation, AppendChat) for event in operation.events])
+
+
+def messages_of(delta: SessionDelta) -> tuple[Message, ...]:
+    """The messages that ``delta`` adds to spec 1's chat."""
+    return tuple([message for event in events_of(delta) if (message := message_of(event)) is not None])
+
+
+# --- stored form ---
+
+VERSION: Final = 2
+"""The version of segments and bundles that is written. A segment's payload is ``{"ops": [operation, …], "v": 2}``, an
+operation an array of its tag and its fields; a bundle is ``[2, seqs, [operations, …]]``. In version 1 neither has a
+version, and a delta is an object of one list for each operation: see ``_DeltaOfVersion1``. There ``v`` is a list, so
+that a program of that version takes no newer segment for an empty one."""
+
+
+class _Segment(msgspec.Struct, frozen=True):
+    v: int
+    ops: SessionDelta
+
+
+class _SnapshotOfVersion1(msgspec.Struct, frozen=True, kw_only=True):
+    i: tuple[str, ...] = ()
+    p: tuple[int, ...] = ()
+    a: tuple[int, ...] = ()
+    k: tuple[int, ...] = ()
+    r: tuple[tuple[int, int], ...] = ()
+    n: int = 0
+    c: tuple[tuple[int, int], ...] = ()
+    t: tuple[tuple[int, int, int], ...] = ()
+    e: tuple[tuple[int, int], ...] = ()
+    f: tuple[int, ...] | None = None
+
+    def upgraded(self) -> Snapshot:
+        """The same sets. Snapshots without the kinds of their objects have files where an id has the form of a hash."""
+        files = tuple([n for n, id in enumerate(self.i) if is_hash(id)]) if self.f is None else self.f
+        return Snapshot(self.i, self.p, self.a, self.k, self.r, self.n, self.c, self.t, self.e, files)
+
+
+class _DeltaOfVersion1(msgspec.Struct, frozen=True, kw_only=True):
+    """A delta by the stored names of version 1, in the order in which its changes are made; of the chat, ``m`` or
+    ``e``."""
+
+    s: _SnapshotOfVersion1 | None = None
+    m: tuple[Message, ...] = ()
+    e: tuple[Event, ...] = ()
+    t: tuple[str, ...] = ()
+    c: tuple[str, ...] = ()
+    r: tuple[str, ...] = ()
+    d: tuple[str, ...] = ()
+    a: tuple[str, ...] = ()
+    v: tuple[str, ...] = ()
+    k: tuple[str, ...] = ()
+    u: tuple[str, ...] = ()
+    x: tuple[str, ...] = ()
+    h: tuple[str, ...] = ()
+
+    def upgraded(self) -> SessionDelta:
+        """The same changes as operations."""
+        snapshot = () if self.s is None else (self.s.upgraded(),)
+        events = self.e or tuple(map(event_of, self.m))
+        lists: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
+            (RecordCalls, self.t), (CollapseCalls, self.c), (ReadObjects, self.r), (DiscoverObjects, self.d),
+            (ActivateObjects, self.a), (ShowObjects, self.v), (PinObjects, self.k), (UnpinObjects, self.u),
+            (DeactivateObjects, self.x), (HideObjects, self.h),
+        )  # fmt: skip
+        chat = (AppendChat(events),) if events else ()
+        return (*snapshot, *chat, *(operation(ids) for operation, ids in lists if ids))
+
+
+def read_segment(document: Document) -> SessionDelta:
+    """Return the delta of a segment of this version or an earlier one.
+
+    Raises: CtxdError unsupported for one of a newer version or with an operation that is not known here; corrupt.
     """
-
-    snapshot: Snapshot | None = None
-    messages: tuple[Message, ...] = ()
-    events: tuple[Event, ...] = ()
-    called: tuple[str, ...] = ()
-    collapsed: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
-    discovered: tuple[str, ...] = ()
-    activated: tuple[str, ...] = ()
-    shown: tuple[str, ...] = ()
-    pinned: tuple[str, ...] = ()
-    unpinned: tuple[str, ...] = ()
-    deactivated: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-
-    @property
-    def said(self) -> tuple[Message, ...]:
-        """The messages that the delta adds to spec 1's chat: its own, or the view of its events."""
-        if not self.events:
-            return self.messages
-        return tuple(message for event in self.events if (message := message_of(event)) is not None)
+    payload = document.payload
+    try:
+        if isinstance(version := payload.get("v"), int):
+            _require_known(version, document.id)
+            return msgspec.convert(payload, _Segment).ops
+        return msgspec.convert(payload, _DeltaOfVersion1).upgraded()
+    except msgspec.ValidationError as error:
+        raise _unreadable(f"segment {document.id}", error) from error
 
 
-NOTHING: Final = SessionDelta()
-"""The delta that changes nothing; it is not written."""
+def _require_known(version: int, id: str) -> None:
+    if version > VERSION:
+        raise CtxdError(
+            "unsupported",
+            f"segment {id} is of version {version}, written by a newer ctxd; this one reads up to {VERSION}",
+            hint="Update ctxd on this host.",
+        )
+
+
+def _unreadable(what: str, error: Exception) -> CtxdError:
+    # Of an unknown tag.
+    if str(error).startswith("Invalid value"):
+        message = f"{what} has an operation or event that this ctxd does not know: {error}"
+        return CtxdError("unsupported", message, hint="Update ctxd on this host.")
+    return CtxdError("corrupt", f"{what} cannot be read: {error}", hint="Run `ctxd verify`.")
 
 
 def speaks(payload: dict[str, Any]) -> bool:
     """True if a segment's payload adds to the chat log."""
-    return "m" in payload or "e" in payload
+    return "m" in payload or "e" in payload or any(operation[0] == "chat" for operation in payload.get("ops", ()))
 
 
-READ_FIELDS: Final = ("r", "a")
-"""Names under which a segment's payload holds the ids that its write read or activated."""
+def shown_in(payload: dict[str, Any]) -> list[str]:
+    """The ids that a segment written by this program read or activated. Cost: that of its sets, not of its chat."""
+    return [id for tag, *fields in payload["ops"] if tag in ("read", "activate") for id in fields[0]]
+
 
 _MARKS: Final = {role: Message(role=role) for role in get_args(Role)}
 
@@ -135,22 +253,16 @@ def mark_of(message: Message) -> Message:
 
 
 def marked(delta: SessionDelta) -> SessionDelta:
-    """``delta`` with marks instead of its messages and events: all that folding a session needs of its chat."""
-    if not delta.messages and not delta.events:
-        return delta
-    return msgspec.structs.replace(delta, messages=tuple(map(mark_of, delta.said)), events=())
+    """``delta`` with marks instead of its events: all that folding a session needs of its chat."""
+    return tuple([_marked(operation) if isinstance(operation, AppendChat) else operation for operation in delta])
 
 
-def from_payload(payload: dict[str, Any]) -> SessionDelta:
-    """Return the delta of a segment. Raises: msgspec.ValidationError for an invalid ``payload``."""
-    return msgspec.convert(payload, SessionDelta)
+def _marked(operation: AppendChat) -> AppendChat:
+    return AppendChat(tuple([event_of(mark_of(message)) for message in messages_of((operation,))]))
 
 
 PREVIEW_CHARS: Final = 200
 """Characters of the newest user message that a listing shows."""
-
-
-_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -212,13 +324,16 @@ def read_head(stored: Stored) -> SessionHead:
 def segment_document(id: str, delta: SessionDelta, bundle: str | None = None) -> Document:
     """Return the document of the segment ``id``, with the bundle of its run if it carries one.
 
-    Raises: CtxdError invalid_params if a message's ``meta`` has no canonical encoding (an integer beyond 2^53-1).
+    Raises: CtxdError invalid_params if an event's ``meta`` has no canonical encoding (an integer beyond 2^53-1).
     """
-    payload: dict[str, Any] = msgspec.to_builtins(delta)
-    if delta.messages or delta.events or delta.snapshot is not None or bundle is not None:
+    payload: dict[str, Any] = {"ops": msgspec.to_builtins(delta), "v": VERSION}
+    is_plain = bundle is None
+    for operation in delta:
+        is_plain = is_plain and isinstance(operation, ObjectsOperation)
+    if not is_plain:
         return _inner_document(id, "segment", payload, bundle)
-    # Only lists of text under ASCII names: sorting is all that the canonical encoding does, and most writes are such.
-    hashed = hashlib.sha256(_encode_sorted(payload)).hexdigest()
+    # Only lists of text under sorted ASCII names: it is encoded canonically as it is, and most writes are such.
+    hashed = hashlib.sha256(_encode(payload)).hexdigest()
     identity = identity_hash("segment", None, id)
     return Document(id=id, type="segment", identity_hash=identity, content_hash=hashed, payload=payload)
 
@@ -242,12 +357,19 @@ LARGE_BYTES: Final = 2048
 class Bundle(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``seqs``: the write of each segment of the run but the last. ``deltas``: theirs, None for a large one."""
 
+    version: int
     seqs: tuple[int, ...]
     deltas: tuple[SessionDelta | None, ...]
 
 
+class _BundleOfVersion1(msgspec.Struct, frozen=True, array_like=True):
+    seqs: tuple[int, ...]
+    deltas: tuple[_DeltaOfVersion1 | None, ...]
+
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Bundle).decode
+_decode_version_1: Final = msgspec.json.Decoder(_BundleOfVersion1).decode
 
 
 def carries_bundle(number: int) -> bool:
@@ -272,9 +394,19 @@ def kept_in_run(delta: SessionDelta | None) -> SessionDelta | None:
 
 def to_text(seqs: Sequence[int], deltas: Sequence[SessionDelta | None]) -> str:
     """The bundle of a run's deltas but the last, None for one left out, and of the sequences of their writes."""
-    return _encode((seqs, [kept_in_run(delta) for delta in deltas])).decode()
+    return _encode((VERSION, seqs, [kept_in_run(delta) for delta in deltas])).decode()
 
 
-def from_text(text: str) -> Bundle:
-    """Return the bundle that ``to_text`` encoded. Raises: msgspec.DecodeError."""
-    return _decode(text)
+def read_bundle(document: Document) -> Bundle:
+    """Return the bundle in the content of a segment. Raises: as ``read_segment``."""
+    text = document.content or ""
+    try:
+        if text.startswith("[["):
+            old = _decode_version_1(text)
+            return Bundle(1, old.seqs, tuple([None if delta is None else delta.upgraded() for delta in old.deltas]))
+        version = text[1 : text.find(",")]
+        if version.isdigit():
+            _require_known(int(version), document.id)
+        return _decode(text)
+    except msgspec.DecodeError as error:
+        raise _unreadable(f"the bundle of {document.id}", error) from error

@@ -24,11 +24,20 @@ from ctxd.sessions.segments import (
     NOTHING,
     PREVIEW_CHARS,
     RUN,
+    ActivateObjects,
+    AppendChat,
+    CollapseCalls,
+    DeactivateObjects,
+    HideObjects,
+    ReadObjects,
+    RecordCalls,
     SessionDelta,
     SessionHead,
     SessionSettings,
+    entering,
     head_document,
     kept_in_run,
+    messages_of,
     segment_document,
     text_size,
     to_text,
@@ -318,13 +327,16 @@ class LiveSession:
         self.require_current()
         documents = list(puts)
         valid_times = {} if valid_time is None else dict.fromkeys([document.id for document in documents], valid_time)
-        if delta != NOTHING:
+        speaks = False
+        for operation in delta:
+            speaks = speaks or isinstance(operation, AppendChat)
+        if delta:
             state, run = self.state, self._run
             if state.snapshot_due:
-                delta = msgspec.structs.replace(delta, snapshot=snapshot(state))
+                delta = (snapshot(state), *delta)
             bundle = to_text(self.seqs[-len(run) :], run) if (state.segments + 1) % RUN == 0 else None
             documents.append(segment_document(segment_id(self.session, state.segments), delta, bundle))
-        changes_head = delta.messages or delta.events or settings is not None or assembly is not None
+        changes_head = speaks or settings is not None or assembly is not None
         head = self._head_after(delta, settings, assembly) if changes_head else None
         if head is not None:
             documents.append(head_document(self.session, head))
@@ -343,7 +355,7 @@ class LiveSession:
         )
         pending = self.store.submit(write)
         call.submitted = True
-        self._take(call, delta, head, pending)
+        self._take(delta, head, pending, speaks=speaks)
         return pending
 
     def restate(
@@ -401,15 +413,14 @@ class LiveSession:
                 outcome="not_applied",
             )
 
-    def _take(self, call: WriteRequest, delta: SessionDelta, head: SessionHead | None, pending: Pending) -> None:
+    def _take(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, speaks: bool) -> None:
         """Make the accepted write part of this."""
-        if delta != NOTHING:
-            speaks = delta.messages or delta.events
+        if delta:
             if speaks:
                 self._note_recent(self.state.segments, delta)
             apply(self.state, delta)
             self.seqs.append(pending.seq)
-            # Without messages it is small, or is left out when the bundle is made.
+            # Without chat it is small, or is left out when the bundle is made.
             self._run.append(kept_in_run(delta) if speaks else delta)
             if len(self._run) == RUN:
                 self._run.clear()
@@ -424,7 +435,7 @@ class LiveSession:
 
     def _note_recent(self, number: int, delta: SessionDelta) -> None:
         """Cache the messages of segment ``number``, and evict the oldest beyond the bound."""
-        if not (said := delta.said):
+        if not (said := messages_of(delta)):
             return
         self.recent[number] = said
         self._recent_chars += text_size(said)
@@ -434,26 +445,34 @@ class LiveSession:
 
     def _new_in(self, delta: SessionDelta) -> tuple[str, ...]:
         index = self.state.index
-        entering = (*delta.called, *delta.read, *delta.discovered)
-        return tuple(dict.fromkeys([id for id in entering if id not in index]))
+        return tuple(dict.fromkeys([id for id in entering(delta) if id not in index]))
 
     def _head_after(
         self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None
     ) -> SessionHead | None:
         """The head that is due with this write; None if none is."""
-        said = [message.content for message in delta.said if message.role == "user"]
-        if not said and settings is None and assembly is None:
-            return None
         state = self.state
+        turn, preview = state.turn, self.preview
+        moved: dict[str, bool] = {}
+        for operation in delta:
+            match operation:
+                case AppendChat():
+                    prompts = [message.content for message in messages_of((operation,)) if message.role == "user"]
+                    turn += len(prompts)
+                    preview = prompts[-1][:PREVIEW_CHARS] if prompts else preview
+                case RecordCalls() | ReadObjects() | ActivateObjects():
+                    moved |= dict.fromkeys(operation.objects, True)
+                case CollapseCalls() | DeactivateObjects() | HideObjects():
+                    moved |= dict.fromkeys(operation.objects, False)
+        if turn == state.turn and settings is None and assembly is None:
+            return None
         number, context_id = assembly or (self.assembly, self.context_id)
-        entering = {id for id in (*delta.called, *delta.read, *delta.activated) if id not in state.active}
-        leaving = {*delta.deactivated, *delta.collapsed, *delta.hidden} & (state.active.keys() | entering)
         return SessionHead(
             settings=settings or self.settings,
-            turn_count=state.turn + len(said or ()),
+            turn_count=turn,
             index_count=len(state.index) + len(self._new_in(delta)),
-            active_count=len(state.active) + len(entering) - len(leaving),
-            preview=said[-1][:PREVIEW_CHARS] if said else self.preview,
+            active_count=len(state.active) + sum(active - (id in state.active) for id, active in moved.items()),
+            preview=preview,
             assembly=number,
             context_id=context_id,
         )

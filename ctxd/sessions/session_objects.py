@@ -14,7 +14,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions.loading import pages
-from ctxd.sessions.segments import SessionDelta, marked, speaks, text_size
+from ctxd.sessions.segments import SessionDelta, marked, messages_of, speaks, text_size
 from ctxd.sessions.state import SessionState, fold
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
@@ -54,7 +54,7 @@ async def version(
     async with aclosing(pages(store, session, valid_time=valid_time, tx=tx)) as every:
         async for segments, found in every:
             deltas += found if is_chat else map(marked, found)
-            size += sum(text_size(delta.said) for delta in found) if is_chat else 0
+            size += sum(text_size(messages_of(delta)) for delta in found) if is_chat else 0
             if size_max is not None and size > size_max:
                 message = f"{id} has more than {size_max:,} characters"
                 raise CtxdError("too_large", message, hint="Read it page by page with session.chat.")
@@ -129,7 +129,7 @@ def _session(session: str, state: SessionState) -> dict[str, Any]:
 
 def _chat(session: str, state: SessionState, deltas: Sequence[SessionDelta]) -> dict[str, Any]:
     turns: list[list[Message]] = [[]]
-    for message in (message for delta in deltas for message in delta.said):
+    for message in (message for delta in deltas for message in messages_of(delta)):
         if message.role == "user":
             turns.append([])
         turns[-1].append(message)

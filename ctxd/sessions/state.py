@@ -10,16 +10,34 @@ segments give equal states, with or without snapshots among them.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document
-from ctxd.objects.identity import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES, is_hash
+from ctxd.objects.identity import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES
 from ctxd.objects.kinds import ContentKind
 from ctxd.objects.next_version import toolcall
-from ctxd.sessions.segments import NOTHING, SessionDelta, Snapshot, mark_of
+from ctxd.sessions.segments import (
+    NOTHING,
+    ActivateObjects,
+    AppendChat,
+    CollapseCalls,
+    DeactivateObjects,
+    DiscoverObjects,
+    HideObjects,
+    PinObjects,
+    ReadObjects,
+    RecordCalls,
+    SessionDelta,
+    ShowObjects,
+    Snapshot,
+    UnpinObjects,
+    mark_of,
+    messages_of,
+)
+from ctxd_protocol.events import event_of
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, toolcall_alias
 from ctxd_protocol.methods.files import ToolcallRecordParams
 from ctxd_protocol.secrets import Secrets
@@ -155,25 +173,52 @@ class SessionState:
     __hash__ = None  # type: ignore[assignment]  # a state changes, so it is no key
 
 
-def apply(state: SessionState, delta: SessionDelta) -> None:
+def apply(state: SessionState, delta: SessionDelta) -> None:  # noqa: C901 - one case for each operation
     """Make the changes of ``delta``, which was decided on this very state. Cost: the length of ``delta``."""
-    if delta.messages or delta.events:
-        _say(state, delta)
-    for id in delta.called:
-        _call(state, id)
-    for id in delta.collapsed:
-        _rest(state, id)
-    for id in delta.read:
-        _enter(state, id)
-        state.active[id] = None
-        state.read.setdefault(id, state.segments)
-    weight = len(delta.called) + len(delta.collapsed) + len(delta.read)
-    # Tool calls, reads and messages are most writes.
-    requests = delta.discovered or delta.activated or delta.shown or delta.pinned or delta.unpinned
-    if requests or delta.deactivated or delta.hidden:
-        weight += _apply_requests(state, delta)
-    if delta.snapshot is not None:
-        state.tail = 0
+    weight = 0
+    for operation in delta:
+        match operation:
+            case AppendChat():
+                _say(state, operation)
+                continue
+            case Snapshot():
+                # The sets are as it has them.
+                state.tail = 0
+                continue
+            case RecordCalls():
+                for id in operation.objects:
+                    _call(state, id)
+            case CollapseCalls() | DeactivateObjects():
+                for id in operation.objects:
+                    _rest(state, id)
+            case ReadObjects():
+                for id in operation.objects:
+                    _enter(state, id)
+                    state.active[id] = None
+                    state.read.setdefault(id, state.segments)
+            case DiscoverObjects():
+                for id in operation.objects:
+                    _enter(state, id)
+            case ActivateObjects():
+                for id in operation.objects:
+                    _choose(state, id)
+            case ShowObjects():
+                for id in operation.objects:
+                    state.pool[id] = None
+            case PinObjects():
+                for id in operation.objects:
+                    _cool(state, id)
+                    state.pinned[id] = None
+            case UnpinObjects():
+                for id in operation.objects:
+                    state.pinned.pop(id, None)
+                    _warm(state, id)
+            case HideObjects():
+                for id in operation.objects:
+                    _hide(state, id)
+            case _:
+                assert_never(operation)
+        weight += len(operation.objects)
     state.segments += 1
     state.tail += weight
     sets = len(state.index) + len(state.pool) + len(state.active) + len(state.pinned)
@@ -183,18 +228,24 @@ def apply(state: SessionState, delta: SessionDelta) -> None:
 def fold(deltas: Sequence[SessionDelta]) -> SessionState:
     """The state that ``deltas``, a session's from its first on, make. Sets are replayed from the last snapshot."""
     state = SessionState()
-    start = next((n for n in range(len(deltas) - 1, -1, -1) if deltas[n].snapshot is not None), 0)
+    start = next((n for n in range(len(deltas) - 1, -1, -1) if _snapshot_in(deltas[n]) is not None), 0)
     for number, delta in enumerate(deltas[:start]):
         state.segments = number
-        _say(state, delta)
+        for operation in delta:
+            if isinstance(operation, AppendChat):
+                _say(state, operation)
     if start:
         state.segments = start
-        snapshot = deltas[start].snapshot
-        assert snapshot is not None, "the fold starts at a snapshot or at the first segment"
-        _restore(state, snapshot)
+        kept = _snapshot_in(deltas[start])
+        assert kept is not None, "the fold starts at a snapshot or at the first segment"
+        _restore(state, kept)
     for delta in deltas[start:]:
         apply(state, delta)
     return state
+
+
+def _snapshot_in(delta: SessionDelta) -> Snapshot | None:
+    return delta[0] if delta and isinstance(delta[0], Snapshot) else None
 
 
 def snapshot(state: SessionState) -> Snapshot:
@@ -232,28 +283,6 @@ def check(state: SessionState) -> None:
     assert all(state.chosen_calls.values()), "no turn is kept without a chosen tool call"
 
 
-def _apply_requests(state: SessionState, delta: SessionDelta) -> int:
-    """Make the changes that few writes hold; how many there were."""
-    for id in delta.discovered:
-        _enter(state, id)
-    for id in delta.activated:
-        _choose(state, id)
-    for id in delta.shown:
-        state.pool[id] = None
-    for id in delta.pinned:
-        _cool(state, id)
-        state.pinned[id] = None
-    for id in delta.unpinned:
-        state.pinned.pop(id, None)
-        _warm(state, id)
-    for id in delta.deactivated:
-        _rest(state, id)
-    for id in delta.hidden:
-        _hide(state, id)
-    held = (delta.discovered, delta.activated, delta.shown, delta.pinned, delta.unpinned, delta.deactivated)
-    return sum(map(len, held)) + len(delta.hidden)
-
-
 def _comparable(state: SessionState) -> tuple[object, ...]:
     sets = (state.index, state.pool, state.active, state.pinned)
     facts = (state.read, state.calls, state.recency, state.chosen, set(state.warm), state.segments, state.tail)
@@ -266,19 +295,16 @@ def _comparable(state: SessionState) -> tuple[object, ...]:
     )
 
 
-def _say(state: SessionState, delta: SessionDelta) -> None:
-    said = delta.said
-    if not said:
-        return
-    turns = state.turns
-    for nth, message in enumerate(said):
+def _say(state: SessionState, operation: AppendChat) -> None:
+    turns, pages = state.turns, state.pages
+    for message in messages_of((operation,)):
         state.chat_chars += len(message.content)
         if message.role == "user":
             state.turn += 1
             turns.append([])
         turns[-1].append(mark_of(message))
-        if nth == 0:
-            state.pages.add(state.segments, len(turns) - 1, len(turns[-1]) - 1)
+        if not pages or pages.segment(-1) != state.segments:
+            pages.add(state.segments, len(turns) - 1, len(turns[-1]) - 1)
 
 
 def _enter(state: SessionState, id: str) -> None:
@@ -344,8 +370,7 @@ def _restore(state: SessionState, kept: Snapshot) -> None:
     assert state.turn == kept.turn, "the chat before a snapshot has as many turns as the snapshot says"
     ids = kept.index
     state.index = dict.fromkeys(ids, "toolcall")
-    files = [id for id in ids if is_hash(id)] if kept.files is None else _picked(ids, kept.files)
-    state.index.update(dict.fromkeys(files, "file"))
+    state.index.update(dict.fromkeys(_picked(ids, kept.files), "file"))
     state.pool = dict.fromkeys(_picked(ids, kept.pool))
     state.active = dict.fromkeys(_picked(ids, kept.active))
     state.pinned = dict.fromkeys(_picked(ids, kept.pinned))
@@ -421,13 +446,13 @@ def read(state: SessionState, id: str) -> SessionDelta:
     """An agent read ``id``: it enters index, pool and active set (spec 1 §5.6)."""
     if id in state.active and id in state.read:
         return NOTHING
-    return SessionDelta(read=(id,))
+    return (ReadObjects((id,)),)
 
 
 def discover(state: SessionState, ids: Iterable[str]) -> SessionDelta:
     """A tool's output named ``ids``: they enter index and pool (spec 1 §5.6)."""
     fresh = tuple(dict.fromkeys(id for id in ids if id not in state.pool))
-    return SessionDelta(discovered=fresh) if fresh else NOTHING
+    return (DiscoverObjects(fresh),) if fresh else NOTHING
 
 
 def met(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -> SessionDelta:
@@ -444,7 +469,8 @@ def met(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -
 def call(state: SessionState, id: str, window: Collapse) -> SessionDelta:
     """The tool call ``id``, new to the session, came in: it is active, and older ones fall out of the window."""
     assert id not in state.index, "a tool call comes in once"
-    return SessionDelta(called=(id,), collapsed=overdue(state, window, turn=state.turn, arriving=id))
+    fallen = overdue(state, window, turn=state.turn, arriving=id)
+    return (RecordCalls((id,)), CollapseCalls(fallen)) if fallen else (RecordCalls((id,)),)
 
 
 def append(state: SessionState, session: str, messages: Sequence[Message], window: Collapse) -> SessionDelta:
@@ -453,9 +479,10 @@ def append(state: SessionState, session: str, messages: Sequence[Message], windo
     A tool result names its object as ``resolve`` takes it and is kept with the object's own id.
     Raises: CtxdError invalid_params for a message that is malformed, and what ``resolve`` raises.
     """
-    said = tuple(_kept(state, session, message) for message in messages)
-    turn = state.turn + sum(message.role == "user" for message in said)
-    return SessionDelta(messages=said, collapsed=overdue(state, window, turn=turn) if turn != state.turn else ())
+    said = AppendChat(tuple(event_of(_kept(state, session, message)) for message in messages))
+    turn = state.turn + sum(message.role == "user" for message in messages)
+    fallen = overdue(state, window, turn=turn) if turn != state.turn else ()
+    return (said, CollapseCalls(fallen)) if fallen else (said,)
 
 
 def _kept(state: SessionState, session: str, message: Message) -> Message:
@@ -481,52 +508,56 @@ def activate(state: SessionState, id: str) -> SessionDelta:
     """``id`` is active, by request: a tool call counts as recent from this turn on. One only indexed is shown first."""
     if id in state.active and (state.is_file(id) or state.chosen.get(id) == state.turn):
         return NOTHING
-    return SessionDelta(activated=(id,))
+    return (ActivateObjects((id,)),)
 
 
 def deactivate(state: SessionState, id: str) -> SessionDelta:
     """``id`` is not active any more. Raises: CtxdError not_active."""
     if id not in state.active:
         raise CtxdError("not_active", f"{id} is not active", hint="object.list with level active names what is.")
-    return SessionDelta(deactivated=(id,))
+    return (DeactivateObjects((id,)),)
 
 
 def pin(state: SessionState, id: str) -> SessionDelta:
     """``id`` is exempt from the window and from budget drops. Raises: CtxdError not_in_pool."""
     if id not in state.pool:
         raise _not_in_pool(id)
-    return NOTHING if id in state.pinned else SessionDelta(pinned=(id,))
+    return NOTHING if id in state.pinned else (PinObjects((id,)),)
 
 
 def unpin(state: SessionState, id: str) -> SessionDelta:
     """``id`` is pinned no more. Raises: CtxdError not_pinned."""
     if id not in state.pinned:
         raise CtxdError("not_pinned", f"{id} is not pinned", hint="session.get names what is.")
-    return SessionDelta(unpinned=(id,))
+    return (UnpinObjects((id,)),)
 
 
 def pool_add(state: SessionState, id: str) -> SessionDelta:
     """``id`` is shown as metadata."""
-    return NOTHING if id in state.pool else SessionDelta(shown=(id,))
+    return NOTHING if id in state.pool else (ShowObjects((id,)),)
 
 
 def pool_remove(state: SessionState, id: str) -> SessionDelta:
     """``id`` is not shown, active or pinned any more; it stays in the index. Raises: CtxdError not_in_pool."""
     if id not in state.pool:
         raise _not_in_pool(id)
-    return SessionDelta(hidden=(id,))
+    return (HideObjects((id,)),)
 
 
 def outcome(state: SessionState, id: str, delta: SessionDelta) -> tuple[ContextLevel, bool]:
     """The level of ``id`` and whether it is pinned, once ``delta``, a request for ``id`` alone, is made."""
-    pinned = (id in state.pinned or bool(delta.pinned)) and not delta.unpinned and not delta.hidden
-    if delta.activated:
-        return "active", pinned
-    if delta.hidden:
-        return "indexed", False
-    if delta.deactivated or delta.shown:
-        return "inactive", pinned
-    return state.level(id), pinned
+    level, pinned = state.level(id), id in state.pinned
+    for operation in delta:
+        match operation:
+            case ActivateObjects():
+                level = "active"
+            case DeactivateObjects() | ShowObjects():
+                level = "inactive"
+            case HideObjects():
+                level, pinned = "indexed", False
+            case PinObjects() | UnpinObjects():
+                pinned = isinstance(operation, PinObjects)
+    return level, pinned
 
 
 def _not_in_pool(id: str) -> CtxdError:

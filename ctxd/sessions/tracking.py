@@ -23,7 +23,7 @@ from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_deleted
 from ctxd.offload import Lane
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import READ_FIELDS
+from ctxd.sessions.segments import shown_in
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked_files import State, TrackedFile
@@ -108,9 +108,8 @@ class Tracking:
                 continue
             for document in write.puts:
                 if document.type == "segment":
-                    for name in READ_FIELDS:
-                        if ids := document.payload.get(name):
-                            self._want(session, ids, known=False)
+                    if ids := shown_in(document.payload):
+                        self._want(session, ids, known=False)
                 elif document.type == "session" and _state(document.payload) != "active":
                     self._let_go(session)
                     break

@@ -26,6 +26,7 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import segment_id, segments_prefix
 from ctxd.sessions.loading import decoded
+from ctxd.sessions.segments import ENTERING, ActivateObjects
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
 from ctxd.store.store import VersionStore
@@ -249,8 +250,10 @@ class Visibility:
                 after = segment_id(live.session, first - 1) if first else ""
                 stored = await self._store.scan(segments_prefix(live.session), after=after, limit=_SEGMENTS_AT_ONCE)
                 for number, delta in enumerate(decoded(live.session, stored, first=first), first):
-                    for entering in (*delta.called, *delta.read, *delta.discovered, *delta.activated):
-                        sights.numbers.setdefault(entering, number)
+                    for operation in delta:
+                        if isinstance(operation, (*ENTERING, ActivateObjects)):
+                            for id in operation.objects:
+                                sights.numbers.setdefault(id, number)
                 if not stored:
                     break
                 first += len(stored)

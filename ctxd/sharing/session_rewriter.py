@@ -6,7 +6,7 @@ the source and writes the rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -16,23 +16,23 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import assembly_id, number_of, segment_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.segments import (
+    AppendChat,
+    SegmentOperation,
     SessionDelta,
+    Snapshot,
     carries_bundle,
-    from_payload,
+    entering,
     head_document,
     kept_in_run,
     read_head,
+    read_segment,
     segment_document,
     to_text,
 )
 from ctxd_protocol.events import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
 from ctxd_protocol.objects import source_label
-from ctxd_protocol.sessions import Message, Mount
-
-_MEMBERS: Final = (
-    "called", "collapsed", "read", "discovered", "activated", "shown", "pinned", "unpinned", "deactivated", "hidden",
-)  # fmt: skip
+from ctxd_protocol.sessions import Mount
 
 DELETES_MAX: Final = 1_000
 """Entities deleted by one row. More would hold up other sessions' commits."""
@@ -106,8 +106,7 @@ def entered(segments: Sequence[Stored]) -> dict[str, int]:
     """Return the objects of the index that ``segments`` make, in order, with the sequence of the row each came in."""
     index: dict[str, int] = {}
     for stored in segments:
-        delta = from_payload(stored.document.payload)
-        for id in (*delta.called, *delta.read, *delta.discovered):
+        for id in entering(read_segment(stored.document)):
             index.setdefault(id, stored.tx)
     return index
 
@@ -264,7 +263,7 @@ class SessionRewriter:
                 break
             reused.append(theirs)
             if theirs.document.type == "segment":
-                delta = self._delta(from_payload(theirs.document.payload))
+                delta = self._delta(read_segment(theirs.document))
                 self._fold(number_of(theirs.document.id), delta)
                 self._seqs.append(mine.tx)
         return reused
@@ -274,10 +273,8 @@ class SessionRewriter:
             return False
         if theirs.document.type == "assembly":
             return all(mine.document.payload.get(name) == theirs.document.payload.get(name) for name in _RECORD)
-        original = from_payload(theirs.document.payload)
-        if from_payload(mine.document.payload) != self._delta(original):
-            return False
-        return all(map(self._has_object, (*original.called, *original.read, *original.discovered)))
+        original = read_segment(theirs.document)
+        return read_segment(mine.document) == self._delta(original) and all(map(self._has_object, entering(original)))
 
     def _has_object(self, id: str) -> bool:
         """True if the object ``id`` of the source is here as the session has it; a file may be here as others have
@@ -328,7 +325,8 @@ class SessionRewriter:
                     self._expected[self._id(stored)] = stored
             if rest:
                 # A row that is here in part: the objects that the rest of it brought may be missing.
-                new = {id for each in rest if each.document.type == "segment" for id in _names(each)}
+                segments = [stored for stored in rest if stored.document.type == "segment"]
+                new = {id for stored in segments for id in entering(read_segment(stored.document))}
                 objects = [stored for stored in group if stored.document.id in new]
                 pending.append([*objects, *rest])
         # Their entry is here already, and their purge may not be.
@@ -378,10 +376,10 @@ class SessionRewriter:
         return head_document(self.session, msgspec.structs.replace(head, settings=settings, entering=entering))
 
     def _segment(self, row: PlannedWrite, stored: Stored) -> Document:
-        delta = self._delta(from_payload(stored.document.payload))
+        delta = self._delta(read_segment(stored.document))
         number = number_of(stored.document.id)
         bundle = to_text(self._seqs[-len(self._run) :], self._run) if carries_bundle(number) else None
-        row.knows.extend(id for id in dict.fromkeys(_members(delta)) if id not in self._index)
+        row.knows.extend(id for id in dict.fromkeys(entering(delta)) if id not in self._index)
         row.segments += 1
         self._fold(number, delta)
         return segment_document(segment_id(self.session, number), delta, bundle)
@@ -390,21 +388,19 @@ class SessionRewriter:
         self._run.append(kept_in_run(delta))
         if carries_bundle(number):
             self._run.clear()
-        self._index.update(_members(delta))
+        self._index.update(entering(delta))
 
     def _delta(self, delta: SessionDelta) -> SessionDelta:
-        if not self.renamed:
-            return delta
-        changed: dict[str, Any] = {name: self._ids(getattr(delta, name)) for name in _MEMBERS}
-        if delta.snapshot is not None:
-            changed["snapshot"] = msgspec.structs.replace(delta.snapshot, index=self._ids(delta.snapshot.index))
-        changed["messages"] = tuple(map(self._message, delta.messages))
-        changed["events"] = tuple(map(self._event, delta.events))
-        return msgspec.structs.replace(delta, **changed)
+        return tuple([self._operation(operation) for operation in delta]) if self.renamed else delta
 
-    def _message(self, message: Message) -> Message:
-        call = message.toolcall
-        return message if call is None else msgspec.structs.replace(message, toolcall=self.renamed.get(call, call))
+    def _operation(self, operation: SegmentOperation) -> SegmentOperation:
+        match operation:
+            case Snapshot():
+                return msgspec.structs.replace(operation, index=self._ids(operation.index))
+            case AppendChat():
+                return AppendChat(tuple(map(self._event, operation.events)))
+            case _:
+                return type(operation)(self._ids(operation.objects))
 
     def _event(self, event: Event) -> Event:
         if not isinstance(event, ToolResultEvent) or event.object is None:
@@ -470,14 +466,6 @@ def _are_files(here: Stored, there: Stored) -> bool:
 
 def _in_order(segments: Sequence[Stored], assemblies: Sequence[Stored]) -> list[Stored]:
     return sorted((*segments, *assemblies), key=lambda stored: (stored.tx, stored.document.type != "segment"))
-
-
-def _members(delta: SessionDelta) -> tuple[str, ...]:
-    return (*delta.called, *delta.read, *delta.discovered)
-
-
-def _names(segment: Stored) -> tuple[str, ...]:
-    return _members(from_payload(segment.document.payload))
 
 
 def aliases_of(session: str, id: str) -> list[str]:

@@ -19,7 +19,7 @@ from ctxd.backends.port import Version
 from ctxd.objects.document import pack_text, unpack_text
 from ctxd.store.witness import Head
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """``PRAGMA user_version`` of the file. ``ctxd.store.schema`` migrates a smaller one and refuses a greater."""
 
 TABLES: Final = """

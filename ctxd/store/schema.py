@@ -32,6 +32,8 @@ class Migration(NamedTuple):
 MIGRATIONS: Final = (
     Migration(1, "index versions by the hash of their text", lambda connection: SqliteBackend(connection).create()),
     Migration(2, "index versions that hold from a past time", lambda connection: SqliteBackend(connection).create()),
+    # What is stored stays as it is and is read as it is. The number keeps programs out that cannot read new segments.
+    Migration(3, "write segments as tagged operations from now on", lambda connection: None),
 )
 
 

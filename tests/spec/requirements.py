@@ -159,6 +159,7 @@ DUR-8 | A journal that lacks acknowledged writes is detected and made read-only.
 DUR-9 | After the state directory is removed or replaced, the next write is refused as `data_loss`, and the error names the place where earlier acknowledged writes can still be found. | ctxd
 DUR-12 | A background scrub reads the whole store repeatedly at a bounded rate, resumes after a restart of the daemon, and reports damage that no read has met in `daemon.status`. | ctxd
 DUR-11 | A state directory with an older schema is migrated at the start or by `ctxd migrate`, whose `--dry-run` lists the steps: its database is copied first, and an interrupted migration resumes. A newer schema is refused. A state directory written by the first version opens with all its data. | ctxd
+DUR-13 | A session whose segments were written by an earlier version opens and continues. A segment or bundle of a newer version, or with an operation that is not known, is refused by name and never misread. | ctxd
 DUR-10 | Loss or damage of the head witness, of `secrets.key` and of the indexes that reads depend on is reported in `daemon.status` and by `ctxd verify`; a read that finds no data for an index entry returns `corrupt`. | ctxd
 OPS-1 | The socket never has wider permissions than configured; a stale one is replaced, a live one refused. | ctxd
 OPS-2 | On SIGTERM the daemon finishes calls in flight, refuses new ones, and exits with 0. | ctxd

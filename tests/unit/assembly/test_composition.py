@@ -1,7 +1,6 @@
 """What is kept between two assemblies never shows: the text is always that of a rendering from scratch."""
 
 import random
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +12,19 @@ from ctxd.objects import next_version
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.identity import file_id
-from ctxd.sessions.segments import SessionDelta
+from ctxd.sessions.segments import (
+    ActivateObjects,
+    AppendChat,
+    DeactivateObjects,
+    DiscoverObjects,
+    HideObjects,
+    PinObjects,
+    ReadObjects,
+    RecordCalls,
+    SegmentOperation,
+)
 from ctxd.sessions.state import Place, SessionState, apply
+from ctxd_protocol.events import event_of
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Message
 from tests.unit.assembly.parsing import parse
@@ -81,8 +91,8 @@ class World:
             budget_tokens=budget,
         )
 
-    def say(self, message: Message, **rest: Any) -> None:
-        apply(self.state, SessionDelta(messages=(message,), **rest))
+    def say(self, message: Message, *rest: SegmentOperation) -> None:
+        apply(self.state, (AppendChat((event_of(message),)), *rest))
         turn = self.state.turn
         self.said[turn, len(self.state.turns[turn]) - 1] = (message, self._tx)
 
@@ -97,24 +107,22 @@ class World:
             case 0:
                 self.store(next_version.system_prompt("s", text))
             case 1 | 2:
-                apply(
-                    state, SessionDelta(discovered=tuple(self.file(rng.randint(0, 400), stub=True) for _ in range(40)))
-                )
+                apply(state, (DiscoverObjects(tuple(self.file(rng.randint(0, 400), stub=True) for _ in range(40))),))
             case 3:
-                apply(state, SessionDelta(read=(self.file(rng.randint(0, 400), text),)))
+                apply(state, (ReadObjects((self.file(rng.randint(0, 400), text),)),))
             case 4:
                 id = self.call(len(self.heads), text)
-                self.say(Message(role="toolcall", toolcall=id), called=(id,))
+                self.say(Message(role="toolcall", toolcall=id), RecordCalls((id,)))
             case 5:
                 self.say(Message(role=rng.choice(("user", "assistant")), content=text))
             case 6 if state.active:
-                apply(state, SessionDelta(deactivated=(rng.choice(list(state.active)),)))
+                apply(state, (DeactivateObjects((rng.choice(list(state.active)),)),))
             case 7 if state.pool:
-                apply(state, SessionDelta(hidden=(rng.choice(list(state.pool)),)))
+                apply(state, (HideObjects((rng.choice(list(state.pool)),)),))
             case 8 if state.pool:
-                apply(state, SessionDelta(pinned=(rng.choice(list(state.pool)),)))
+                apply(state, (PinObjects((rng.choice(list(state.pool)),)),))
             case 9 if state.index:
-                apply(state, SessionDelta(activated=(rng.choice(list(state.index)),)))
+                apply(state, (ActivateObjects((rng.choice(list(state.index)),)),))
             case 10:
                 self.file(rng.randint(0, 400), text, deleted=rng.random() < 0.3)
 
@@ -167,8 +175,8 @@ def test_blocks_lie_where_they_say_and_name_their_version_and_reason() -> None:
     chosen, pinned = world.file(3, "chosen"), world.file(4, "pinned")
     said = (Message(role="user", content="grüß dich"), Message(role="toolcall", toolcall=call))
     world.say(said[0])
-    apply(world.state, SessionDelta(called=(call,), read=(read, pinned), discovered=(stub, chosen)))
-    world.say(said[1], activated=(chosen,), pinned=(pinned,))
+    apply(world.state, (RecordCalls((call,)), ReadObjects((read, pinned)), DiscoverObjects((stub, chosen))))
+    world.say(said[1], ActivateObjects((chosen,)), PinObjects((pinned,)))
     made = Rendering().compose(world.view())
     data, blocks = made.text().encode(), made.blocks()
     assert [data[b.offset : b.offset + len(b.text.encode())].decode() for b in blocks] == [b.text for b in blocks]
@@ -193,7 +201,7 @@ def test_blocks_lie_where_they_say_and_name_their_version_and_reason() -> None:
 
 def test_a_deleted_active_object_shows_a_line_and_no_content() -> None:
     world = World()
-    apply(world.state, SessionDelta(read=(world.file(1, "text"),)))
+    apply(world.state, (ReadObjects((world.file(1, "text"),)),))
     id = world.file(1, deleted=True)
     text = Rendering().compose(world.view()).text()
     assert text == f"METADATA_POOL\nid={id} type=file path=/workspace/f1.py file_type=py char_count=0 [deleted]"
@@ -202,7 +210,7 @@ def test_a_deleted_active_object_shows_a_line_and_no_content() -> None:
 def test_what_is_dropped_for_the_budget_keeps_its_line() -> None:
     world = World()
     call, file = world.call(1, "x" * 4000), world.file(1, "y" * 400)
-    apply(world.state, SessionDelta(called=(call,), read=(file,)))
+    apply(world.state, (RecordCalls((call,)), ReadObjects((file,))))
     made = Rendering().compose(world.view(budget=300))
     assert [dropped.object for dropped in made.plan.dropped] == [call]
     context = parse(made.text())
@@ -214,7 +222,7 @@ def test_what_is_dropped_for_the_budget_keeps_its_line() -> None:
 def test_one_changed_object_leaves_the_other_chunks_as_they_are() -> None:
     world, kept = World(), Rendering()
     ids = tuple(world.file(n, stub=True) for n in range(10 * CHUNK_LINES))
-    apply(world.state, SessionDelta(discovered=ids))
+    apply(world.state, (DiscoverObjects(ids),))
     before = kept.compose(world.view())
     world.file(5 * CHUNK_LINES + 3, "now read")
     after = kept.compose(world.view())
@@ -223,7 +231,7 @@ def test_one_changed_object_leaves_the_other_chunks_as_they_are() -> None:
 
 def test_an_unchanged_pool_is_not_even_looked_at_when_no_head_moved() -> None:
     world, kept = World(), Rendering()
-    apply(world.state, SessionDelta(discovered=tuple(world.file(n, stub=True) for n in range(1000))))
+    apply(world.state, (DiscoverObjects(tuple(world.file(n, stub=True) for n in range(1000))),))
     before = kept.compose(world.view())
     world.looks = 0
     after = kept.compose(world.view(), heads_moved=False)
@@ -233,7 +241,7 @@ def test_an_unchanged_pool_is_not_even_looked_at_when_no_head_moved() -> None:
 
 def test_an_object_without_a_version_is_corrupt() -> None:
     world = World()
-    apply(world.state, SessionDelta(discovered=("f" * 64,)))
+    apply(world.state, (DiscoverObjects(("f" * 64,)),))
     with pytest.raises(CtxdError, match="no version"):
         Rendering().compose(world.view())
 

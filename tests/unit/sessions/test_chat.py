@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.sessions.chat import read_pages, read_turns
-from ctxd.sessions.segments import SessionDelta, from_payload
+from ctxd.sessions.segments import AppendChat, events_of, read_segment
 from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession, WriteRequest
 from ctxd_protocol.events import PromptEvent, ResponseEvent, ThinkingEvent, Usage
 from tests.unit.sessions.world import World, record, world
@@ -104,7 +104,7 @@ async def test_a_segment_of_typed_events_shows_its_view_in_the_chat(tmp_path: Pa
         await w.call("session.create", agent="a", session="s")
         live = await w.sessions.live("s")
         async with live.lock:
-            await live.commit(WriteRequest("test", "host"), SessionDelta(events=events)).wait()
+            await live.commit(WriteRequest("test", "host"), (AppendChat(events),)).wait()
         assert live.state.turn == 1
         state = live.state
     async with world(tmp_path / "state") as w:
@@ -116,7 +116,7 @@ async def test_a_segment_of_typed_events_shows_its_view_in_the_chat(tmp_path: Pa
         ]
         assert turn.messages[1].meta == {"model": "m", "usage": {"input": 7}}
         (stored,) = await w.store.scan("segment:s#")
-        assert from_payload(stored.document.payload).events == events
+        assert events_of(read_segment(stored.document)) == events
 
 
 @pytest.mark.requirement("SES-20")

@@ -11,8 +11,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions import state as transitions
-from ctxd.sessions.segments import NOTHING, SessionDelta, from_payload, segment_document
+from ctxd.sessions.segments import (
+    NOTHING,
+    ActivateObjects,
+    AppendChat,
+    CollapseCalls,
+    DeactivateObjects,
+    PinObjects,
+    ReadObjects,
+    RecordCalls,
+    SessionDelta,
+    ShowObjects,
+    read_segment,
+    segment_document,
+)
 from ctxd.sessions.state import SessionState, apply, check, fold, snapshot
+from ctxd_protocol.events import event_of
 from ctxd_protocol.sessions import Collapse, Message
 
 FILES = [f"{n:064x}" for n in range(6)]
@@ -73,7 +87,7 @@ class Sessions(RuleBasedStateMachine):
         if delta == NOTHING:
             return
         self.deltas.append(delta)
-        apply(self.state, from_payload(msgspec.to_builtins(delta)))
+        apply(self.state, read_segment(segment_document("segment:s#0000000000", delta)))
 
     def refuses(self, code: str, decide, *args) -> None:
         with pytest.raises(CtxdError) as caught:
@@ -161,7 +175,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule()
     def carry_a_snapshot(self) -> None:
-        self.do(SessionDelta(snapshot=snapshot(self.state), messages=(Message(role="assistant", content="."),)))
+        self.do((snapshot(self.state), AppendChat((event_of(Message(role="assistant", content=".")),))))
         self.model.turns[-1].append(Message(role="assistant"))
 
     @invariant()
@@ -175,7 +189,9 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def segments_fold_to_the_very_state(self) -> None:
         assert fold(self.deltas) == self.state
-        assert fold([from_payload(msgspec.to_builtins(delta)) for delta in self.deltas]) == self.state
+        assert (
+            fold([read_segment(segment_document("segment:s#0000000000", delta)) for delta in self.deltas]) == self.state
+        )
 
 
 Sessions.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -189,20 +205,13 @@ class TestAnySequenceOfChanges(Sessions.TestCase):
 
 def test_a_snapshot_is_due_once_the_changes_since_the_last_outweigh_the_sets() -> None:
     state = SessionState()
-    apply(state, SessionDelta(read=tuple(FILES)))
+    apply(state, (ReadObjects(tuple(FILES)),))
     for _ in range(130):
-        apply(state, SessionDelta(deactivated=(FILES[0],)))
-        apply(state, SessionDelta(activated=(FILES[0],)))
+        apply(state, (DeactivateObjects((FILES[0],)),))
+        apply(state, (ActivateObjects((FILES[0],)),))
     assert state.snapshot_due
-    apply(state, SessionDelta(snapshot=snapshot(state), pinned=(FILES[0],)))
+    apply(state, (snapshot(state), PinObjects((FILES[0],))))
     assert not state.snapshot_due
-
-
-def test_a_snapshot_of_an_earlier_version_has_files_by_the_form_of_their_ids() -> None:
-    before = fold([SessionDelta(read=tuple(FILES), called=("call-1",))])
-    old = msgspec.structs.replace(snapshot(before), files=None)
-    after = fold([SessionDelta(read=tuple(FILES), called=("call-1",)), SessionDelta(snapshot=old)])
-    assert after.index == before.index
 
 
 def test_growth_alone_writes_no_snapshots() -> None:
@@ -212,17 +221,17 @@ def test_growth_alone_writes_no_snapshots() -> None:
         assert not state.snapshot_due or len(state.index) < 260
 
 
-def test_a_delta_is_stored_by_one_letter_names_and_without_defaults() -> None:
-    payload = msgspec.to_builtins(SessionDelta(called=("call-1",), collapsed=("call-0",)))
-    assert msgspec.json.encode(payload) == b'{"t":["call-1"],"c":["call-0"]}'
+def test_a_segment_is_stored_as_tagged_operations_in_order_with_its_version() -> None:
+    document = segment_document("segment:s#0000000000", (RecordCalls(("call-1",)), CollapseCalls(("call-0",))))
+    assert msgspec.json.encode(document.payload) == b'{"ops":[["call",["call-1"]],["collapse",["call-0"]]],"v":2}'
 
 
 @pytest.mark.parametrize(
     "delta",
     [
-        SessionDelta(called=("call é|1",), collapsed=("call-0", FILES[0])),
-        SessionDelta(messages=(Message(role="user", content="hi", meta={"cost": 1.5, "ü": [1, None]}),)),
-        SessionDelta(snapshot=snapshot(fold([SessionDelta(read=tuple(FILES), called=("call-1",))])), shown=(FILES[0],)),
+        (RecordCalls(("call é|1",)), CollapseCalls(("call-0", FILES[0]))),
+        (AppendChat((event_of(Message(role="user", content="hi", meta={"cost": 1.5, "ü": [1, None]})),)),),
+        (snapshot(fold([(ReadObjects(tuple(FILES)), RecordCalls(("call-1",)))])), ShowObjects((FILES[0],))),
     ],
 )
 def test_a_segments_hashes_are_those_of_every_other_document(delta: SessionDelta) -> None:
@@ -230,4 +239,4 @@ def test_a_segments_hashes_are_those_of_every_other_document(delta: SessionDelta
     stored = msgspec.json.decode(msgspec.json.encode(document.payload))
     assert document.content_hash == content_hash(stored, None)
     assert document.identity_hash == identity_hash("segment", None, document.id)
-    assert from_payload(stored) == delta
+    assert read_segment(msgspec.structs.replace(document, payload=stored)) == delta

@@ -4,7 +4,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.sessions import state as transitions
-from ctxd.sessions.segments import NOTHING, SessionDelta
+from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.sessions import Collapse, Message
 
@@ -158,20 +158,20 @@ def test_activating_an_object_that_is_only_indexed_shows_it_first() -> None:
 def test_an_object_is_found_by_eight_characters_or_by_a_tool_calls_own_id() -> None:
     state = SessionState()
     near = FILE[:10] + "0" * 54
-    apply(state, SessionDelta(discovered=(FILE, near), called=("toolcall:s:chat:9",)))
+    apply(state, (DiscoverObjects((FILE, near)), RecordCalls(("toolcall:s:chat:9",))))
     assert transitions.resolve(state, "s", FILE[:12]) == FILE
     assert code_of(transitions.resolve, state, "s", FILE[:8]) == "ambiguous_id"
     assert code_of(transitions.resolve, state, "s", FILE[:7]) == "not_in_index"
-    apply(state, SessionDelta(called=("toolcall:s:fedcba98",)))
+    apply(state, (RecordCalls(("toolcall:s:fedcba98",)),))
     assert transitions.resolve(state, "s", "fedcba98") == "toolcall:s:fedcba98"
-    apply(state, SessionDelta(called=("call_12345", "call_1234")))
+    apply(state, (RecordCalls(("call_12345", "call_1234")),))
     assert transitions.resolve(state, "s", "call_1234") == "call_1234"
 
 
 @pytest.mark.requirement("SES-8")
 def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> None:
     state = SessionState()
-    apply(state, SessionDelta(called=("toolcall:s:c1",)))
+    apply(state, (RecordCalls(("toolcall:s:c1",)),))
     said = [Message(role="user", content="a"), Message(role="assistant", content="b")]
     said += [Message(role="toolcall", toolcall="c1"), Message(role="assistant", content="c")]
     apply(state, transitions.append(state, "s", said, WINDOW))

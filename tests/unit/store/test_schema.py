@@ -86,7 +86,12 @@ async def test_the_command_lists_the_steps_and_takes_them(older):
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     listed = run("--dry-run")
-    assert listed.returncode == 0 and "schema 1 to 2" in listed.stdout and list(older.glob(schema.COPIES)) == []
+    assert (
+        listed.returncode == 0
+        and "schema 1 to 2" in listed.stdout
+        and "schema 2 to 3" in listed.stdout
+        and list(older.glob(schema.COPIES)) == []
+    )
     done = run()
     assert done.returncode == 0 and "migrated" in done.stdout, done.stderr
     assert "the schema is current" in run("--dry-run").stdout
