@@ -25,7 +25,7 @@ from ctxd.clock import SystemClock
 from ctxd.objects.document import decode_document
 from ctxd.objects.identity import file_id
 from ctxd.objects.next_version import file_text, toolcall
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest

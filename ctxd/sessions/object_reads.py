@@ -15,8 +15,7 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.identity import INNER_PREFIXES, is_reserved
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
-from ctxd.sessions import session_objects
-from ctxd.sessions import state as transitions
+from ctxd.sessions import session_objects, transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending

@@ -26,7 +26,7 @@ from ctxd.objects.identity import is_reserved
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import DEFAULT, Capture
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, until_durable
 from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.sessions.registry import Sessions

@@ -11,7 +11,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.indexer import Indexer
 from ctxd.objects import next_version
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest

@@ -8,7 +8,7 @@ from ctxd.assembly import assemble
 from ctxd.assembly.record import Recorded, new_context_id
 from ctxd.errors import CtxdError
 from ctxd.objects import next_version
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.segments import (
     NOTHING,
     ActivateObjects,

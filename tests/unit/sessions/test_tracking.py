@@ -9,7 +9,7 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.clock import SystemClock
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
 from ctxd.sessions.tracking import BUSY_S, KIND, Tracking
 from ctxd.sources.lookups import Lookups

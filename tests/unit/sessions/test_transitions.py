@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.sessions import Collapse, Message

@@ -16,7 +16,7 @@ from ctxd.mounts.devices import host_devices
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import files, objects, sessions
 from ctxd.rpc.identity import Caller
-from ctxd.sessions import state as transitions
+from ctxd.sessions import transitions
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
@@ -73,7 +73,7 @@ class World:
         async with live.lock:
             indexed = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
             delta = transitions.read(live.state, indexed.object)
-            if delta != transitions.NOTHING or indexed.puts:
+            if delta or indexed.puts:
                 pending = live.commit(
                     WriteRequest("file.index", "host"), delta, puts=indexed.puts,
                     signatures=indexed.signatures, floor_vt=indexed.floor_vt,
