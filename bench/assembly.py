@@ -21,6 +21,7 @@ from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.stubs import discover
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
@@ -74,8 +75,8 @@ class Bench:
             call = WriteRequest("file.index", "bench")
             live.commit(call, delta, puts=read.puts, signatures=read.signatures, floor_vt=read.floor_vt)
         for start in range(0, len(paths), 1000):
-            discovered = await self.indexer.discover(
-                live.mounts, "/", [str(path) for path in paths[start : start + 1000]]
+            discovered = await discover(
+                self.indexer, live.mounts, "/", [str(path) for path in paths[start : start + 1000]]
             )
             delta = transitions.discover(live.state, [one.object for one in discovered if one.object is not None])
             puts = [one.document for one in discovered if one.document is not None]

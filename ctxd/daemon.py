@@ -52,6 +52,7 @@ from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
+from ctxd.sources.confinement import Confinement
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
@@ -230,14 +231,14 @@ class Daemon:
         live = self._sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer)
         # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
         for mounts in await live.start():
-            indexer.confine(mounts)
+            indexer.visibility.confine(mounts)
         self._hosts = await self._make_hosts(live, host)
         self._tracking = self._make_tracking(live, indexer, on_host)
         notices = NoticeFeeds(live)
         operations = Operations(live, indexer, self._options.collapse, self._options.secrets)
         archive = Archive(store, live)
         assembler = Assembler(store, live, indexer, archive, clock)
-        boxes = self._make_sandboxes(live, on_host)
+        boxes = self._make_sandboxes(live, on_host.confinement)
         return complete(
             daemon_methods.DaemonCalls(
                 incarnation=store.incarnation,
@@ -277,7 +278,7 @@ class Daemon:
             failed=lambda error: log.error("tracker.failed", exc_info=error),
         )
 
-    def _make_sandboxes(self, live: Sessions, on_host: HostFiles) -> Sandboxes:
+    def _make_sandboxes(self, live: Sessions, confinement: Confinement) -> Sandboxes:
         options = self._options
         listeners = self._listeners = SandboxListeners(
             self._clock,
@@ -289,7 +290,7 @@ class Daemon:
         )
         directories = Directories(options.socket.parent / SANDBOXES_NAME)
         self._sandboxes = Sandboxes(
-            live, on_host, self._clock, listeners, directories, self._log, state_dir=options.state_dir
+            live, confinement, self._clock, listeners, directories, self._log, state_dir=options.state_dir
         )
         return self._sandboxes
 

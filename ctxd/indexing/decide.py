@@ -1,19 +1,29 @@
-"""Outcome of indexing a file, from the stored version and the state of the source. Pure.
+"""Decision on a source as it was read: its state, the outcome after the stored version, and the document. Pure.
 
 The compare-and-set is here: an observation is judged against the newest accepted version, and one whose time has passed
 (another session's version came in while the source was being read) is found out, so that it is made again.
 """
 
+import errno
+import os
 from collections.abc import Mapping
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
 from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_deleted, is_purged
-from ctxd.secrets.guard import DEFAULT, captured_under, stricter
-from ctxd_protocol.methods.files import FileOutcome
+from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
+from ctxd.secrets.guard import DEFAULT, Capture, Guard, captured_under, stricter
+from ctxd.sources.port import LEADS_OUT, Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
+from ctxd_protocol.limits import FILE_BYTES_MAX
+from ctxd_protocol.methods.files import FileKind, FileOutcome
+from ctxd_protocol.objects import Source
 from ctxd_protocol.secrets import SecretPolicy
+
+SANDBOXES: Final = "sandboxes"
+"""Author of the tags in files that a sandbox may have written."""
 
 
 class Held(msgspec.Struct, frozen=True, tag=True):
@@ -110,3 +120,128 @@ def is_overtaken(before: Stored | None, newest: Stored | None) -> bool:
     if before is None or newest is None:
         return before is not newest
     return (before.tx, before.valid_time) != (newest.tx, newest.valid_time)
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """A source as it was read or sent. ``stamp`` is ``None`` for bytes from a caller; ``size`` counts bytes of text."""
+
+    state: SourceState
+    stamp: Stamp | None = None
+    size: int = 0
+
+
+def _seen_at(reading: Reading, volume: int | None) -> Observed:
+    match reading:
+        case Present():
+            return Observed(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
+        case OverLimit():
+            return Observed(Oversized(reading.size_bytes, reading.modified_us), reading.stamp)
+        case Special():
+            return Observed(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))
+        case Unreadable(errno=errno.EXDEV):
+            return Observed(OutOfReach("unreadable", LEADS_OUT, escapes=True))
+        case Unreadable():
+            return Observed(OutOfReach("unreadable", os.strerror(reading.errno)))
+        case Missing():
+            same_disk = volume is None or volume == reading.volume
+            if reading.confirmed and same_disk:
+                return Observed(Absent())
+            return Observed(
+                OutOfReach("missing", "its directory is not there" if same_disk else "its disk is not mounted")
+            )
+        case _:
+            assert_never(reading)
+
+
+class DocumentBuilder:
+    """Converts readings to states, and states to documents. What a ``guard`` finds in them is treated by their policy.
+
+    Beyond ``INLINE_BYTES_MAX`` of ``ctxd.indexing.freshen`` call it in a thread: it hashes and encodes.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def seen_at(self, reading: Reading, *, volume: int | None, policy: SecretPolicy, author: str = "") -> Observed:
+        """Convert a reading of the daemon, to be captured under ``policy``.
+
+        ``volume``: the one that the source was last read from, ``None`` if not known. ``author``: see ``Held``.
+        """
+        return self._under(policy, _seen_at(reading, volume), author)
+
+    def seen_in(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
+        """Convert the bytes that a caller sent. ``author``: see ``Held``."""
+        if len(content) > FILE_BYTES_MAX:
+            return Observed(Oversized(len(content)))
+        return self._under(policy, _held(content), author)
+
+    def _under(self, policy: SecretPolicy, seen: Observed, author: str) -> Observed:
+        state = seen.state
+        if not isinstance(state, Held):
+            return seen
+        keyed = self._guard.keyed_hash(state.source_hash)
+        return Observed(Held(state.source_hash, state.text, keyed, policy, author), seen.stamp, seen.size)
+
+    def build(
+        self,
+        id: str,
+        source: Source,
+        state: SourceState,
+        head: Document | None,
+        early: Document | None = None,
+    ) -> Document:
+        """Build the document of ``state``, which is not out of reach, after ``head``.
+
+        ``early``, built before, is returned if it fits ``state`` after ``head`` as well.
+        """
+        held = state.after(head) if isinstance(state, Held) else None
+        if early is not None and (held is None or captured_under(early.payload) == held.policy):
+            return early
+        return _build(id, source, state) if held is None else _captured(self._guard, id, source, held)
+
+
+def _captured(guard: Guard, id: str, source: Source, held: Held) -> Document:
+    capture = Capture(guard.by(held.author) if held.author else guard, held.policy)
+    if held.text is None:
+        return file_binary(id, source, held.source_hash, capture.secrets)
+    text = capture.text(held.text)
+    return file_text(id, source, text, held.keyed_hash if capture.redacted else held.source_hash, capture.secrets)
+
+
+def _build(id: str, source: Source, state: SourceState) -> Document:
+    match state:
+        case Held():
+            raise AssertionError("what was read is captured")
+        case Oversized():
+            return file_too_large(id, source, state.size_bytes, state.modified_us)
+        case Absent():
+            return file_tombstone(id, source)
+        case OutOfReach():
+            raise AssertionError("nothing was seen that a version could tell")
+        case _:
+            assert_never(state)
+
+
+def kind_of(state: SourceState) -> FileKind:
+    """The kind of the source in answers to clients."""
+    match state:
+        case Held():
+            return "binary" if state.text is None else "text"
+        case Oversized():
+            return "too_large"
+        case Absent():
+            return "missing"
+        case OutOfReach():
+            return state.kind
+        case _:
+            assert_never(state)
+
+
+def _held(content: bytes) -> Observed:
+    text: str | None = None
+    if b"\0" not in content:
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            text = None
+    return Observed(Held(source_hash(content), text), None, len(content))

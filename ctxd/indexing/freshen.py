@@ -1,30 +1,42 @@
 """Freshness: which of many files changed since they were read, and what to write for those.
 
 A watcher may miss an event; a stat does not. All files cost one stat each, in one hop to a thread (``compare``); only
-those whose signature is not the one of their mark are read again (``freshen``). Used before every assembly and at
-resume. What changed is read in slices of bounded size: a caller that writes each slice before it reads the next holds
-no more than one, however much changed.
+those whose signature is not the one of their entry are read again (``freshen``). An entry binds the signature to the
+source hash of what was read under it, so that the entry of one version never stands for another. Used before every
+assembly and at resume. What changed is read in slices of bounded size: a caller that writes each slice before it reads
+the next holds no more than one, however much changed.
 """
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from ctxd.indexing.decide import decide, is_due, is_overtaken
+from ctxd.indexing.decide import SANDBOXES, DocumentBuilder, Observed, decide, is_due, is_overtaken
 from ctxd.indexing.host_visibility import HostVisibility
-from ctxd.indexing.reading import SANDBOXES, DocumentBuilder, Observed
-from ctxd.indexing.stat_cache import StatCache
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
-from ctxd.secrets.guard import captured_under, stricter
-from ctxd.sources.port import Sources, size_of
+from ctxd.offload import Lane
+from ctxd.secrets.guard import DEFAULT, Guard, captured_under, stricter
+from ctxd.sources.port import FINGERPRINT_BYTES, Sources, Stamp, size_of
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import Source
 from ctxd_protocol.secrets import SecretPolicy
+
+ENTRIES_MAX: Final = 100_000
+"""Entries kept in memory, about 250 bytes each. Beyond that the oldest go, and those files are read once more."""
+
+_VOLUME: Final = struct.Struct("<Q")
+
+INLINE_BYTES_MAX: Final = 256 * 1024
+"""Bytes of text that are hashed on the loop: about a millisecond. Moving them to a thread costs a tenth of that."""
+
+THREADS: Final = 2
+"""Threads that hash at once: more do not make two cores faster."""
 
 READ_BATCH: Final = 64
 """Files that are read in one hop. Bounds what is held undecoded, and how long a thread is kept from other sessions."""
@@ -38,6 +50,67 @@ while they are written, and encoded and hashed on the loop: some 10 ms."""
 
 OVERTAKEN_RETRIES: Final = 3
 """Readings made again because another version came in meanwhile; after that the newest version stands as it is."""
+
+
+class StatEntry(msgspec.Struct, frozen=True, array_like=True):
+    """``signature``: the source's fingerprint; ``volume``: where it was read from (see ``Stamp``); ``held``: the source
+    hash in bytes, empty for none."""
+
+    signature: bytes
+    volume: int
+    held: bytes
+
+    def stands_for(self, document: Document) -> bool:
+        """True if this entry was made of ``document``'s bytes."""
+        return self.held == _held(document)
+
+    def encoded(self) -> bytes:
+        """As it is stored beside a version."""
+        return _VOLUME.pack(self.volume) + self.signature + self.held
+
+
+def decoded(stored: bytes) -> StatEntry:
+    """The entry that ``StatEntry.encoded`` made."""
+    end = _VOLUME.size + FINGERPRINT_BYTES
+    return StatEntry(stored[_VOLUME.size : end], _VOLUME.unpack_from(stored)[0], stored[end:])
+
+
+class StatCache:
+    """The newest entry of each object, by its id; ``None`` where the store has none either."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, StatEntry | None] = {}
+
+    async def load(self, versions: VersionStore, ids: Iterable[str]) -> None:
+        """Load the stored entries of ``ids``, each once: the newest entry is kept here from then on."""
+        unasked = [id for id in ids if id not in self._entries]
+        if unasked:
+            stored = await versions.signatures(unasked)
+            for id in unasked:
+                if id not in self._entries:
+                    self._keep(id, decoded(stored[id]) if id in stored else None)
+
+    def note(self, id: str, stamp: Stamp | None, document: Document) -> bytes | None:
+        """Keep and encode the entry of ``document``, read under ``stamp``; ``None`` if the stamp proves nothing."""
+        if stamp is None or not stamp.settled or stamp.volume is None:
+            return None
+        entry = StatEntry(stamp.fingerprint, stamp.volume, _held(document))
+        self._keep(id, entry)
+        return entry.encoded()
+
+    def get(self, id: str) -> StatEntry | None:
+        """The entry of ``id``, ``None`` if none is kept."""
+        return self._entries.get(id)
+
+    def _keep(self, id: str, entry: StatEntry | None) -> None:
+        self._entries.pop(id, None)
+        self._entries[id] = entry
+        if len(self._entries) > ENTRIES_MAX:
+            del self._entries[next(iter(self._entries))]
+
+
+def _held(document: Document) -> bytes:
+    return bytes.fromhex(document.source_hash) if document.source_hash else b""
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,60 +159,6 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def compare(
-    versions: VersionStore,
-    sources: Sources,
-    visibility: HostVisibility,
-    mounts: MountTable,
-    stats: StatCache,
-    ids: Iterable[str],
-    policy: SecretPolicy,
-) -> Compared:
-    """Look at the files among ``ids``, as far as ``visibility`` goes for the session with ``mounts``.
-
-    Objects of other types are passed over. Cancel: safe.
-    """
-    heads = await versions.heads(ids)
-    files = {id: head for id, head in heads.items() if head is not None and head.document.type == "file"}
-    stubs = {id for id, head in files.items() if is_unread(head.document)}
-    readable = await visibility.readable(mounts, [_source(head) for head in files.values()])
-    away = tuple(id for id, here in zip(files, readable, strict=True) if not here and id not in stubs)
-    near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
-    changed = await _changed(versions, sources, stats, near, policy)
-    slices = tuple(_slices(changed))
-    unread = len(stubs - changed.keys())
-    unchanged = len(near.keys() - stubs - changed.keys())
-    return Compared(slices=slices, orphaned=away, unchanged=unchanged, unread=unread)
-
-
-async def freshen(
-    versions: VersionStore,
-    sources: Sources,
-    visibility: HostVisibility,
-    stats: StatCache,
-    builder: DocumentBuilder,
-    ids: Sequence[str],
-    policy: SecretPolicy,
-) -> Freshened:
-    """Read the files of one slice of a comparison, to be captured under ``policy``.
-
-    Decided on the newest versions, without an await before returning (see ``ctxd.indexing.indexer``). Cancel: safe.
-    """
-    before = {id: head for id, head in (await versions.heads(ids)).items() if head is not None}
-    seen: dict[str, _ReadFile] = {}
-    due, newest = before, before
-    for _ in range(1 + OVERTAKEN_RETRIES):
-        seen |= await _read(sources, visibility, stats, builder, due, policy)
-        newest = {id: _newest(versions, id, head) for id, head in before.items()}
-        due = {id: head for id, head in newest.items() if is_overtaken(before[id], head)}
-        if not due:
-            break
-        before = before | due
-    # From here to the return nothing awaits. What was overtaken to the last is left to the next call.
-    seen = {id: one for id, one in seen.items() if id not in due}
-    return _judged(seen, newest, stats, builder, unchanged=len(ids) - len(seen))
-
-
 class _ReadFile(msgspec.Struct, frozen=True):
     """A file as it was read, and its document if one seemed due then."""
 
@@ -147,29 +166,134 @@ class _ReadFile(msgspec.Struct, frozen=True):
     early: Document | None
 
 
-async def _changed(
-    versions: VersionStore, sources: Sources, stats: StatCache, files: dict[str, Stored], policy: SecretPolicy
-) -> dict[str, int]:
-    """Those of ``files`` that no mark vouches for, or that were captured under a laxer policy than this one, and how
-    many bytes of them there are to read. Of a stub only its absence counts."""
-    await stats.load(versions, files)
-    signatures = await sources.fingerprint([_source(head) for head in files.values()]) if files else []
-    changed: dict[str, int] = {}
-    for (id, head), signature in zip(files.items(), signatures, strict=True):
-        mark = stats.get(id)
-        if signature is None and is_deleted(head.document):
-            continue
-        if signature is not None and is_unread(head.document):
-            continue
-        if (
-            mark is None
-            or mark.signature != signature
-            or not mark.stands_for(head.document)
-            or _is_laxer(head.document, policy)
-        ):
-            size = 0 if signature is None else size_of(signature)
-            changed[id] = size if size <= FILE_BYTES_MAX else 0
-    return changed
+class Freshener:
+    """Compares files with the stats of their versions, and reads those that changed. Cancel: safe anywhere."""
+
+    def __init__(self, versions: VersionStore, sources: Sources, visibility: HostVisibility, guard: Guard) -> None:
+        self.stats = StatCache()
+        self.builder = DocumentBuilder(guard)
+        self.capturing = Lane("capture", THREADS, inline=INLINE_BYTES_MAX)
+        self._versions = versions
+        self._sources = sources
+        self._visibility = visibility
+
+    async def compare(self, mounts: MountTable, ids: Iterable[str], policy: SecretPolicy = DEFAULT) -> Compared:
+        """Look at the files among ``ids``, as far as the session with ``mounts`` may read them.
+
+        Objects of other types are passed over.
+        """
+        self._visibility.confine(mounts)
+        heads = await self._versions.heads(ids)
+        files = {id: head for id, head in heads.items() if head is not None and head.document.type == "file"}
+        stubs = {id for id, head in files.items() if is_unread(head.document)}
+        readable = await self._visibility.readable(mounts, [_source(head) for head in files.values()])
+        away = tuple(id for id, here in zip(files, readable, strict=True) if not here and id not in stubs)
+        near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
+        changed = await self._changed(near, policy)
+        slices = tuple(_slices(changed))
+        unread = len(stubs - changed.keys())
+        unchanged = len(near.keys() - stubs - changed.keys())
+        return Compared(slices=slices, orphaned=away, unchanged=unchanged, unread=unread)
+
+    async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
+        """Read the files of one slice of a comparison that was just made, to be captured under ``policy``.
+
+        Decided on the newest versions, without an await before returning (see ``ctxd.indexing.indexer``).
+        """
+        before = {id: head for id, head in (await self._versions.heads(ids)).items() if head is not None}
+        seen: dict[str, _ReadFile] = {}
+        due, newest = before, before
+        for _ in range(1 + OVERTAKEN_RETRIES):
+            seen |= await self._read(due, policy)
+            newest = {id: self._newest(id, head) for id, head in before.items()}
+            due = {id: head for id, head in newest.items() if is_overtaken(before[id], head)}
+            if not due:
+                break
+            before = before | due
+        # From here to the return nothing awaits. What was overtaken to the last is left to the next call.
+        seen = {id: one for id, one in seen.items() if id not in due}
+        return self._judged(seen, newest, unchanged=len(ids) - len(seen))
+
+    async def built(self, id: str, source: Source, seen: Observed, head: Document | None) -> Document | None:
+        """Build the document of what was seen, after ``head``, if one seems due, large text in a thread."""
+        if not is_due(decide(head, seen.state)):
+            return None
+        return await self.capturing.run(lambda: self.builder.build(id, source, seen.state, head), seen.size)
+
+    async def _changed(self, files: dict[str, Stored], policy: SecretPolicy) -> dict[str, int]:
+        """Those of ``files`` that no entry vouches for, or that were captured under a laxer policy than this one, and
+        how many bytes of them there are to read. Of a stub only its absence counts."""
+        await self.stats.load(self._versions, files)
+        signatures = await self._sources.fingerprint([_source(head) for head in files.values()]) if files else []
+        changed: dict[str, int] = {}
+        for (id, head), signature in zip(files.items(), signatures, strict=True):
+            entry = self.stats.get(id)
+            if signature is None and is_deleted(head.document):
+                continue
+            if signature is not None and is_unread(head.document):
+                continue
+            if (
+                entry is None
+                or entry.signature != signature
+                or not entry.stands_for(head.document)
+                or _is_laxer(head.document, policy)
+            ):
+                size = 0 if signature is None else size_of(signature)
+                changed[id] = size if size <= FILE_BYTES_MAX else 0
+        return changed
+
+    async def _read(self, files: dict[str, Stored], policy: SecretPolicy) -> dict[str, _ReadFile]:
+        seen: dict[str, _ReadFile] = {}
+        items = list(files.items())
+        for start in range(0, len(items), READ_BATCH):
+            batch = items[start : start + READ_BATCH]
+            readings = await self._sources.read_many([_source(head) for _, head in batch])
+            for (id, head), reading in zip(batch, readings, strict=True):
+                entry = self.stats.get(id)
+                author = SANDBOXES if self._visibility.is_from_sandbox(_source(head)) else ""
+                one = self.builder.seen_at(
+                    reading, volume=entry.volume if entry else None, policy=policy, author=author
+                )
+                seen[id] = _ReadFile(one, await self.built(id, _source(head), one, head.document))
+        return seen
+
+    def _judged(self, seen: dict[str, _ReadFile], newest: dict[str, Stored], *, unchanged: int) -> Freshened:
+        outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": []}
+        documents: list[Document] = []
+        signatures: dict[str, bytes] = {}
+        floor_vt = unread = 0
+        for id, one in seen.items():
+            head = newest[id]
+            outcome = decide(head.document, one.seen.state)
+            if outcome == "updated" and is_unread(head.document):
+                # The file came back after it was found missing. A stub is read when its session asks for it, not here.
+                unread += 1
+                continue
+            outcomes[outcome].append(id)
+            document = None
+            if is_due(outcome):
+                document = self.builder.build(id, _source(head), one.seen.state, head.document, one.early)
+            entry = None if outcome == "orphaned" else self.stats.note(id, one.seen.stamp, document or head.document)
+            if document is not None:
+                documents.append(document)
+                floor_vt = max(floor_vt, head.valid_time + 1)
+                if entry is not None:
+                    signatures[id] = entry
+        return Freshened(
+            documents=tuple(documents),
+            signatures=signatures,
+            floor_vt=floor_vt,
+            updated=tuple(outcomes["updated"]),
+            deleted=tuple(outcomes["deleted"]),
+            orphaned=tuple(outcomes["orphaned"]),
+            unchanged=unchanged + len(outcomes["unchanged"]),
+            unread=unread,
+        )
+
+    def _newest(self, id: str, known: Stored) -> Stored:
+        head = self._versions.peek(id)
+        # Versions are never removed, so the cache answers ``None`` only for an entity whose write was lost.
+        return known if isinstance(head, NotCached) or head is None else head
 
 
 def _is_laxer(document: Document, policy: SecretPolicy) -> bool:
@@ -189,71 +313,6 @@ def _slices(sizes: dict[str, int]) -> Iterator[tuple[str, ...]]:
         held += size
     if ids:
         yield tuple(ids)
-
-
-async def _read(
-    sources: Sources,
-    visibility: HostVisibility,
-    stats: StatCache,
-    builder: DocumentBuilder,
-    files: dict[str, Stored],
-    policy: SecretPolicy,
-) -> dict[str, _ReadFile]:
-    seen: dict[str, _ReadFile] = {}
-    items = list(files.items())
-    for start in range(0, len(items), READ_BATCH):
-        batch = items[start : start + READ_BATCH]
-        readings = await sources.read_many([_source(head) for _, head in batch])
-        for (id, head), reading in zip(batch, readings, strict=True):
-            mark = stats.get(id)
-            author = SANDBOXES if visibility.is_from_sandbox(_source(head)) else ""
-            one = builder.seen_at(reading, volume=mark.volume if mark else None, policy=policy, author=author)
-            is_new = is_due(decide(head.document, one.state))
-            early = await builder.built(id, _source(head), one, head.document) if is_new else None
-            seen[id] = _ReadFile(one, early)
-    return seen
-
-
-def _judged(
-    seen: dict[str, _ReadFile], newest: dict[str, Stored], stats: StatCache, builder: DocumentBuilder, *, unchanged: int
-) -> Freshened:
-    outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": []}
-    documents: list[Document] = []
-    signatures: dict[str, bytes] = {}
-    floor_vt = unread = 0
-    for id, one in seen.items():
-        head = newest[id]
-        outcome = decide(head.document, one.seen.state)
-        if outcome == "updated" and is_unread(head.document):
-            # The file came back after it was found missing. A stub is read when its session asks for it, not here.
-            unread += 1
-            continue
-        outcomes[outcome].append(id)
-        document = None
-        if is_due(outcome):
-            document = builder.build(id, _source(head), one.seen.state, head.document, one.early)
-        mark = None if outcome == "orphaned" else stats.note(id, one.seen.stamp, document or head.document)
-        if document is not None:
-            documents.append(document)
-            floor_vt = max(floor_vt, head.valid_time + 1)
-            if mark is not None:
-                signatures[id] = mark
-    return Freshened(
-        documents=tuple(documents),
-        signatures=signatures,
-        floor_vt=floor_vt,
-        updated=tuple(outcomes["updated"]),
-        deleted=tuple(outcomes["deleted"]),
-        orphaned=tuple(outcomes["orphaned"]),
-        unchanged=unchanged + len(outcomes["unchanged"]),
-        unread=unread,
-    )
-
-
-def _newest(versions: VersionStore, id: str, known: Stored) -> Stored:
-    head = versions.peek(id)
-    # Versions are never removed, so the cache answers ``None`` only for an entity whose write was lost.
-    return known if isinstance(head, NotCached) or head is None else head
 
 
 def _source(head: Stored) -> Source:

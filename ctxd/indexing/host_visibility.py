@@ -14,7 +14,7 @@ import anyio.lowlevel
 from ctxd.errors import CtxdError
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, mount_prefix
-from ctxd.sources.files import FilesystemAdapter
+from ctxd.sources.filesystem import FilesystemAdapter
 from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
 from ctxd_protocol.sessions import Mount
 
@@ -28,6 +28,11 @@ class HostVisibility:
     def __init__(self, files: FilesystemAdapter, devices: Devices) -> None:
         self._files = files
         self._devices = devices
+
+    def confine(self, mounts: MountTable) -> None:
+        """Follow no symlink below a mount of a sandbox to other files of the host, for any session."""
+        for root in mounts.host_roots:
+            self._files.confinement.confine(root, mounts.view)
 
     async def place(self, mounts: MountTable, workdir: str, paths: Sequence[str]) -> list[FilesystemSource | CtxdError]:
         """Find the source of each of ``paths``, as the agent names them, without symlinks.
@@ -111,7 +116,7 @@ class HostVisibility:
     def is_from_sandbox(self, source: Source) -> bool:
         """True if a sandbox may have written ``source``: a file below a directory that is confined."""
         file = filesystem_source(source)
-        return file is not None and self._files.is_confined(file.path)
+        return file is not None and self._files.confinement.holds(file.path)
 
     async def _filesystems(self, paths: list[str]) -> list[str | None]:
         """The filesystem of the device below each canonical path of the host; ``None`` if that does not answer."""

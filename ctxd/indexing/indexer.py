@@ -8,25 +8,22 @@ those and returning. A caller that submits the documents *before it awaits anyth
 sessions that index one change at once, one writes it and the other gets ``unchanged``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.decide import OutOfReach, decide, is_due, is_overtaken
-from ctxd.indexing.freshen import Compared, Freshened, compare, freshen
+from ctxd.indexing.decide import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
+from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
 from ctxd.indexing.host_visibility import HostVisibility
-from ctxd.indexing.reading import SANDBOXES, DocumentBuilder, Observed, kind_of
-from ctxd.indexing.shell.paths import PathCandidate
-from ctxd.indexing.stat_cache import StatCache
-from ctxd.indexing.stubs import FoundFile, discover, discover_named
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id, observed
 from ctxd.secrets.guard import DEFAULT, Guard, captured_under, fleeting_guard, stricter
-from ctxd.sources.files import FilesystemAdapter
+from ctxd.sources.filesystem import FilesystemAdapter
 from ctxd.sources.port import Missing, Present, Sources
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
@@ -36,9 +33,6 @@ from ctxd_protocol.secrets import SecretPolicy
 
 Cause = Literal["read", "edit", "check"]
 """``read`` and ``edit``: an agent saw or made the content, so a missing file is an error. ``check``: no agent did."""
-
-OVERTAKEN_RETRIES: Final = 3
-"""Readings that are made again because another version came in meanwhile; the last one is then taken as it is."""
 
 
 class Indexed(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,20 +87,13 @@ class Indexer:
         host_devices: frozenset[int] = frozenset(),
         guard: Guard | None = None,
     ) -> None:
-        self._versions = versions
-        self._files = files
+        self.versions = versions
+        self.files = files
         self.sources = Sources({FilesystemSource: files})
         self.visibility = HostVisibility(files, Devices(host_filesystem, host_devices))
-        self._marks = StatCache()
-        self._builder = DocumentBuilder(guard or fleeting_guard())
-
-    def confine(self, mounts: MountTable) -> None:
-        """Follow no symlink below a mount of a sandbox to other files of the host, for any session.
-
-        Every call does so for its own mounts.
-        """
-        for root in mounts.host_roots:
-            self._files.confine(root, mounts.view)
+        self.freshener = Freshener(versions, self.sources, self.visibility, guard or fleeting_guard())
+        self._stats = self.freshener.stats
+        self._builder = self.freshener.builder
 
     async def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
         """The object that the agent's ``path`` is, whether or not it exists, and where it lies.
@@ -144,7 +131,7 @@ class Indexer:
         that exists. Raises: CtxdError invalid_path, file_not_found, source_unreachable, path_escapes_mount,
         unsupported (a directory, a device). Cancel: safe; nothing is written here.
         """
-        self.confine(mounts)
+        self.visibility.confine(mounts)
         id, source = await self.resolve(mounts, workdir, path)
         if cause == "check":
             known = await self._known_by_name(mounts, workdir, path, source)
@@ -159,9 +146,10 @@ class Indexer:
                 )
             source = observed(observer, normalise(path, workdir))
             id = file_id(source)
-        seen = await self._builder.seen_in(content, policy, "" if observer is None else observer)
-        document = await self._built_early(id, source, seen, await newest(self._versions, id))
-        head = await newest(self._versions, id)
+        seen = await self._received(content, policy, observer or "")
+        head = await newest(self.versions, id)
+        document = await self.freshener.built(id, source, seen, head.document if head else None)
+        head = await newest(self.versions, id)
         return self._concluded(id, source, seen, head, document)
 
     async def index_past(
@@ -173,12 +161,16 @@ class Indexer:
         newest one. Raises: CtxdError invalid_path, corrupt, store_failed. Cancel: safe; nothing is written here.
         """
         id, source = await self.resolve(mounts, workdir, path)
-        head = await newest(self._versions, id)
+        head = await newest(self.versions, id)
         policy = policy if head is None else stricter(policy, captured_under(head.document.payload))
-        seen = await self._builder.seen_in(content, policy, "")
-        then = await self._versions.get(id, valid_time=valid_time)
-        document = await self._built_early(id, source, seen, then)
+        seen = await self._received(content, policy, "")
+        then = await self.versions.get(id, valid_time=valid_time)
+        document = await self.freshener.built(id, source, seen, then.document if then else None)
         return self._concluded(id, source, seen, then, document)
+
+    async def _received(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
+        work = partial(self._builder.seen_in, content, policy, author)
+        return await self.freshener.capturing.run(work, len(content))
 
     async def _known_by_name(
         self, mounts: MountTable, workdir: str, path: str, source: FilesystemSource
@@ -189,10 +181,10 @@ class Indexer:
         """
         named = mounts.forward(path, workdir)
         named = FilesystemSource(source.filesystem_id, named.path)
-        if named == source or await newest(self._versions, file_id(source)) is not None:
+        if named == source or await newest(self.versions, file_id(source)) is not None:
             return None
         id = file_id(named)
-        return (id, named) if await newest(self._versions, id) is not None else None
+        return (id, named) if await newest(self.versions, id) is not None else None
 
     async def _agrees(self, source: FilesystemSource, content: bytes) -> bool:
         reading = await self.sources.read(source)
@@ -207,8 +199,8 @@ class Indexer:
         file), and as ``index`` does, but file_not_found only for a confirmed absence: where the file's directory or its
         disk is away, source_unreachable.
         """
-        self.confine(mounts)
-        head = await newest(self._versions, id)
+        self.visibility.confine(mounts)
+        head = await newest(self.versions, id)
         if head is None:
             raise CtxdError("object_not_found", f"no object id={id}")
         source = head.document.source
@@ -216,38 +208,15 @@ class Indexer:
             raise CtxdError("content_unavailable", f"object id={id} has no source to read")
         return await self._index_source(mounts, id, source, mounts.display(source), cause, policy, is_known=True)
 
-    async def discover(
-        self, mounts: MountTable, workdir: str, paths: Iterable[str], valid_time: int | None = None
-    ) -> tuple[FoundFile, ...]:
-        """See ``ctxd.indexing.stubs.discover``."""
-        self.confine(mounts)
-        return await discover(self._versions, self._files, self.visibility, mounts, workdir, paths, valid_time)
-
-    async def discover_named(
-        self, mounts: MountTable, candidates: Sequence[PathCandidate], valid_time: int | None = None
-    ) -> tuple[FoundFile, ...]:
-        """See ``ctxd.indexing.stubs.discover_named``."""
-        self.confine(mounts)
-        return await discover_named(self._versions, self._files, self.visibility, mounts, candidates, valid_time)
-
     async def confirms(self, mounts: MountTable, document: Document) -> bool:
         """True if the file of ``document``, read now for the session with ``mounts``, is what ``document`` holds."""
-        self.confine(mounts)
+        self.visibility.confine(mounts)
         if document.source is None or not all(await self.visibility.readable(mounts, (document.source,))):
             return False
         reading = await self.sources.read(document.source)
         volume = await self._volume(document.id) if isinstance(reading, Missing) else None
         seen = self._builder.seen_at(reading, volume=volume, policy="off")
         return decide(document, seen.state) == "unchanged"
-
-    async def compare(self, mounts: MountTable, ids: Iterable[str], policy: SecretPolicy = DEFAULT) -> Compared:
-        """See ``ctxd.indexing.freshen.compare``; ``mounts`` are those of the session that asks."""
-        self.confine(mounts)
-        return await compare(self._versions, self.sources, self.visibility, mounts, self._marks, ids, policy)
-
-    async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
-        """See ``ctxd.indexing.freshen.freshen``; ``ids`` are a slice of a comparison that was just made."""
-        return await freshen(self._versions, self.sources, self.visibility, self._marks, self._builder, ids, policy)
 
     async def _index_source(
         self,
@@ -265,7 +234,7 @@ class Indexer:
             seen, head, document = await self._read(id, source, policy)
         else:
             seen = Observed(OutOfReach("unreadable", _why_not_readable(mounts, source)))
-            head, document = await newest(self._versions, id), None
+            head, document = await newest(self.versions, id), None
         if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
             if head is None or cause != "check" or (knows is not None and not knows(id)):
                 raise _failure(seen, shown, is_known=is_known)
@@ -277,22 +246,15 @@ class Indexer:
         """Read the source; the result comes with the newest version at this very moment."""
         author = SANDBOXES if self.visibility.is_from_sandbox(source) else ""
         for attempt in range(1 + OVERTAKEN_RETRIES):
-            before = await newest(self._versions, id)
+            before = await newest(self.versions, id)
             reading = await self.sources.read(source)
             volume = await self._volume(id) if isinstance(reading, Missing) else None
             seen = self._builder.seen_at(reading, volume=volume, policy=policy, author=author)
-            document = await self._built_early(id, source, seen, before)
-            head = await newest(self._versions, id)
+            document = await self.freshener.built(id, source, seen, before.document if before else None)
+            head = await newest(self.versions, id)
             if attempt == OVERTAKEN_RETRIES or not is_overtaken(before, head):
                 break
         return seen, head, document
-
-    async def _built_early(self, id: str, source: Source, seen: Observed, head: Stored | None) -> Document | None:
-        """The document of what was seen if one seems due, so that large text is encoded before the last look."""
-        known = head.document if head else None
-        if is_due(decide(known, seen.state)):
-            return await self._builder.built(id, source, seen, known)
-        return None
 
     def _concluded(
         self, id: str, source: Source, seen: Observed, head: Stored | None, early: Document | None
@@ -303,7 +265,7 @@ class Indexer:
         document = self._builder.build(id, source, seen.state, known, early) if is_due(outcome) else None
         current = document or known
         assert current is not None, "an object that is not there was refused before"
-        signature = None if outcome == "orphaned" else self._marks.note(id, seen.stamp, current)
+        signature = None if outcome == "orphaned" else self._stats.note(id, seen.stamp, current)
         return Indexed(
             object=id,
             outcome=outcome,
@@ -318,9 +280,9 @@ class Indexer:
         )
 
     async def _volume(self, id: str) -> int | None:
-        await self._marks.load(self._versions, [id])
-        mark = self._marks.get(id)
-        return mark.volume if mark else None
+        await self._stats.load(self.versions, [id])
+        entry = self._stats.get(id)
+        return entry.volume if entry else None
 
 
 def _why_not_readable(mounts: MountTable, source: Source) -> str:

@@ -16,15 +16,16 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.host_visibility import PLACED_IN_A_ROW, HostVisibility
+from ctxd.indexing.host_visibility import PLACED_IN_A_ROW
+from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.objects.next_version import file_stub
-from ctxd.sources.files import LEADS_OUT, FilesystemAdapter, Look, Regular
-from ctxd.sources.port import Missing, Special, Unreadable
+from ctxd.sources.filesystem import Look, Regular
+from ctxd.sources.port import LEADS_OUT, Missing, Special, Unreadable
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.objects import FilesystemSource
@@ -59,13 +60,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 async def discover(
-    versions: VersionStore,
-    files: FilesystemAdapter,
-    visibility: HostVisibility,
-    mounts: MountTable,
-    workdir: str,
-    paths: Iterable[str],
-    valid_time: int | None = None,
+    indexer: Indexer, mounts: MountTable, workdir: str, paths: Iterable[str], valid_time: int | None = None
 ) -> tuple[FoundFile, ...]:
     """Decide for each of ``paths``, as the agent names them, in their order; a file without a version as of
     ``valid_time`` (None: now) gets one.
@@ -73,18 +68,14 @@ async def discover(
     A path that the daemon may not read counts only if its object exists. Decided on the newest versions, without an
     await before returning (see ``ctxd.indexing.indexer``). Cancel: safe.
     """
-    places = await _places(visibility, mounts, workdir, list(paths))
-    looks = await _looks(files, visibility, mounts, places)
-    return await _judged_all(versions, places, looks, valid_time)
+    indexer.visibility.confine(mounts)
+    places = await _places(indexer, mounts, workdir, list(paths))
+    looks = await _looks(indexer, mounts, places)
+    return await _judged_all(indexer.versions, places, looks, valid_time)
 
 
 async def discover_named(
-    versions: VersionStore,
-    files: FilesystemAdapter,
-    visibility: HostVisibility,
-    mounts: MountTable,
-    candidates: Sequence[PathCandidate],
-    valid_time: int | None = None,
+    indexer: Indexer, mounts: MountTable, candidates: Sequence[PathCandidate], valid_time: int | None = None
 ) -> tuple[FoundFile, ...]:
     """Decide for the candidates of a command, in their order, each path once; ``valid_time``: see ``discover``.
 
@@ -92,16 +83,17 @@ async def discover_named(
     as the file of that name below the top of the work tree, if there is one: the nearest directory above its base that
     holds ``.git``. At most one hop more than ``discover``, the same promise. Cancel: safe.
     """
-    elsewhere = await _from_the_top(files, visibility, mounts, candidates)
+    indexer.visibility.confine(mounts)
+    elsewhere = await _from_the_top(indexer, mounts, candidates)
     paths = [candidate.path for candidate in candidates]
-    places = await _places(visibility, mounts, "/", [*paths, *elsewhere.values()])
-    looks = await _looks(files, visibility, mounts, places)
+    places = await _places(indexer, mounts, "/", [*paths, *elsewhere.values()])
+    looks = await _looks(indexer, mounts, places)
     for number, other in zip(elsewhere, places[len(paths) :], strict=True):
         here = places[number]
         if isinstance(here, _Place) and isinstance(other, _Place) and isinstance(looks.get(other.id), Regular):
             if isinstance(looks.get(here.id), Missing):
                 places[number] = other
-    found = await _judged_all(versions, places[: len(paths)], looks, valid_time)
+    found = await _judged_all(indexer.versions, places[: len(paths)], looks, valid_time)
     once = {one.path: one for one in reversed(found)}
     return tuple(
         one
@@ -110,9 +102,7 @@ async def discover_named(
     )
 
 
-async def _from_the_top(
-    files: FilesystemAdapter, visibility: HostVisibility, mounts: MountTable, candidates: Sequence[PathCandidate]
-) -> dict[int, str]:
+async def _from_the_top(indexer: Indexer, mounts: MountTable, candidates: Sequence[PathCandidate]) -> dict[int, str]:
     """The path below the top of the work tree of each anchored candidate, by its number, where that is another one."""
     anchored = {number: one for number, one in enumerate(candidates) if one.anchor == "repository"}
     if not anchored:
@@ -120,8 +110,8 @@ async def _from_the_top(
     bases = dict.fromkeys(one.base for one in anchored.values())
     above = {base: _upwards(base) for base in list(bases)[:BASES_MAX]}
     probes = dict.fromkeys(posixpath.join(parent, ".git") for parents in above.values() for parent in parents)
-    places = await _places(visibility, mounts, "/", list(probes))
-    looks = await _looks(files, visibility, mounts, places)
+    places = await _places(indexer, mounts, "/", list(probes))
+    looks = await _looks(indexer, mounts, places)
     holds = {place.path for place in places if isinstance(place, _Place) and _is_git(looks.get(place.id))}
     tops = {
         base: next((parent for parent in parents if posixpath.join(parent, ".git") in holds), base)
@@ -149,25 +139,21 @@ def _is_git(look: Look | None) -> bool:
     return isinstance(look, Regular) or (isinstance(look, Special) and look.kind == "directory")
 
 
-async def _places(
-    visibility: HostVisibility, mounts: MountTable, workdir: str, paths: Sequence[str]
-) -> list[_Place | FoundFile]:
+async def _places(indexer: Indexer, mounts: MountTable, workdir: str, paths: Sequence[str]) -> list[_Place | FoundFile]:
     places: list[_Place | FoundFile] = []
-    for path, lies in zip(paths, await visibility.place(mounts, workdir, paths), strict=True):
+    for path, lies in zip(paths, await indexer.visibility.place(mounts, workdir, paths), strict=True):
         places.append(_placed(path, lies))
         if len(places) % PLACED_IN_A_ROW == 0:
             await anyio.lowlevel.checkpoint()
     return places
 
 
-async def _looks(
-    files: FilesystemAdapter, visibility: HostVisibility, mounts: MountTable, places: Sequence[_Place | FoundFile]
-) -> Mapping[str, Look]:
+async def _looks(indexer: Indexer, mounts: MountTable, places: Sequence[_Place | FoundFile]) -> Mapping[str, Look]:
     """Look at each place that the daemon may read, by its object. One hop."""
     known = [place for place in places if isinstance(place, _Place)]
-    readable = await visibility.readable(mounts, [place.source for place in known])
+    readable = await indexer.visibility.readable(mounts, [place.source for place in known])
     here = {place.id: place.source.path for place, near in zip(known, readable, strict=True) if near}
-    return dict(zip(here, await files.look_many(list(here.values())), strict=True)) if here else {}
+    return dict(zip(here, await indexer.files.look_many(list(here.values())), strict=True)) if here else {}
 
 
 async def _judged_all(

@@ -26,7 +26,7 @@ from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.sandboxes.registration import Registration
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
-from ctxd.sources.files import Limited
+from ctxd.sources.confinement import Confinement
 from ctxd.sources.rights import User
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracker import FILES_MAX
@@ -96,7 +96,7 @@ class Sandboxes:
     def __init__(
         self,
         sessions: Sessions,
-        source: Limited,
+        confinement: Confinement,
         clock: Clock,
         listeners: SandboxListeners,
         directories: Directories,
@@ -104,10 +104,10 @@ class Sandboxes:
         *,
         state_dir: Path | None,
     ) -> None:
-        """``source`` reads the files of the host for sandboxes. ``state_dir`` may not be mounted."""
+        """``confinement`` limits what is read of the host for sandboxes. ``state_dir`` may not be mounted."""
         self._store = sessions.store
         self._sessions = sessions
-        self._source = source
+        self._confinement = confinement
         self._clock = clock
         self._listeners = listeners
         self._directories = directories
@@ -359,7 +359,7 @@ class Sandboxes:
         host = (None, self._sessions.host_filesystem_id)
         named = [normalise(mount.canonical_prefix) for mount in known.mounts if mount.filesystem_id in host]
         roots = {root.rstrip("/") for name in named for root in (name, os.path.realpath(name))}
-        self._source.limit(known.id, roots, User.of(known.uid))
+        self._confinement.limit(known.id, roots, User.of(known.uid))
 
     async def _end(self, sandbox: str) -> None:
         self._forget(sandbox)
@@ -368,7 +368,7 @@ class Sandboxes:
     async def _close(self, sandbox: str) -> None:
         # The socket first: a connection must not outlast the limits of what is read for it.
         await self._listeners.close(sandbox)
-        self._source.lift(sandbox)
+        self._confinement.lift(sandbox)
         try:
             await anyio.to_thread.run_sync(self._directories.remove, sandbox)
         except OSError as error:

@@ -19,7 +19,7 @@ import msgspec
 from ctxd.errors import CtxdError, purged
 from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.indexing.shell.candidates import candidates
-from ctxd.indexing.stubs import FoundFile
+from ctxd.indexing.stubs import FoundFile, discover, discover_named
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_reserved
@@ -210,7 +210,7 @@ class Operations:
             return await self._view_again(msgspec.json.decode(made.result, type=_Created).session, made)
         live, pending = made
         # From now on, not from its first file on: a planted link may wait for another session's reading.
-        self._indexer.confine(live.mounts)
+        self._indexer.visibility.confine(live.mounts)
         view = live.view()
         return Accepted(pending, lambda receipt: _view_result(view, receipt))
 
@@ -265,7 +265,7 @@ class Operations:
         if settings == live.settings:
             return tx.unchanged(session_methods.SessionResult(session=live.view(), receipt=None))
         pending = live.commit(tx.request, settings=settings)
-        self._indexer.confine(live.mounts)
+        self._indexer.visibility.confine(live.mounts)
         view = live.view()
         return Accepted(pending, lambda receipt: _view_result(view, receipt))
 
@@ -500,7 +500,7 @@ class Operations:
     async def discover(self, tx: Transaction, params: file_methods.FileDiscoverParams) -> Accepted:
         """Add the files at the given paths to the index and the pool, unread."""
         live = tx.live
-        find = partial(self._indexer.discover, live.mounts, live.settings.workdir, params.paths, params.valid_time)
+        find = partial(discover, self._indexer, live.mounts, live.settings.workdir, params.paths, params.valid_time)
         return _discovered(tx, await found_for(tx, self._indexer, find), params.valid_time)
 
     @admitted("tool.observe", file_methods.ToolObserveResult)
@@ -514,7 +514,7 @@ class Operations:
             found = named()
         else:
             found = await anyio.to_thread.run_sync(named, limiter=self._parsing)
-        find = partial(self._indexer.discover_named, live.mounts, found.paths, params.valid_time)
+        find = partial(discover_named, self._indexer, live.mounts, found.paths, params.valid_time)
         return _discovered(tx, await found_for(tx, self._indexer, find), params.valid_time)
 
 

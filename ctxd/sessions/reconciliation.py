@@ -46,7 +46,7 @@ async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call:
     more than one is in memory. Raises: CtxdError of the store and of ``live.commit``. Cancel: safe; some of the files
     may have new versions then.
     """
-    compared = await indexer.compare(live.mounts, ids, live.settings.secrets)
+    compared = await indexer.freshener.compare(live.mounts, ids, live.settings.secrets)
     found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
     bare = call.without_id()
     for slice_ids in compared.slices:
@@ -54,7 +54,7 @@ async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call:
             pending = live.commit(bare, puts=found.documents, signatures=found.signatures, floor_vt=found.floor_vt)
             found = msgspec.structs.replace(found, documents=(), signatures={})
             await pending.wait()
-        found = (await indexer.freshen(slice_ids, live.settings.secrets)).after(found)
+        found = (await indexer.freshener.freshen(slice_ids, live.settings.secrets)).after(found)
     return found
 
 

@@ -199,7 +199,7 @@ class Tracking:
 
     def _is_at_work(self, session: str) -> bool:
         live = self._sessions.peek(session)
-        if live is not None and not live.lock.free:
+        if live is not None and live.lock.queue:
             return True
         return self._clock.monotonic() - self._busy.get(session, -BUSY_S) < BUSY_S
 
@@ -214,10 +214,10 @@ class Tracking:
 
     async def _store_changes(self, ids: Sequence[str]) -> set[str]:
         """Read and write what changed. Returns: those whose source cannot be reached."""
-        compared = await self._indexer.compare(self._anywhere, ids)
+        compared = await self._indexer.freshener.compare(self._anywhere, ids)
         away = set(compared.orphaned)
         for slice_ids in compared.slices:
-            found = await self._indexer.freshen(slice_ids)
+            found = await self._indexer.freshener.freshen(slice_ids)
             away.update(found.orphaned)
             if found.documents:
                 # No await since it was decided: no session's version comes between.

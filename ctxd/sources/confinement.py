@@ -34,7 +34,13 @@ class Confinement:
         self._users: dict[str, frozenset[User]] = {}
 
     def confine(self, root: str, view: View = ()) -> None:
-        """See ``FilesystemAdapter.confine``."""
+        """From now on read and look at paths below ``root`` only if they lead to files below it, symlinks followed.
+
+        For a directory that a sandbox writes to: its symlinks mean the sandbox's files, and must not fetch the host's.
+        ``view`` maps each of the sandbox's directories to the host's directory, `None` where it is
+        none of the host's. Without, they mean what they would on the host. Where several sandboxes share ``root`` and a
+        link means different files to them, it leads nowhere.
+        """
         with self._changing:
             views = self._views.get(root)
             if root == "/" or (views is not None and (not view or view in views)):
@@ -47,11 +53,12 @@ class Confinement:
             self._views[root] = dict.fromkeys((*known[1 - VIEWS_MAX :], view or own))
 
     def limit(self, key: str, roots: Collection[str], user: User) -> None:
-        """See ``Limited.limit``."""
+        """From now on, until ``lift``, what ``user`` may not read below ``roots`` is not read for any caller: what is
+        read of a file is one version for all. Directories on the way count, down from the roots."""
         self._limit(key, dict.fromkeys(roots, user))
 
     def lift(self, key: str) -> None:
-        """See ``Limited.lift``."""
+        """End that limit, if there is one."""
         self._limit(key, {})
 
     def _limit(self, key: str, wanted: Mapping[str, User]) -> None:

@@ -11,20 +11,18 @@ the process.
 import errno
 import os
 import stat
-from collections.abc import Collection, Sequence
+import struct
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.files import Look, Regular, SpecialKind, signature
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.sources.openat2 import View
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
-from ctxd.sources.rights import User
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, SourceAdapter, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 
@@ -37,6 +35,10 @@ TORN_RETRIES: Final = 3
 RACY_NS: Final = 2_000_000_000
 """How long ago a change must be for a stamp to be trusted: the coarsest file time still in use (FAT) is two seconds."""
 
+SpecialKind = Literal["directory", "fifo", "socket", "character_device", "block_device", "other"]
+
+_SIGNATURE: Final = struct.Struct("<QQQqq")
+
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 _SPECIAL: Final[dict[int, SpecialKind]] = {
@@ -48,34 +50,54 @@ _SPECIAL: Final[dict[int, SpecialKind]] = {
 }
 
 
+class Regular(msgspec.Struct, frozen=True, tag=True):
+    """A regular file that was looked at, not read."""
+
+    stamp: Stamp
+
+
+Look = Regular | Unreadable | Special | Missing
+"""What a path is, without reading it."""
+
+
+class FilesystemAdapter(SourceAdapter[FilesystemSource], Protocol):
+    """Files by canonical absolute path. Symlinks are followed. Nothing here blocks the loop, nor waits for a file
+    system that hangs; cancel: safe anywhere.
+
+    A reading's ``volume`` is the ``st_dev`` of the file's directory, which on an overlay is not the file's own. A
+    binding is read by its path: the caller has made sure that its filesystem is the one that lies
+    there. ``Special.kind`` is a ``SpecialKind``. A symlink that leads nowhere is no confirmed absence.
+    """
+
+    confinement: Confinement
+    """What paths below directories that sandboxes write to may lead to, and for whom they are read."""
+
+    async def look_many(self, paths: list[str]) -> list[Look]:
+        """Look at each path, in one hop to a thread and one stat each."""
+
+    async def resolve_many(self, paths: list[str]) -> list[str]:
+        """Each path without symlinks, in one hop to a thread; it need not exist.
+
+        A path below a confined directory is resolved as its sandboxes do. One that leads out, or whose file system
+        does not answer, stays as it is.
+        """
+
+    async def devices_of(self, paths: list[str]) -> list[int | None]:
+        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread; `None`
+        if its file system does not answer.
+
+        It is the directory's, as a reading's volume, so that a path keeps its device whether or not its file is there.
+        """
+
+
 class HostFiles:
-    """See ``ctxd.sources.files.FilesystemAdapter``. Reads with the daemon's own rights."""
+    """See ``FilesystemAdapter``. Reads with the daemon's own rights."""
 
     def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, lookups: Lookups | None = None) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
         self.confinement = Confinement()
         self._lookups = lookups or Lookups(clock, THREADS)
-
-    def confine(self, root: str, view: View = ()) -> None:
-        """See ``FilesystemAdapter.confine``."""
-        self.confinement.confine(root, view)
-
-    def is_confined(self, path: str) -> bool:
-        """See ``FilesystemAdapter.is_confined``."""
-        return self.confinement.holds(path)
-
-    def limit(self, key: str, roots: Collection[str], user: User) -> None:
-        """See ``Limited.limit``."""
-        self.confinement.limit(key, roots, user)
-
-    def lift(self, key: str) -> None:
-        """See ``Limited.lift``."""
-        self.confinement.lift(key)
-
-    def leads_out(self, path: str, led_to: str) -> bool:
-        """See ``Confinement.leads_out``. Blocks."""
-        return self.confinement.leads_out(path, led_to)
 
     async def read(self, binding: FilesystemSource) -> Reading:
         """See ``SourceAdapter.read``."""
@@ -223,6 +245,11 @@ class HostFiles:
         settled = changed + RACY_NS <= self._clock.wall_ms() * 1_000_000
         device = self._stat(os.path.dirname(read_from)).st_dev if read_from is not None else None
         return Stamp(_signature(found), settled, device)
+
+
+def signature(device: int, inode: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> bytes:
+    """A stat result as a fingerprint (see ``ctxd.sources.port.fingerprint_of``): a file's size is in the same place."""
+    return _SIGNATURE.pack(device, inode, size_bytes, mtime_ns, ctime_ns)
 
 
 def _signature(found: os.stat_result) -> bytes:

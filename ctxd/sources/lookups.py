@@ -16,7 +16,7 @@ import anyio
 
 from ctxd.clock import Clock
 from ctxd.mounts.mapping import ancestors
-from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
+from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_in
 from ctxd.offload import Job, LoopHandle
 from ctxd.sources.openat2 import HOPS_MAX
 
@@ -50,6 +50,7 @@ class Lookups:
         self._runs: list[_Run[Any]] = []
         self._ended = anyio.Event()
         self._mount_points: frozenset[str] = frozenset()
+        self._mount_text = ""
         self._known_until = 0.0
 
     async def each(self, paths: Sequence[str], look: Callable[[str], T], hung: Callable[[str], T]) -> list[T]:
@@ -58,7 +59,7 @@ class Lookups:
         ``look`` changes nothing; it is called in a thread, perhaps still when this has returned.
         Raises: what ``look`` does. Cancel: safe, and at once.
         """
-        mounts = self._mounted()
+        mounts = self.mount_points
         groups: dict[str, dict[int, str]] = {}
         for number, path in enumerate(paths):
             groups.setdefault(_pool_of(path, mounts), {})[number] = path
@@ -148,7 +149,7 @@ class Lookups:
             await run.traced.wait()
             return
         run.traced = anyio.Event()
-        run.trace = PathTrace(run.path, self._mounted())
+        run.trace = PathTrace(run.path, self.mount_points)
         try:
             with anyio.move_on_after(TRACE_S):
                 await Job(run.trace.follow).ended.wait()
@@ -166,14 +167,18 @@ class Lookups:
         hanging = frozenset(run.trace.hung for run in self._overdue() if run.trace.hung is not None)
         if not hanging:
             return look
-        mounts = self._mounted()
+        mounts = self.mount_points
         return lambda path: hung(path) if PathTrace(path, mounts).follow(hanging) else look(path)
 
-    def _mounted(self) -> frozenset[str]:
-        """The mount points of this process."""
+    @property
+    def mount_points(self) -> frozenset[str]:
+        """The paths that something is mounted on, single files among them; none where the system does not list them."""
         now = self._clock.monotonic()
         if now >= self._known_until:
-            self._mount_points = frozenset(mounted.mount_point for mounted in mounts_now(self._mountinfo))
+            text = _text_of(self._mountinfo)
+            if text != self._mount_text:
+                self._mount_points = frozenset(mounted.mount_point for mounted in mounts_in(text))
+                self._mount_text = text
             self._known_until = now + MOUNTS_KNOWN_S
         return self._mount_points
 
@@ -276,6 +281,14 @@ class PathTrace:
                     hops += 1
                     at = "/" if target.startswith("/") else at
                     left += reversed(target.split("/"))
+
+
+def _text_of(mountinfo: str) -> str:
+    try:
+        with open(mountinfo, "rb") as file:
+            return os.fsdecode(file.read())
+    except OSError:
+        return ""
 
 
 def _target_of(path: str) -> str | None:

@@ -5,7 +5,7 @@ in the table of ``Sources``. A reading is a value in every case: only a broken d
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
@@ -15,6 +15,9 @@ from ctxd_protocol.objects import Source
 _FINGERPRINT: Final = struct.Struct("<16sQ16s")
 
 FINGERPRINT_BYTES: Final = _FINGERPRINT.size
+
+LEADS_OUT: Final = "it leads out of the mount, by a symlink or onto another file system"
+"""Reason given for a source that is ``Unreadable`` with EXDEV."""
 
 
 def fingerprint_of(proof: bytes, size_bytes: int) -> bytes:
@@ -113,7 +116,7 @@ class SourceAdapter(Protocol[S_contra]):
 class Sources:
     """Sources of every kind, read by the adapter that ``adapters`` holds for the kind. Cancel: as ``SourceAdapter``."""
 
-    def __init__(self, adapters: Mapping[type[Source], SourceAdapter[Any]]) -> None:
+    def __init__(self, adapters: dict[type[Source], SourceAdapter[Any]]) -> None:
         self.adapters = adapters
 
     async def read(self, binding: Source) -> Reading:

@@ -17,9 +17,9 @@ from asyncinotify import Inotify, Mask, Watch
 from ctxd.offload import Lane
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.trackers.debounce import Hint
-from ctxd.trackers.filesystems import Filesystems, Identity, moved_among, refusal, unanswered
+from ctxd.trackers.directories import Filesystems, Identity, moved_among, refusal, unanswered
 from ctxd.trackers.port import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
+from ctxd.trackers.tracked_files import Hint
 
 EVENTS_MAX: Final = 500
 """Events read before other tasks get their turn: some 5 ms."""

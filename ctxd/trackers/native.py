@@ -17,7 +17,7 @@ from watchfiles import Change, awatch
 from ctxd.clock import Clock
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.trackers.filesystems import Identity, identity_at, moved_among, refusal, unanswered
+from ctxd.trackers.directories import Identity, identity_at, moved_among, refusal, unanswered
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import Changed, Deliver, Event, NamesOf, Overflowed, WatcherKind, WatchLost, WatchRefused
 

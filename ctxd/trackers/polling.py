@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.trackers.filesystems import Filesystems, Identity, identity_at, refusal, unanswered
+from ctxd.trackers.directories import Filesystems, Identity, identity_at, refusal, unanswered
 from ctxd.trackers.port import Changed, Deliver, Event, NamesOf, WatcherKind, WatchLost, WatchRefused
 
 INTERVAL_S: Final = 1.0

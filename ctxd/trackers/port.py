@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from ctxd.trackers.debounce import Hint
+from ctxd.trackers.tracked_files import Hint
 
 Cause = Literal["missing", "limit", "denied", "remote", "escapes", "unanswered", "fleeting", "unsupported"]
 """Why a directory is not watched: it is not there; no watch is left; no permission; changes that others make, or its

@@ -5,8 +5,10 @@ directory or for all, that directory is polled instead, the reason is logged, an
 """
 
 import os
+import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import anyio
@@ -14,11 +16,9 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
-from ctxd.offload import Lane
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
-from ctxd.trackers.debounce import Debouncer
-from ctxd.trackers.filesystems import Hanging, PathEntry, entries_at, mount_points
+from ctxd.trackers.directories import Hanging, WatchModes
 from ctxd.trackers.native import NativeWatcher
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import (
@@ -30,114 +30,11 @@ from ctxd.trackers.port import (
     Watcher,
     WatcherChoice,
     WatchLost,
-    WatchRefused,
 )
-from ctxd.trackers.tracked_files import UNANSWERED, Mode, TrackedFile, TrackedFiles
+from ctxd.trackers.tracked_files import Debouncer, TrackedFile, TrackedFiles
 
-_NOT_LOOKED_AT: Final = ("missing", "escapes", "unanswered", "fleeting")
-
-
-class WatchModes:
-    """Follows directories of ``tracked`` by ``watcher``, and by ``polling`` what that cannot.
-
-    ``emptied``: directories that no file needs any more, for ``give_up``. Its methods are called one at a time.
-    """
-
-    def __init__(self, clock: Clock, tracked: TrackedFiles, watcher: Watcher, polling: Watcher, report: Report) -> None:
-        self.watcher = watcher
-        self.polling = polling
-        self.emptied: dict[str, None] = {}
-        self._clock = clock
-        self._tracked = tracked
-        self._report = report
-        self._polled: set[str] = set()
-
-    def anew(self) -> None:
-        """Neither watcher has run yet, or both have ended: nothing is followed."""
-        now_ms = self._clock.wall_ms()
-        for directory in self._tracked.directories:
-            self._tracked.follow(directory, "away", "watching starts anew", now_ms)
-        self._polled.clear()
-
-    def lose(self, directory: str, reason: str) -> None:
-        """The watch of ``directory`` has ended by itself."""
-        self._polled.discard(directory)
-        if self._tracked.follow(directory, "away", reason, self._clock.wall_ms()) and reason != UNANSWERED:
-            self._report("tracker.lost", directory, reason)
-
-    async def moved(self) -> dict[str, str]:
-        """Those whose path leads to another directory now, or to none, and why; they are watched no more."""
-        moved = await self.watcher.verify()
-        if moved:
-            await self.watcher.unwatch(list(moved))
-        return moved
-
-    async def give_up(self) -> None:
-        """Follow what was ``emptied`` no more."""
-        emptied = [directory for directory in self.emptied if directory not in self._tracked.directories]
-        self.emptied.clear()
-        if emptied:
-            await self.watcher.unwatch(emptied)
-            await self._stop_polling(emptied)
-
-    async def watch(self, directories: Sequence[str]) -> list[str]:
-        """Watch ``directories``, or else poll them. Returns: those that are followed now and were not before."""
-        returned: list[str] = []
-        degraded: dict[str, WatchRefused] = {}
-        answers = await self.watcher.watch(directories)
-        for directory, refused in zip(directories, answers, strict=True):
-            if refused is None:
-                if self._follow(directory, None):
-                    returned.append(directory)
-            elif refused.cause in _NOT_LOOKED_AT:
-                self._follow(directory, refused, polled=False)
-            else:
-                degraded[directory] = refused
-        found = await self.poll(list(degraded)) if degraded else {}
-        for directory, refused in degraded.items():
-            if self._follow(directory, found.get(directory, refused), polled=directory not in found):
-                returned.append(directory)
-        mended = [directory for directory in returned if directory not in degraded]
-        needed = {directory: bool(self._tracked.looked_at(directory)) for directory in mended}
-        await self._stop_polling([directory for directory in mended if not needed[directory]])
-        await self.poll([directory for directory in mended if needed[directory]])
-        return returned
-
-    def _follow(self, directory: str, refused: WatchRefused | None, *, polled: bool = True) -> bool:
-        kept = self._tracked.directories.get(directory)
-        if kept is None:
-            self.emptied[directory] = None
-            return False
-        before, now_ms = kept.mode, self._clock.wall_ms()
-        # A mount that hangs is reported once, not with each of its directories.
-        was_hanging = kept.reason == UNANSWERED
-        mode: Mode = "watched" if refused is None else "polled" if polled else "away"
-        reason = "" if refused is None else refused.why
-        if not self._tracked.follow(directory, mode, reason, now_ms):
-            return False
-        if reason == UNANSWERED or (was_hanging and mode == "watched"):
-            return mode != "away"
-        if mode != "watched":
-            self._report(f"tracker.{mode}", directory, reason)
-        elif before != "new":
-            self._report("tracker.watched", directory, "it can be watched again")
-        return mode != "away"
-
-    async def poll(self, directories: Sequence[str]) -> dict[str, WatchRefused]:
-        """Poll ``directories``. Returns: those that cannot be polled."""
-        wanted = [directory for directory in directories if directory not in self._polled]
-        if not wanted:
-            return {}
-        answers = await self.polling.watch(wanted)
-        refused = {each: answer for each, answer in zip(wanted, answers, strict=True) if answer is not None}
-        self._polled |= set(wanted) - refused.keys()
-        return refused
-
-    async def _stop_polling(self, directories: Sequence[str]) -> None:
-        if polled := [directory for directory in directories if directory in self._polled]:
-            self._polled -= set(polled)
-            await self.polling.unwatch(polled)
-
+UNSURE_MS: Final = 1_000
+"""Timestamp granularity to allow for, in ms."""
 
 LEASE_S: Final = 3_600.0
 """Seconds after which a session that does nothing is not tracked for any more."""
@@ -165,6 +62,88 @@ FILES_MAX: Final = 200_000
 
 HOLD_S: Final = 0.3
 """Longest deferral of a change while ``Observer.is_busy``, in seconds."""
+
+
+class PathEntry(msgspec.Struct, frozen=True):
+    """A file's name: the places, as directory and name, at which changes of it show.
+
+    ``linked``: the file has other names too, or is mounted there from elsewhere, and what is written through those
+    shows at none of its places. ``changed_ms``: when it last changed, in ms since 1970; `None` if nothing is there.
+    ``answers``: false if looking was given up; the rest is unknown then.
+    """
+
+    places: tuple[tuple[str, str], ...]
+    linked: bool = False
+    changed_ms: int | None = None
+    answers: bool = True
+
+    def may_differ(self, file: TrackedFile) -> bool:
+        """True if ``file``, watched before this was looked up, may have changed since it was read."""
+        if file.read_at == 0 or self.changed_ms is None or (self.places, self.linked) != (file.places, file.linked):
+            return True
+        return self.changed_ms >= file.read_at - UNSURE_MS
+
+
+def entry_of(path: str, confinement: Confinement, mounted: Container[str] = frozenset()) -> PathEntry:
+    """The entry at ``path``. A symlink shows changes at its own place and, unless that is refused, at its target's.
+
+    ``mounted``: see ``Lookups.mount_points``.
+    """
+    own = os.path.split(path)
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISLNK(found.st_mode):
+            linked = stat.S_ISREG(found.st_mode) and (found.st_nlink > 1 or path in mounted)
+            return PathEntry((own,), linked, _changed_ms(found))
+        target = os.path.realpath(path, strict=True)
+        led_to = os.stat(target)
+    except (OSError, ValueError):
+        return PathEntry((own,))
+    if confinement.leads_out(path, target):
+        return PathEntry((own,))
+    return PathEntry(
+        (own, os.path.split(target)),
+        led_to.st_nlink > 1 or target in mounted,
+        max(_changed_ms(found), _changed_ms(led_to)),
+    )
+
+
+def _changed_ms(found: os.stat_result) -> int:
+    return max(found.st_mtime_ns, found.st_ctime_ns) // 1_000_000
+
+
+async def entries_at(
+    lookups: Lookups, paths: Sequence[str], confinement: Confinement, mounted: Container[str]
+) -> list[PathEntry]:
+    """The entry of each of ``paths``, see ``entry_of``; one that does not ``answer`` where looking hangs."""
+
+    def near(path: str) -> PathEntry | str:
+        """The entry, or where a symlink leads."""
+        try:
+            return os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        except (OSError, ValueError):
+            return entry_of(path, confinement, mounted)
+
+    found = await lookups.each(paths, near, _hung)
+    leading: dict[str, list[str]] = {}
+    for path, answer in zip(paths, found, strict=True):
+        if isinstance(answer, str):
+            leading.setdefault(answer, []).append(path)
+    if not leading:
+        return [answer for answer in found if isinstance(answer, PathEntry)]
+
+    def far(target: str) -> list[PathEntry]:
+        return [entry_of(path, confinement, mounted) for path in leading[target]]
+
+    led = await lookups.each(list(leading), far, lambda target: [_hung(path) for path in leading[target]])
+    linked = dict(zip((path for each in leading.values() for path in each), chain.from_iterable(led), strict=True))
+    return [
+        answer if isinstance(answer, PathEntry) else linked[path] for path, answer in zip(paths, found, strict=True)
+    ]
+
+
+def _hung(path: str) -> PathEntry:
+    return PathEntry((os.path.split(path),), answers=False)
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -216,7 +195,6 @@ class FileTrackers:
         self._asked = anyio.Event()
         self._settled = anyio.Event()
         self._sweep_due = anyio.Event()
-        self._reading_mounts = Lane("mountinfo")
         self._watching = anyio.Lock()
 
     # --- what sessions ask for ---
@@ -483,7 +461,7 @@ class FileTrackers:
 
     async def _find_mounted(self) -> None:
         """Take note of files that were mounted since, or are no more: the system does not report changes of those."""
-        now = await self._reading_mounts.run(mount_points, abandon=True)
+        now = self._lookups.mount_points
         changed, self._mounted = now ^ self._mounted, now
         await self._find_places({key: None for path in changed for key in self._keys_called(path)})
 

@@ -17,7 +17,7 @@ RECORD = (47, 198)
 ASSEMBLE = (56, 250)
 """The same of ``context.assemble``."""
 
-NOTICE = (54, 220)
+NOTICE = (38, 176)
 """The same from the change of a tracked file to the notice of a subscriber."""
 
 

@@ -6,7 +6,8 @@ import posixpath
 from collections.abc import Sequence
 
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.files import Look, Regular, SpecialKind, signature
+from ctxd.sources.confinement import Confinement
+from ctxd.sources.filesystem import Look, Regular, SpecialKind, signature
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
@@ -20,8 +21,8 @@ def at(path: str | bytes) -> FilesystemSource:
 
 
 class FakeFiles:
-    """See ``ctxd.sources.files.FilesystemAdapter``. ``settled`` is what stamps say; ``reads`` and ``stats`` count files
-    looked at.
+    """See ``ctxd.sources.filesystem.FilesystemAdapter``. ``settled`` is what stamps say; ``reads`` and
+    ``stats`` count files looked at.
 
     ``before_read`` and ``after_read`` are called with each path around its reading: to change the world there.
     """
@@ -33,7 +34,7 @@ class FakeFiles:
         self._denied: dict[str, int] = {}
         self._devices: dict[str, int] = {}
         self._links: dict[str, str] = {}
-        self._confined: set[str] = set()
+        self.confinement = Confinement()
         self._ticks = 0
         self.settled = True
         self.reads = 0
@@ -69,12 +70,6 @@ class FakeFiles:
     def symlink(self, path: str, target: str) -> None:
         """Make a symlink to an absolute path."""
         self._links[path] = target
-
-    def is_confined(self, path: str) -> bool:
-        return any(f"{path}/".startswith(f"{root}/") for root in self._confined)
-
-    def confine(self, root: str, view: tuple[tuple[str, str | None], ...] = ()) -> None:
-        self._confined.add(root)
 
     def deny(self, path: str, number: int = errno.EACCES) -> None:
         """Have everything about ``path`` fail with that errno."""
@@ -150,7 +145,7 @@ class FakeFiles:
 
     def _escapes(self, path: str) -> bool:
         target = self._links.get(path, path)
-        return any(path.startswith(root + "/") and not target.startswith(root + "/") for root in self._confined)
+        return self.confinement.leads_out(path, target)
 
     def _found(self, path: str) -> Stamp | Unreadable | Special | Missing:
         parent = posixpath.dirname(path)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from ctxd.trackers.debounce import Hint
 from ctxd.trackers.port import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
+from ctxd.trackers.tracked_files import Hint
 
 
 class FakeWatcher:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.files import FilesystemAdapter, Regular
+from ctxd.sources.filesystem import FilesystemAdapter, Regular
 from ctxd.sources.port import (
     FINGERPRINT_BYTES,
     Missing,
@@ -135,7 +135,7 @@ class SourceSuite:
 
 
 class FilesSuite(SourceSuite):
-    """Run by every implementation of ``ctxd.sources.files.FilesystemAdapter``."""
+    """Run by every implementation of ``ctxd.sources.filesystem.FilesystemAdapter``."""
 
     @pytest.mark.anyio
     @pytest.mark.requirement("FS-7")
@@ -218,7 +218,7 @@ class FilesSuite(SourceSuite):
         tree.symlink("box/in", tree.path("box/inside"))
         tree.symlink("box/out", tree.path("box2/outside"))
         tree.symlink("link", tree.path("box2/outside"))
-        tree.source.confine(tree.path("box"))
+        tree.source.confinement.confine(tree.path("box"))
         assert await tree.source.read(tree.bound("box/out")) == Unreadable(errno.EXDEV)
         for name, raw in {"box/inside": b"own", "box/in": b"own", "box2/outside": b"secret", "link": b"secret"}.items():
             reading = await tree.source.read(tree.bound(name))
@@ -231,7 +231,7 @@ class FilesSuite(SourceSuite):
         tree.write("outside", b"secret")
         tree.symlink("box/in", tree.path("box/inside"))
         tree.symlink("box/out", tree.path("outside"))
-        tree.source.confine(tree.path("box"))
+        tree.source.confinement.confine(tree.path("box"))
         inside, through, out = await tree.source.look_many(
             [tree.path("box/inside"), tree.path("box/in"), tree.path("box/out")]
         )
@@ -246,7 +246,7 @@ class FilesSuite(SourceSuite):
         tree.write("outside", b"secret")
         for name, target in {"box/in": "box/inside", "box/out": "outside", "link": "outside"}.items():
             tree.symlink(name, tree.path(target))
-        tree.source.confine(tree.path("box"))
+        tree.source.confinement.confine(tree.path("box"))
         expected = {"box/in": "box/inside", "box/out": "box/out", "link": "outside", "box/none": "box/none"}
         resolved = await tree.source.resolve_many([tree.path(name) for name in expected])
         assert resolved == [tree.path(name) for name in expected.values()]

@@ -10,6 +10,7 @@ from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.stubs import discover
 from ctxd.objects import next_version
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
@@ -89,7 +90,7 @@ class Household:
         return found.object
 
     async def discover(self, live: LiveSession, paths: Iterable[Path]) -> tuple[str, ...]:
-        found = await self.indexer.discover(live.mounts, live.settings.workdir, [str(path) for path in paths])
+        found = await discover(self.indexer, live.mounts, live.settings.workdir, [str(path) for path in paths])
         ids = tuple(one.object for one in found if one.object is not None)
         puts = tuple(one.document for one in found if one.document is not None)
         live.commit(WriteRequest("file.discover", "p"), transitions.discover(live.state, ids), puts=puts)

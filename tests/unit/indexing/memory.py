@@ -84,12 +84,12 @@ class World:
 
     async def freshen(self, mounts: MountTable, ids: Iterable[str]) -> Freshened:
         """Bring ``ids`` up to date, and write each slice before the next; ``documents`` are those of all."""
-        compared = await self.indexer.compare(mounts, ids)
+        compared = await self.indexer.freshener.compare(mounts, ids)
         found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
         documents: tuple[Document, ...] = ()
         signatures: dict[str, bytes] = {}
         for slice_ids in compared.slices:
-            fresh = await self.indexer.freshen(slice_ids)
+            fresh = await self.indexer.freshener.freshen(slice_ids)
             for document in fresh.documents:
                 self.versions.put(document, fresh.signatures.get(document.id), fresh.floor_vt)
             documents += fresh.documents

@@ -6,6 +6,7 @@ import pytest
 
 from ctxd.indexing import freshen as freshening
 from ctxd.indexing.freshen import READ_BATCH, SLICE_FILES_MAX, Freshened
+from ctxd.indexing.stubs import discover
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
 from ctxd.objects.next_version import file_text, toolcall
@@ -103,7 +104,7 @@ async def test_deleted_orphaned_unread_and_foreign_objects_are_told_apart(world:
     gone, lost, denied = await known(world, "gone", "dir/lost", "denied")
     inside = (await world.read("/tmp/inside", b"x")).object
     world.files.write("/src/stub", b"x")
-    (stub,) = await world.indexer.discover(MOUNTS, "/w", ["stub"])
+    (stub,) = await discover(world.indexer, MOUNTS, "/w", ["stub"])
     assert stub.document is not None
     world.versions.put(stub.document)
     world.versions.put(toolcall("call", tool="t", args={}, content="", chat_ref="chat:s"))
@@ -151,7 +152,7 @@ async def test_what_changed_comes_in_slices_of_bounded_bytes(world: World, monke
     for name, size in zip("abcde", (4, 6, 4, 99, 1), strict=True):
         world.files.write(f"/src/{name}", b"x" * size)
     a, b, c, d, e = ids
-    assert (await world.indexer.compare(MOUNTS, ids)).slices == ((a, b), (c,), (d,), (e,))
+    assert (await world.indexer.freshener.compare(MOUNTS, ids)).slices == ((a, b), (c,), (d,), (e,))
     assert (await freshen(world, ids)).updated == tuple(ids)
 
 
@@ -159,7 +160,7 @@ async def test_what_changed_comes_in_slices_of_so_many_files(world: World) -> No
     ids = await known(world, *(f"{number}" for number in range(SLICE_FILES_MAX + 1)))
     for number in range(len(ids)):
         world.files.write(f"/src/{number}", b"")
-    slices = (await world.indexer.compare(MOUNTS, ids)).slices
+    slices = (await world.indexer.freshener.compare(MOUNTS, ids)).slices
     assert [len(one) for one in slices] == [SLICE_FILES_MAX, 1]
 
 
@@ -167,9 +168,9 @@ async def test_a_version_that_comes_in_after_the_comparison_is_the_one_decided_o
     """While an earlier slice was written, another session read and wrote what this one would."""
     (id,) = await known(world, "a")
     world.files.write("/src/a", b"new")
-    ((slice_id,),) = (await world.indexer.compare(MOUNTS, [id])).slices
+    ((slice_id,),) = (await world.indexer.freshener.compare(MOUNTS, [id])).slices
     assert (await world.read("/w/a")).outcome == "updated"
-    assert await world.indexer.freshen([slice_id]) == Freshened(unchanged=1)
+    assert await world.indexer.freshener.freshen([slice_id]) == Freshened(unchanged=1)
 
 
 async def test_a_version_that_comes_in_during_the_reading_is_not_written_over(world: World) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexed
+from ctxd.indexing.stubs import discover
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable
 from ctxd_protocol.objects import FilesystemSource
@@ -66,7 +67,7 @@ async def test_a_file_that_is_not_there_yet_lies_where_its_nearest_directory_doe
 
 
 async def test_files_on_another_device_are_discovered_and_read_on_activation(world: World) -> None:
-    found = await world.indexer.discover(BY_DEVICE, "/stick/lib", ["a", "none", "/home/a", "/box/home/a", "../.."])
+    found = await discover(world.indexer, BY_DEVICE, "/stick/lib", ["a", "none", "/home/a", "/box/home/a", "../.."])
     assert [one.outcome for one in found] == ["created", "ignored", "created", "ignored", "ignored"]
     assert [one.reason for one in found[1:]] == ["no such file", None, "not on the host's filesystem", "directory"]
     stub = found[0].document

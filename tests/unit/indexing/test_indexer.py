@@ -5,8 +5,9 @@ import errno
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import OVERTAKEN_RETRIES, Indexed
-from ctxd.indexing.reading import INLINE_BYTES_MAX
+from ctxd.indexing.freshen import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
+from ctxd.indexing.indexer import Indexed
+from ctxd.indexing.stubs import discover
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
@@ -188,7 +189,7 @@ async def test_what_cannot_be_read_fails_a_read_and_orphans_at_a_check(world: Wo
 
 async def test_an_unread_file_is_read_through_its_object(world: World) -> None:
     world.files.write("/src/a", b"text")
-    (found,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
+    (found,) = await discover(world.indexer, MOUNTS, "/w", ["a"])
     assert found.document is not None
     world.versions.put(found.document)
     indexed = await world.indexer.index_object(MOUNTS, found.document.id)
@@ -220,7 +221,7 @@ async def test_a_sandboxs_symlink_that_leads_out_is_no_stub(world: World) -> Non
     world.files.write("/src/own", b"own")
     world.files.symlink("/src/link", "/etc/shadow")
     world.files.symlink("/src/in", "/src/own")
-    found = await world.indexer.discover(MOUNTS, "/w", ["link", "in"])
+    found = await discover(world.indexer, MOUNTS, "/w", ["link", "in"])
     assert [(one.outcome, one.reason) for one in found] == [
         ("ignored", "it leads out of the mount, by a symlink or onto another file system"),
         ("created", None),

@@ -12,7 +12,6 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import state_of
 from ctxd.objects.next_version import file_stub
-from ctxd.sources.port import Sources
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
 from ctxd_protocol.objects import FilesystemSource, source_label
@@ -63,7 +62,7 @@ async def test_it_is_read_freshened_and_deleted_and_its_history_kept(tmp_path: P
     blobs.blobs["docs/notes.md"] = b"one"
     async with running(tmp_path) as store:
         indexer = Indexer(store, FakeFiles(), HOST)
-        indexer.sources = Sources({**indexer.sources.adapters, MemorySource: blobs})
+        indexer.sources.adapters[MemorySource] = blobs
 
         async def put(documents: tuple[Document, ...], floor_vt: int, signatures: dict[str, bytes]) -> None:
             write = Write(kind="test", principal="host", puts=documents, floor_vt=floor_vt, signatures=signatures)
@@ -75,12 +74,12 @@ async def test_it_is_read_freshened_and_deleted_and_its_history_kept(tmp_path: P
         await put(read.puts, read.floor_vt, read.signatures)
 
         reads = blobs.reads
-        same = await indexer.compare(ON_HOST, [ID])
+        same = await indexer.freshener.compare(ON_HOST, [ID])
         assert (same.unchanged, same.slices, blobs.reads) == (1, (), reads)
         blobs.blobs["docs/notes.md"] = b"second"
-        changed = await indexer.compare(ON_HOST, [ID])
+        changed = await indexer.freshener.compare(ON_HOST, [ID])
         assert changed.slices == ((ID,),)
-        fresh = await indexer.freshen(changed.slices[0])
+        fresh = await indexer.freshener.freshen(changed.slices[0])
         assert fresh.updated == (ID,)
         await put(fresh.documents, fresh.floor_vt, fresh.signatures)
         assert await indexer.confirms(ON_HOST, fresh.documents[0])
@@ -113,7 +112,7 @@ async def test_files_and_other_kinds_are_compared_in_one_call_and_a_sandbox_read
     blobs.blobs["docs/notes.md"] = b"blob"
     async with running(tmp_path) as store:
         indexer = Indexer(store, files, HOST)
-        indexer.sources = Sources({**indexer.sources.adapters, MemorySource: blobs})
+        indexer.sources.adapters[MemorySource] = blobs
         file = await indexer.index(ON_HOST, "/", "/src/a")
         await store.submit(Write(kind="test", principal="host", puts=(*file.puts, file_stub(ID, NOTES)))).wait()
         read = await indexer.index_object(ON_HOST, ID)
@@ -121,11 +120,11 @@ async def test_files_and_other_kinds_are_compared_in_one_call_and_a_sandbox_read
         await store.submit(write).wait()
         files.write("/src/a", b"changed")
         blobs.blobs["docs/notes.md"] = b"changed as well"
-        (ids,) = (await indexer.compare(ON_HOST, [ID, file.object])).slices
-        fresh = await indexer.freshen(ids)
+        (ids,) = (await indexer.freshener.compare(ON_HOST, [ID, file.object])).slices
+        fresh = await indexer.freshener.freshen(ids)
         assert {one.id: one.content for one in fresh.documents} == {ID: "changed as well", file.object: "changed"}
 
-        boxed = await indexer.compare(IN_BOX, [ID, file.object])
+        boxed = await indexer.freshener.compare(IN_BOX, [ID, file.object])
         assert (boxed.orphaned, boxed.slices) == ((ID,), ((file.object,),))
         reads = blobs.reads
         with pytest.raises(CtxdError, match="no file of its mounts"):

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from ctxd.indexing.shell.paths import PathCandidate
-from ctxd.indexing.stubs import BASES_MAX, PARENTS_MAX
+from ctxd.indexing.stubs import BASES_MAX, PARENTS_MAX, discover, discover_named
 from ctxd.objects.kinds import is_unread, state_of
 from tests.unit.indexing.memory import MOUNTS, World
 
@@ -20,7 +20,7 @@ def world() -> World:
 @pytest.mark.requirement("IDX-8")
 async def test_an_existing_file_becomes_an_unread_stub(world: World) -> None:
     world.files.write("/src/a.TS", b"x")
-    (found,) = await world.indexer.discover(MOUNTS, "/w", ["a.TS"])
+    (found,) = await discover(world.indexer, MOUNTS, "/w", ["a.TS"])
     assert (found.path, found.outcome) == ("a.TS", "created")
     assert found.document is not None
     assert is_unread(found.document)
@@ -34,22 +34,22 @@ async def test_a_version_that_was_read_is_never_touched(world: World) -> None:
     world.files.write("/src/a", b"x")
     known = await world.read("/w/a")
     world.files.write("/src/a", b"changed")
-    (found,) = await world.indexer.discover(MOUNTS, "/w", ["/w/a"])
+    (found,) = await discover(world.indexer, MOUNTS, "/w", ["/w/a"])
     assert (found.outcome, found.object, found.document) == ("unchanged", known.object, None)
 
 
 async def test_a_stub_is_made_once(world: World) -> None:
     world.files.write("/src/a", b"x")
-    (first,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
+    (first,) = await discover(world.indexer, MOUNTS, "/w", ["a"])
     assert first.document is not None
     world.versions.put(first.document)
-    (second,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
+    (second,) = await discover(world.indexer, MOUNTS, "/w", ["a"])
     assert (second.outcome, second.document) == ("unchanged", None)
 
 
 async def test_several_names_of_one_file_make_one_stub(world: World) -> None:
     world.files.write("/src/a", b"x")
-    found = await world.indexer.discover(MOUNTS, "/w", ["a", "./a", "/w/lib/../a"])
+    found = await discover(world.indexer, MOUNTS, "/w", ["a", "./a", "/w/lib/../a"])
     assert [one.outcome for one in found] == ["created", "unchanged", "unchanged"]
     assert len({one.object for one in found}) == 1
 
@@ -60,7 +60,7 @@ async def test_a_deleted_file_that_is_back_becomes_unread(world: World) -> None:
     world.files.remove("/src/a")
     gone = world.versions.take(await world.indexer.index(MOUNTS, "/w", "a", cause="check"))
     world.files.write("/src/a", b"y")
-    (back,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
+    (back,) = await discover(world.indexer, MOUNTS, "/w", ["a"])
     assert back.document is not None
     assert (back.outcome, back.object) == ("created", known.object)
     assert back.floor_vt > gone.floor_vt
@@ -75,7 +75,7 @@ async def test_what_is_no_regular_file_is_named_with_its_reason(world: World) ->
     world.files.write("/src/locked", b"x")
     world.files.deny("/src/locked", errno.EACCES)
     paths = ["dir", "pipe", "locked", "none", "no/dir/none", "/tmp/inside", "/../up", "a\0b"]
-    found = await world.indexer.discover(MOUNTS, "/w", paths)
+    found = await discover(world.indexer, MOUNTS, "/w", paths)
     assert [one.path for one in found] == paths
     assert {one.outcome for one in found} == {"ignored"}
     assert all(one.object is None and one.document is None for one in found)
@@ -92,19 +92,19 @@ async def test_a_known_file_that_is_gone_is_ignored(world: World) -> None:
     world.files.write("/src/a", b"x")
     await world.read("/w/a")
     world.files.remove("/src/a")
-    (found,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
+    (found,) = await discover(world.indexer, MOUNTS, "/w", ["a"])
     assert (found.outcome, found.object) == ("ignored", None)
 
 
 async def test_a_file_inside_the_sandbox_counts_if_its_object_exists(world: World) -> None:
     known = await world.read("/tmp/a", b"sent")
-    (found,) = await world.indexer.discover(MOUNTS, "/w", ["/tmp/a"])
+    (found,) = await discover(world.indexer, MOUNTS, "/w", ["/tmp/a"])
     assert (found.outcome, found.object) == ("unchanged", known.object)
 
 
 async def test_a_stub_that_another_session_makes_meanwhile_is_seen(world: World) -> None:
     world.files.write("/src/a", b"x")
-    (first,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
+    (first,) = await discover(world.indexer, MOUNTS, "/w", ["a"])
     assert first.document is not None
     world.versions.forget()
     heads = world.versions.heads
@@ -116,7 +116,7 @@ async def test_a_stub_that_another_session_makes_meanwhile_is_seen(world: World)
         return found
 
     world.versions.heads = overtaken  # type: ignore[method-assign]
-    (second,) = await world.indexer.discover(MOUNTS, "/w", ["a"])
+    (second,) = await discover(world.indexer, MOUNTS, "/w", ["a"])
     assert (second.outcome, second.document) == ("unchanged", None)
 
 
@@ -124,7 +124,7 @@ async def test_a_stub_that_another_session_makes_meanwhile_is_seen(world: World)
 async def test_many_paths_cost_one_lookup_and_one_stat_each(world: World, count: int) -> None:
     for number in range(count):
         world.files.write(f"/src/{number}", b"x")
-    found = await world.indexer.discover(MOUNTS, "/w", [str(number) for number in range(count)])
+    found = await discover(world.indexer, MOUNTS, "/w", [str(number) for number in range(count)])
     assert len(found) == count
     assert {one.outcome for one in found} <= {"created"}
     assert (world.versions.lookups, world.files.stats) == (1, count)
@@ -143,21 +143,21 @@ async def test_a_doubtful_name_counts_only_if_it_is_a_regular_file(world: World)
     world.files.write("/src/gradlew", b"x")
     world.files.mkdir("/src/lib")
     given = [doubtful(path) for path in ("/w/lib", "/w/gradlew", "/w/word", "/tmp/inside")]
-    (found,) = await world.indexer.discover_named(MOUNTS, given)
+    (found,) = await discover_named(world.indexer, MOUNTS, given)
     assert (found.path, found.outcome) == ("/w/gradlew", "created")
 
 
 async def test_a_doubtful_name_in_the_sandbox_counts_if_its_object_exists(world: World) -> None:
     known = await world.read("/tmp/run", b"sent")
-    (found,) = await world.indexer.discover_named(MOUNTS, [doubtful("/tmp/run"), doubtful("/tmp/bin")])
+    (found,) = await discover_named(world.indexer, MOUNTS, [doubtful("/tmp/run"), doubtful("/tmp/bin")])
     assert (found.outcome, found.object) == ("unchanged", known.object)
 
 
 @pytest.mark.requirement("DIS-2")
 async def test_a_certain_name_is_named_whatever_it_is(world: World) -> None:
     world.files.mkdir("/src/chart.js")
-    found = await world.indexer.discover_named(
-        MOUNTS, [PathCandidate("/w/chart.js", "ls"), PathCandidate("/w/none.py", "ls")]
+    found = await discover_named(
+        world.indexer, MOUNTS, [PathCandidate("/w/chart.js", "ls"), PathCandidate("/w/none.py", "ls")]
     )
     assert [(one.path, one.reason) for one in found] == [("/w/chart.js", "directory"), ("/w/none.py", "no such file")]
 
@@ -173,7 +173,7 @@ async def test_a_missing_name_of_git_is_found_from_the_top_of_its_work_tree(worl
     world.files.write("/src/c.py", b"x")
     named = ("sub/a.py", "b.py", "c.py", "none.py")
     given = [anchored(f"/w/top/sub/deep/{name}", "/w/top/sub/deep") for name in named]
-    found = await world.indexer.discover_named(MOUNTS, given)
+    found = await discover_named(world.indexer, MOUNTS, given)
     assert [(one.path, one.outcome) for one in found] == [
         ("/w/top/sub/a.py", "created"),
         ("/w/top/b.py", "created"),
@@ -186,7 +186,7 @@ async def test_a_name_that_exists_where_the_command_ran_is_that_file(world: Worl
     world.files.mkdir("/src/.git")
     world.files.write("/src/a.py", b"x")
     world.files.write("/src/sub/a.py", b"x")
-    (found,) = await world.indexer.discover_named(MOUNTS, [anchored("/w/sub/a.py", "/w/sub")])
+    (found,) = await discover_named(world.indexer, MOUNTS, [anchored("/w/sub/a.py", "/w/sub")])
     assert found.path == "/w/sub/a.py"
 
 
@@ -194,7 +194,7 @@ async def test_a_file_that_two_names_come_to_is_told_once(world: World) -> None:
     world.files.mkdir("/src/.git")
     world.files.write("/src/a.py", b"x")
     given = [PathCandidate("/w/a.py", "cat"), anchored("/w/sub/a.py", "/w/sub")]
-    (found,) = await world.indexer.discover_named(MOUNTS, given)
+    (found,) = await discover_named(world.indexer, MOUNTS, given)
     assert (found.path, found.outcome) == ("/w/a.py", "created")
 
 
@@ -202,14 +202,14 @@ async def test_no_name_is_looked_for_outside_of_what_the_session_sees(world: Wor
     world.files.mkdir("/.git")
     world.files.write("/a.py", b"x")
     world.files.mkdir("/src/sub")
-    (found,) = await world.indexer.discover_named(MOUNTS, [anchored("/w/sub/a.py", "/w/sub")])
+    (found,) = await discover_named(world.indexer, MOUNTS, [anchored("/w/sub/a.py", "/w/sub")])
     assert (found.path, found.outcome) == ("/w/sub/a.py", "ignored")
 
 
 async def test_finding_work_trees_is_bounded(world: World) -> None:
     deep = "/w" + "/d" * 1500
     given = [anchored(f"{deep}/{number}/a.py", f"{deep}/{number}") for number in range(1000)]
-    found = await world.indexer.discover_named(MOUNTS, given)
+    found = await discover_named(world.indexer, MOUNTS, given)
     assert len(found) == 1000
     assert world.files.stats <= 1000 + BASES_MAX * PARENTS_MAX
     assert world.versions.lookups == 1

@@ -12,6 +12,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.stubs import discover
 from ctxd.mounts.devices import host_devices
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import files, objects, sessions
@@ -85,7 +86,7 @@ class World:
         """Make stubs as a tool's output does."""
         live = await self.sessions.live(session)
         async with live.lock:
-            found = await self.indexer.discover(live.mounts, "/", [str(path) for path in paths])
+            found = await discover(self.indexer, live.mounts, "/", [str(path) for path in paths])
             puts = tuple(item.document for item in found if item.document is not None)
             delta = transitions.discover(live.state, [item.object for item in found if item.object])
             await live.commit(WriteRequest("file.discover", "host"), delta, puts=puts).wait()

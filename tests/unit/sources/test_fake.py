@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.sources.files import FilesystemAdapter
+from ctxd.sources.filesystem import FilesystemAdapter
 from ctxd_protocol.objects import FilesystemSource
 from tests.fakes.source import FakeFiles, at
 from tests.suites.source import FilesSuite

@@ -15,8 +15,7 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.files import FilesystemAdapter
-from ctxd.sources.filesystem import RACY_NS, HostFiles
+from ctxd.sources.filesystem import RACY_NS, FilesystemAdapter, HostFiles
 from ctxd.sources.lookups import Lookups
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Unreadable
 from ctxd_protocol.objects import FilesystemSource
@@ -173,7 +172,7 @@ async def test_a_file_that_tells_a_smaller_size_than_it_has_is_still_bounded(tre
 async def test_a_directory_that_is_swapped_for_a_symlink_leads_nowhere(tree: RealTree) -> None:
     tree.write("outside/a", b"secret")
     tree.write("box/dir/a", b"own")
-    tree.source.confine(tree.path("box"))
+    tree.source.confinement.confine(tree.path("box"))
     assert isinstance(await tree.read("box/dir/a"), Present)
     os.rename(tree.path("box/dir"), tree.path("box/old"))
     os.symlink("../outside", tree.path("box/dir"))
@@ -184,7 +183,7 @@ async def test_a_directory_that_is_swapped_for_a_symlink_leads_nowhere(tree: Rea
 async def test_a_confined_directory_may_itself_be_reached_by_a_symlink(tree: RealTree) -> None:
     tree.write("real/a", b"own")
     os.symlink("real", tree.path("alias"))
-    tree.source.confine(tree.path("alias"))
+    tree.source.confinement.confine(tree.path("alias"))
     reading = await tree.read("alias/a")
     assert isinstance(reading, Present)
 

@@ -11,7 +11,6 @@ import pytest
 
 from ctxd import offload
 from ctxd.clock import SystemClock
-from ctxd.mounts.mountinfo import mounts_now
 from ctxd.sources import lookups
 from ctxd.sources.lookups import Lookups, PathTrace
 
@@ -226,7 +225,8 @@ async def test_very_many_that_wait_for_one_mount_ask_no_more_often_what_is_mount
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(lookups, "mounts_now", lambda mountinfo: asked.append(mountinfo) or mounts_now(mountinfo))
+    text_of = lookups._text_of
+    monkeypatch.setattr(lookups, "_text_of", lambda mountinfo: asked.append(mountinfo) or text_of(mountinfo))
     async with anyio.create_task_group() as group:
         for number in range(100):
             group.start_soon(world.ask, f"/far/{number}")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.files import Regular
-from ctxd.sources.filesystem import HostFiles
+from ctxd.sources.filesystem import HostFiles, Regular
 from ctxd.sources.port import Missing, Present, Unreadable
 from ctxd.sources.rights import READ, User, allows
 from tests.fakes.source import at
@@ -66,7 +65,7 @@ def project(tmp_path: Path) -> Path:
 
 def files_of(root: Path) -> HostFiles:
     files = HostFiles(SystemClock())
-    files.confine(str(root), (("/w", str(root)),))
+    files.confinement.confine(str(root), (("/w", str(root)),))
     return files
 
 
@@ -74,14 +73,14 @@ def files_of(root: Path) -> HostFiles:
 @pytest.mark.requirement("BOX-11")
 async def test_what_a_sandboxs_user_may_not_read_is_neither_read_nor_told(project: Path) -> None:
     files = files_of(project)
-    files.limit("box", [str(project)], ANOTHER)
+    files.confinement.limit("box", [str(project)], ANOTHER)
     paths = [f"{project}/{name}" for name in ("open", "secret", "closed/open", "closed/none", "link", "none")]
     read, looked = await files.read_many([at(path) for path in paths]), await files.look_many(paths)
     assert isinstance(read[0], Present)
     assert isinstance(looked[0], Regular)
     assert read[1:5] == looked[1:5] == [REFUSED] * 4
     assert isinstance(read[5], Missing)
-    files.lift("box")
+    files.confinement.lift("box")
     assert all(isinstance(one, Present) for one in await files.read_many([at(paths[1]), at(paths[2]), at(paths[4])]))
 
 
@@ -90,16 +89,16 @@ async def test_what_a_sandboxs_user_may_not_read_is_neither_read_nor_told(projec
 async def test_a_limit_holds_where_another_one_was_and_until_the_last_is_lifted(project: Path) -> None:
     files = files_of(project)
     secret, closed = f"{project}/secret", f"{project}/closed/open"
-    files.limit("one", [str(project)], ANOTHER)
-    files.limit("two", [str(project), f"{project}/closed"], ANOTHER)
-    files.limit("one", [f"{project}/closed"], ANOTHER)
+    files.confinement.limit("one", [str(project)], ANOTHER)
+    files.confinement.limit("two", [str(project), f"{project}/closed"], ANOTHER)
+    files.confinement.limit("one", [f"{project}/closed"], ANOTHER)
     assert await files.look_many([secret, closed]) == [REFUSED, REFUSED]
-    files.lift("two")
-    files.lift("unheard of")
+    files.confinement.lift("two")
+    files.confinement.lift("unheard of")
     secret_seen, closed_seen = await files.look_many([secret, closed])
     assert isinstance(secret_seen, Regular)
     assert closed_seen == REFUSED
-    files.lift("one")
+    files.confinement.lift("one")
     assert all(isinstance(look, Regular) for look in await files.look_many([secret, closed]))
 
 
@@ -108,12 +107,12 @@ async def test_a_limit_holds_where_another_one_was_and_until_the_last_is_lifted(
 async def test_no_limit_is_lost_while_those_of_other_sandboxes_come_and_go(project: Path) -> None:
     files, ended = files_of(project), threading.Event()
     for number in range(2000):
-        files.limit(f"old{number}", [f"{project}/none{number}"], ANOTHER)
+        files.confinement.limit(f"old{number}", [f"{project}/none{number}"], ANOTHER)
 
     def others() -> None:
         while not ended.is_set():
-            files.limit("other", [f"{project}/none"], ANOTHER)
-            files.lift("other")
+            files.confinement.limit("other", [f"{project}/none"], ANOTHER)
+            files.confinement.lift("other")
 
     other = threading.Thread(target=others)
     interval = sys.getswitchinterval()
@@ -121,9 +120,9 @@ async def test_no_limit_is_lost_while_those_of_other_sandboxes_come_and_go(proje
     other.start()
     try:
         for _ in range(300):
-            files.limit("box", [str(project)], ANOTHER)
+            files.confinement.limit("box", [str(project)], ANOTHER)
             assert await files.look_many([f"{project}/secret"]) == [REFUSED]
-            files.lift("box")
+            files.confinement.lift("box")
     finally:
         sys.setswitchinterval(interval)
         ended.set()
@@ -138,7 +137,7 @@ async def test_swapping_names_meanwhile_reads_no_more(project: Path, swapped: tu
     (project / "mine" / "open").write_text("mine")
     (project / "mine").chmod(0o755)
     files, libc = files_of(project), ctypes.CDLL(None)
-    files.limit("box", [str(project)], ANOTHER)
+    files.confinement.limit("box", [str(project)], ANOTHER)
     one, other = (os.fsencode(project / name) for name in swapped)
     ended = threading.Event()
 

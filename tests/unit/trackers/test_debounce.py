@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.trackers.debounce import GAP_MAX_S, GONE_S, QUIET_S, TOUCHED_S, WRITTEN_S, Debouncer, Hint
+from ctxd.trackers.tracked_files import GAP_MAX_S, GONE_S, QUIET_S, TOUCHED_S, WRITTEN_S, Debouncer, Hint
 
 NEVER = 1e9
 

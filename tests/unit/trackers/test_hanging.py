@@ -13,12 +13,12 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups
-from ctxd.trackers import filesystems as probe
-from ctxd.trackers.filesystems import PathEntry, entry_of, identity_at, moved_among, unanswered
+from ctxd.trackers import directories, tracker
+from ctxd.trackers.directories import identity_at, moved_among, unanswered
 from ctxd.trackers.polling import PollingWatcher
 from ctxd.trackers.port import WatchRefused
 from ctxd.trackers.tracked_files import UNANSWERED, TrackedFiles
-from ctxd.trackers.tracker import FileTrackers, Followed
+from ctxd.trackers.tracker import FileTrackers, Followed, PathEntry, entry_of
 from tests.fakes.watcher import FakeWatcher
 from tests.unit.trackers.following import followed, following, make_trackers, running
 
@@ -84,8 +84,8 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
         made.wait(directory)
         return identity_at(directory)
 
-    monkeypatch.setattr(probe, "entry_of", entry_at)
-    monkeypatch.setattr(probe, "identity_at", identity_of)
+    monkeypatch.setattr(tracker, "entry_of", entry_at)
+    monkeypatch.setattr(directories, "identity_at", identity_of)
     yield made
     made.hangs(hangs=False)
 
@@ -94,9 +94,7 @@ Make = Callable[[], tuple[FileTrackers, FakeWatcher, list[tuple[str, str, str]]]
 
 
 @pytest.fixture
-def make(far: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    monkeypatch.setattr("ctxd.trackers.tracker.mount_points", frozenset)
-
+def make(far: Far, tmp_path: Path) -> Make:
     def made() -> tuple[FileTrackers, FakeWatcher, list[tuple[str, str, str]]]:
         mounts = tmp_path / "mountinfo"
         mounts.write_text(f"1 0 8:1 / / rw - ext4 x rw\n2 1 8:2 / {far.place} rw - nfs x rw\n")

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.trackers.filesystems import Filesystems, entry_of, mount_points, refusal
+from ctxd.sources.lookups import Lookups
+from ctxd.trackers.directories import Filesystems, refusal
+from ctxd.trackers.tracker import entry_of
 
 MOUNTINFO = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -88,13 +91,13 @@ def test_a_file_that_is_mounted_from_elsewhere_has_another_name(tmp_path: Path) 
     (tmp_path / "a b").write_text("1")
     escaped = str(tmp_path).replace(" ", "\\040") + "/a\\040b"
     table.write_text(f"22 1 254:0 / / rw - ext4 /dev/vda rw\n40 22 254:0 /x {escaped} rw - ext4 /dev/vda rw\n")
-    mounted = mount_points(str(table))
+    mounted = Lookups(SystemClock(), mountinfo=str(table)).mount_points
     assert mounted == {"/", str(tmp_path / "a b")}
     assert entry_of(str(tmp_path / "a b"), Confinement(), mounted=mounted).linked
     assert not entry_of(str(tmp_path / "a b"), Confinement()).linked
     os.symlink("a b", tmp_path / "link")
     assert entry_of(str(tmp_path.resolve() / "link"), Confinement(), mounted=mounted).linked
-    assert mount_points(str(tmp_path / "none")) == frozenset()
+    assert Lookups(SystemClock(), mountinfo=str(tmp_path / "none")).mount_points == frozenset()
 
 
 def test_each_refusal_says_what_can_be_done_about_it() -> None:

@@ -120,24 +120,23 @@ async def test_run_again_the_trackers_take_up_what_they_tracked(tmp_path: Path) 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-4")
-async def test_a_file_that_is_mounted_from_elsewhere_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "a"
+async def test_a_file_that_is_mounted_from_elsewhere_is_looked_at(tmp_path: Path) -> None:
+    file, mounts, root = tmp_path / "a", tmp_path / "mountinfo", "1 0 8:1 / / rw - ext4 x rw\n"
     file.write_text("1")
-    fake, tracked, mounted = FakeWatcher(), TrackedFiles(), set[str]()
-    monkeypatch.setattr("ctxd.trackers.tracker.mount_points", lambda: frozenset(mounted))
+    mounts.write_text(root)
+    fake, tracked = FakeWatcher(), TrackedFiles()
+    lookups = Lookups(SystemClock(), mountinfo=str(mounts))
     fake.mkdir(str(tmp_path))
-    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()), interval_s=0.02)
-    trackers = make_trackers(tracked, fake, polling, sweep_s=0.05)
+    polling = PollingWatcher(SystemClock(), tracked.looked_at, lookups, interval_s=0.02)
+    trackers = make_trackers(tracked, fake, polling, sweep_s=0.05, lookups=lookups)
     async with running(trackers, {"a": str(file)}) as handed:
         await following(trackers, handed)
         file.write_text("mounted over it, and no watch tells")
-        mounted.add(str(file))
+        mounts.write_text(f"{root}2 1 8:1 /x {file} rw - ext4 x rw\n")
         await handed.last("a", "mounted over it, and no watch tells")
         file.write_text("written where it comes from")
         await handed.last("a", "written where it comes from")
-        mounted.clear()
+        mounts.write_text(root)
         await handed.until(lambda: not tracked.looked_at(str(tmp_path)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.lookups import Lookups
-from ctxd.trackers.filesystems import Filesystems
+from ctxd.trackers.directories import Filesystems
 from ctxd.trackers.polling import PollingWatcher
 from tests.suites.watcher import running
 from tests.unit.trackers.following import following, make_file_trackers
