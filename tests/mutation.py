@@ -51,6 +51,9 @@ TESTS_S_MAX: Final = 180.0
 
 EQUIVALENT: Final = ROOT / "tests/data/equivalent_mutations.txt"
 
+DURATIONS: Final = ("_S", "_MS")
+"""Ends of the names of constants that are times: no test asserts one, since benchmarks measure them."""
+
 OPPOSITES: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -94,13 +97,17 @@ def mutations(path: str, source: bytes) -> Iterator[Mutation]:
 
 
 def _not_run(tree: ast.AST) -> Iterator[ast.AST]:
-    """Annotations and decorators, strings of documentation, and f-strings, whose parts have no place of their own."""
+    """Annotations, decorators, documentation, times, and f-strings, whose parts have no place of their own."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield from (each for each in (node.returns, *node.decorator_list) if each is not None)
-            case ast.arg(annotation=ast.expr() as annotation) | ast.AnnAssign(annotation=annotation):
+            case ast.arg(annotation=ast.expr() as annotation):
                 yield annotation
+            case ast.AnnAssign(target=target, annotation=annotation, value=value):
+                yield annotation
+                if isinstance(target, ast.Name) and target.id.endswith(DURATIONS) and value is not None:
+                    yield value
             case ast.ClassDef(decorator_list=decorators, keywords=keywords):
                 yield from decorators
                 yield from keywords

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 
 import pytest
 
@@ -161,3 +162,44 @@ def test_the_defaults_are_those_of_the_parts_that_they_are_for(home):
     assert Limits() == Limits(frame_bytes=found.frame_bytes, in_flight=found.in_flight)
     assert found.connections_max == CONNECTIONS_MAX
     assert Collapse() == Collapse(per_turn=found.collapse_per_turn, turns=found.collapse_turns)
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most"),
+    [
+        ("limits.request_deadline_s", 0.1, 3600.0),
+        ("limits.drain_s", 0.0, 600.0),
+        ("limits.frame_s", 0.1, 600.0),
+        ("limits.stall_s", 0.1, 600.0),
+        ("limits.connections_max", 1, 65_536),
+        ("limits.frame_bytes", 65_536, 268_435_456),
+        ("limits.in_flight", 1, 1024),
+        ("collapse.per_turn", 0, 1000),
+        ("collapse.turns", 1, 1000),
+        ("store.lease_s", 1.0, 3600.0),
+        ("store.backlog_rows", 100, 1_000_000_000),
+        ("store.backlog_bytes", 1_048_576, 17_592_186_044_416),
+    ],
+)
+def test_a_number_is_taken_from_its_least_to_its_most_as_documented(home, key, least, most):
+    (setting,) = (each for each in SETTINGS if each.key == key)
+    assert setting.allowed.endswith(f"from {least:g} to {most:g}" if isinstance(most, float) else f"{least} to {most}")
+    for value in (least, most, str(least)):
+        assert getattr(load({key: value}, home), config.field_of(key)) == type(least)(value)
+    step = 0.01 if isinstance(most, float) else 1
+    for value in (least - step, most + step, str(most + step), True, "x"):
+        with pytest.raises(ConfigError, match=re.escape(key)):
+            load({key: value}, home)
+
+
+def test_the_defaults_are_those_that_are_documented(home):
+    found = load({}, home)
+    assert (found.request_deadline_s, found.drain_s, found.frame_s, found.stall_s) == (60.0, 5.0, 10.0, 10.0)
+    assert (found.connections_max, found.frame_bytes, found.in_flight) == (4096, 16_777_216, 32)
+    assert (found.collapse_per_turn, found.collapse_turns) == (5, 3)
+    assert (found.store_lease_s, found.store_backlog_rows, found.store_backlog_bytes) == (
+        15.0,
+        5_000_000,
+        4_294_967_296,
+    )
+    assert (found.store_backend, found.store_shared, found.socket_group_as_root) == ("sqlite", False, False)

@@ -330,6 +330,13 @@ def test_pi_entries_of_a_tree():
     assert (found[5].kept_from, found[5].tokens_before, found[8].stop_reason) == ("4", 100, "error")
 
 
+def test_pi_blocks_of_unknown_types_are_kept_under_their_type():
+    blocks = [{"type": "hologram", "x": 1}, "bare"]
+    message = {"role": "assistant", "content": blocks}
+    found = events(pi.read_session, {"type": "message", "id": "1", "message": message})
+    assert [(each.kind, each.data) for each in found] == [("hologram", blocks[0]), ("untyped", "bare")]
+
+
 def test_pi_headless_output_counts_each_message_once():
     message = {"role": "assistant", "content": [{"type": "text", "text": "hi"}], "usage": {"input": 5, "output": 2}}
     found = list(
