@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from ctxd import __version__
-from ctxd.command_line import SHELLS, Group, completion_script
+from ctxd.command_line import SHELLS, Group, Stop, completion_script
 from ctxd.command_line import run as run_program
 
 _COMMANDS: Final = {
@@ -68,11 +68,17 @@ def completion(shell: str, as_json: bool) -> None:
     show(as_json, {"shell": shell, "script": source}, source)
 
 
+def _stop_for(error: Exception) -> Stop | None:
+    from ctxd.commands.output import stop_for
+
+    return stop_for(error)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit; ``arguments`` None means those of the process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     # 64 instead of click's 2, which is the exit code for damaged data here.
-    sys.exit(run_program(cli, words, name="ctxd", usage_code=os.EX_USAGE, stop_for=lambda _: None))
+    sys.exit(run_program(cli, words, name="ctxd", usage_code=os.EX_USAGE, stop_for=_stop_for))
 
 
 if __name__ == "__main__":

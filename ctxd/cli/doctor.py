@@ -42,7 +42,10 @@ def doctor(run: Invocation) -> int:
         run.screen.document({"items": found, "failed": failed})
     else:
         for check in found:
-            _show(run, check)
+            mark, colour = _MARKS[check.verdict]
+            run.screen.line(f"{run.screen.paint(mark, colour)} {check.name:<28} {cell(check.found)}")
+            if check.fix:
+                run.screen.line(f"  {'':<28} {run.screen.paint('fix: ' + cell(check.fix), 'dim')}")
     return CHECK_FAILED if failed else OK
 
 
@@ -129,10 +132,3 @@ def _ask(path: str) -> _Asked:
         )
     except CallFailed as error:
         return _Asked(None, error.message, error.hint)
-
-
-def _show(run: Invocation, check: Check) -> None:
-    mark, colour = _MARKS[check.verdict]
-    run.screen.line(f"{run.screen.paint(mark, colour)} {check.name:<28} {cell(check.found)}")
-    if check.fix:
-        run.screen.line(f"  {'':<28} {run.screen.paint('fix: ' + cell(check.fix), 'dim')}")

@@ -19,7 +19,7 @@ from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_client.values import as_mounts
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods.sessions import SessionOwnerResult
+from ctxd_protocol.methods.sessions import SessionOwnerResult, SessionResult, SessionResumeResult
 from ctxd_protocol.sessions import SessionStatus, SessionView
 
 
@@ -202,7 +202,7 @@ def pause(run: Invocation, session: str | None, wait: bool) -> None:
     """Set a session aside; nothing is lost."""
     with run.client() as client:
         done = client.session_pause(session_id(client, session), wait=wait)
-    _changed(run, done, f"{done.session.session} is {done.session.state}")
+    _changed(run, done)
 
 
 @session.command(cls=Command, examples="ctx session resume s1")
@@ -213,12 +213,11 @@ def resume(run: Invocation, session: str | None) -> None:
     with run.client() as client:
         done = client.session_resume(_here_or_elsewhere(client, session))
     found = done.reconciled
-    text = (
-        f"{done.session.session} is {done.session.state}: {count(found.unchanged, 'file')} unchanged, "
-        f"{count(len(found.updated))} updated, {count(len(found.deleted))} deleted, "
-        f"{count(len(found.orphaned))} out of reach, {count(found.unread)} unread"
+    files = (
+        f": {count(found.unchanged, 'file')} unchanged, {count(len(found.updated))} updated, "
+        f"{count(len(found.deleted))} deleted, {count(len(found.orphaned))} out of reach, {count(found.unread)} unread"
     )
-    _changed(run, done, text)
+    _changed(run, done, files)
 
 
 @session.command(cls=Command, examples="ctx session close s1")
@@ -228,7 +227,7 @@ def close(run: Invocation, session: str | None) -> None:
     """End a session for good; it stays readable."""
     with run.client() as client:
         done = client.session_close(session_id(client, session))
-    _changed(run, done, f"{done.session.session} is {done.session.state}")
+    _changed(run, done)
 
 
 @session.command(cls=Command, examples="ctx session export s1 > s1.md\nctx session export s1 --json > s1.jsonl")
@@ -259,11 +258,11 @@ def _records(client: SyncClient, session: str) -> Iterator[dict[str, Any]]:
             return
 
 
-def _changed(run: Invocation, result: object, text: str) -> None:
+def _changed(run: Invocation, done: SessionResult | SessionResumeResult, more: str = "") -> None:
     if run.screen.as_json:
-        run.screen.document(result)
+        run.screen.document(done)
     else:
-        run.screen.line(text)
+        run.screen.line(f"{done.session.session} is {done.session.state}{more}")
 
 
 def _show(run: Invocation, found: SessionView) -> None:

@@ -4,10 +4,10 @@ import click
 
 from ctxd.cli.formatting import span
 from ctxd.cli.invocation import Invocation, common
+from ctxd.cli.tracker import followed
 from ctxd.command_line import Command
 from ctxd.screen import Colour, cell, count
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus
-from ctxd_protocol.trackers import Watching
 
 
 @click.command(cls=Command, examples="ctx status\nctx status --json | jq .store.head_seq")
@@ -36,27 +36,13 @@ def _lines(found: DaemonStatus) -> list[tuple[str, str]]:
         ("connections", f"{count(found.connections)}, {count(found.in_flight, 'call')} in flight"),
         ("calls", count(found.requests)),
         ("sessions", f"{count(found.sessions_live)} live, {count(found.objects_cached, 'object')} in memory"),
-        ("files", _followed(found.tracking)),
+        ("files", followed(found.tracking)),
         *_sandboxes(found.sandboxes),
         ("store", f"{store.backend}, {store.state}{reason}, {count(store.pending_writes, 'write')} pending"),
         ("journal", f"{count(store.rows, 'row')} in {count(store.commits, 'commit')}, head {store.head_seq}"),
         ("flush", f"p50 {store.flush_ms_p50:.1f} ms, p99 {store.flush_ms_p99:.1f} ms"),
         *_projection(store.projection),
     ]
-
-
-def _followed(found: Watching) -> str:
-    if found.watcher is None:
-        return "none followed: tracking.watcher is off"
-    parts = [
-        f"{count(found.files)} followed in {count(found.directories, 'directory')}",
-        f"{count(found.watches, 'watch')} by {found.watcher}",
-        f"{count(found.versions, 'version')} stored",
-        *([f"{count(found.polled, 'directory')} looked at instead"] if found.polled else []),
-        *([f"{count(found.away, 'directory')} not there"] if found.away else []),
-        *([f"events dropped {count(found.overflows, 'time')}"] if found.overflows else []),
-    ]
-    return ", ".join(parts)
 
 
 def _sandboxes(found: SandboxesStatus) -> list[tuple[str, str]]:

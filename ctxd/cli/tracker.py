@@ -39,18 +39,20 @@ def ls(run: Invocation, session: str | None, state: TrackerState | None, limit: 
         ],
         right=(3,),
     )
-    run.screen.note(_summary(page.watching))
+    run.screen.note(followed(page.watching))
     note_next_page(run, page.next_cursor)
 
 
-def _summary(found: Watching) -> str:
+def followed(found: Watching) -> str:
+    """Return the extent of file tracking in words."""
     if found.watcher is None:
-        return "no file is followed: tracking.watcher is off"
+        return "none followed: tracking.watcher is off"
     parts = [
-        f"{count(found.files, 'file')} in {count(found.directories, 'directory')} by {found.watcher}",
-        f"{count(found.watches, 'watch')}",
+        f"{count(found.files)} followed in {count(found.directories, 'directory')}",
+        f"{count(found.watches, 'watch')} by {found.watcher}",
+        f"{count(found.versions, 'version')} stored",
         *([f"{count(found.polled, 'directory')} looked at instead"] if found.polled else []),
-        *([f"{count(found.away)} not there"] if found.away else []),
+        *([f"{count(found.away, 'directory')} not there"] if found.away else []),
         *([f"events dropped {count(found.overflows, 'time')}"] if found.overflows else []),
         *([f"{count(found.refused, 'file')} too many"] if found.refused else []),
     ]

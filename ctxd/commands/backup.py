@@ -8,14 +8,12 @@ import msgspec
 from ctxd.commands.output import (
     config_option,
     json_option,
-    progress,
-    refuse,
     show,
     state_dir_option,
     state_root,
     stepped,
+    working,
 )
-from ctxd.errors import StateDirError
 from ctxd.screen import count
 
 
@@ -34,12 +32,8 @@ def backup(directory: Path, as_json: bool, state_dir: Path | None, config: Path 
     from ctxd.store.backup import backup as copy
 
     root = state_root(state_dir, config)
-    try:
+    with working():
         manifest = copy(root, directory, stepped)
-    except (StateDirError, OSError) as error:
-        progress("")
-        refuse(error)
-    progress("")
     size = sum(file.size for file in manifest.files)
     files = f"{count(len(manifest.files), 'file')}, {count(size, 'byte')}"
     summary = f"{directory}: {files}, up to journal row {manifest.head_seq}"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from ctxd.commands.output import EXIT_CONFIG, config_option, fail, json_option, show
-from ctxd.config import SETTINGS, ConfigError, Setting, load
+from ctxd.commands.output import config_option, json_option, show
+from ctxd.config import SETTINGS, Setting, load
 
 _COLUMNS = 100
 
@@ -27,10 +27,7 @@ def config(sample: bool, as_json: bool, config: Path | None) -> None:
         text = sample_file()
         show(as_json, {"sample": text}, text.rstrip("\n"))
         return
-    try:
-        settings = load(file=config)
-    except ConfigError as error:
-        fail(str(error), EXIT_CONFIG)
+    settings = load(file=config)
     rows = list(settings.items())
     width = max(len(key) for key, _, _ in rows)
     lines = [f"{key:<{width}}  {value or '(none)'}  [{origin}]" for key, value, origin in rows]

@@ -1,8 +1,10 @@
 """Shared options, exit codes and output of the commands of ``ctxd``."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 import msgspec
@@ -46,14 +48,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def state_root(state_dir: Path | None, config: Path | None) -> Path:
-    """Return the state directory named by the flags and the configuration, or end the program with exit code 78."""
-    from ctxd.config import ConfigError
+    """Return the state directory named by the flags and the configuration. Raises: ConfigError."""
     from ctxd.config import load as load_config
 
-    try:
-        return load_config({"state_dir": state_dir}, file=config).state_dir
-    except ConfigError as error:
-        fail(str(error), EXIT_CONFIG)
+    return load_config({"state_dir": state_dir}, file=config).state_dir
 
 
 def summary_of(report: Any) -> str:  # noqa: ANN401 - a Report, which is imported only where it is needed
@@ -92,12 +90,23 @@ def stepped(phase: str, done: int) -> None:
     progress(f"{phase}: {done:,}")
 
 
-def refuse(error: StateDirError | OSError) -> NoReturn:
-    """End the program with the error's exit code, its message and a remedy."""
-    code = error.exit_code if isinstance(error, StateDirError) else FAILURE
-    fail(str(error), code, hint=_REMEDIES.get(code, ""))
+@contextmanager
+def working() -> Iterator[None]:
+    """Remove the progress line at the end. A file that cannot be read or written ends the program with one line."""
+    try:
+        yield
+    except OSError as error:
+        raise Stop(FAILURE, str(error)) from error
+    finally:
+        progress("")
 
 
-def fail(message: str, code: int, hint: str = "") -> NoReturn:
-    """End the program with ``code`` after one line on standard error."""
-    raise Stop(code, message, hint=hint)
+def stop_for(error: Exception) -> Stop | None:
+    """Convert a wrong setting, or a state directory that is refused, to the exit code and the error line."""
+    from ctxd.config import ConfigError
+
+    if isinstance(error, ConfigError):
+        return Stop(EXIT_CONFIG, str(error))
+    if isinstance(error, StateDirError):
+        return Stop(error.exit_code, str(error), hint=_REMEDIES.get(error.exit_code, ""))
+    return None

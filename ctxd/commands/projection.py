@@ -4,26 +4,25 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import anyio
 import click
 import msgspec
 
+from ctxd.command_line import INTERRUPTED, Stop
 from ctxd.commands.output import (
-    EXIT_CONFIG,
     EXITS,
     config_option,
     document_of,
-    fail,
     json_option,
     progress,
-    refuse,
     show,
     state_dir_option,
     state_root,
     stepped,
     summary_of,
+    working,
 )
 from ctxd.errors import StateDirError
 from ctxd.screen import count
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from ctxd.projection.compare import Comparison
 
 T = TypeVar("T")
-_EXIT_INTERRUPTED: Final = 130
 
 url_option = click.option(
     "--store-url", help="Where the XTDB node is: unix:/path or http://host:port; as configured if left out."
@@ -50,12 +48,9 @@ class Place(msgspec.Struct, frozen=True):
 
 def place(state_dir: Path | None, store_url: str | None, config: Path | None) -> Place:
     """Return the state directory and the node from flags and configuration; exit if that is invalid."""
-    from ctxd.config import ConfigError, load
+    from ctxd.config import load
 
-    try:
-        found = load({"state_dir": state_dir, "store.url": store_url}, file=config)
-    except ConfigError as error:
-        fail(str(error), EXIT_CONFIG)
+    found = load({"state_dir": state_dir, "store.url": store_url}, file=config)
     return Place(found.state_dir, found.store_url)
 
 
@@ -65,15 +60,12 @@ def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     try:
         return anyio.run(work)
-    except StateDirError as error:
-        progress("")
-        refuse(error)
     except GivenUp as error:
-        progress("")
-        fail(str(error), error.exit_code)
+        raise Stop(error.exit_code, str(error)) from error
     except KeyboardInterrupt:
+        raise Stop(INTERRUPTED, "interrupted; run it again to go on") from None
+    finally:
         progress("")
-        fail("interrupted; run it again to go on", _EXIT_INTERRUPTED)
 
 
 def projected(status: ProjectionStatus) -> None:
@@ -88,25 +80,16 @@ def counted(report: "Comparison") -> None:
     progress(f"comparing {report.phase}: {report.done:,}")
 
 
-def told(report: "Comparison") -> str:
-    """Return a comparison in words."""
+def end(as_json: bool, report: "Comparison", *lines: str, **more: Any) -> NoReturn:  # noqa: ANN401
+    """Print a comparison after ``lines``, and exit with its worst finding."""
+    progress("")
     problems = [f"{problem.severity}: {problem.message}" for problem in report.problems]
     checked = (
         f"row {report.seq:,} of {report.head_seq:,}, {count(report.entities, 'entity')}, {count(report.texts, 'text')}"
     )
     verdict = "the journal, the embedded versions and the node agree" if report.equal else "they do not agree"
-    return "\n".join([*problems, f"{checked}: {verdict}"])
-
-
-def document(report: "Comparison") -> dict[str, Any]:
-    """Return a comparison as JSON."""
-    return {**document_of(report), "equal": report.equal}
-
-
-def end(as_json: bool, report: "Comparison", *lines: str, **more: Any) -> NoReturn:  # noqa: ANN401
-    """Print a comparison after ``lines``, and exit with its worst finding."""
-    progress("")
-    show(as_json, {**document(report), **more}, "\n".join([*lines, told(report)]))
+    document = {**document_of(report), "equal": report.equal, **more}
+    show(as_json, document, "\n".join([*lines, *problems, f"{checked}: {verdict}"]))
     sys.exit(EXITS[report.worst])
 
 
@@ -156,17 +139,15 @@ def _to_current_schema(root: Path, as_json: bool, *, dry_run: bool) -> NoReturn:
     from ctxd.store.journal import SCHEMA_VERSION
     from ctxd.store.schema import migrate, migrations_of
 
-    try:
+    with working():
         held = statedir.hold_existing(root)
         try:
             steps = [f"{step.version} to {step.version + 1}: {step.what}" for step in migrations_of(held.database)]
             copy = None if dry_run else migrate(held.database)
+        except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+            raise StateDirError(f"{root} cannot be migrated: {error}", exit_code=os.EX_IOERR) from error
         finally:
             held.close()
-    except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
-        refuse(StateDirError(f"{root} cannot be migrated: {error}", exit_code=os.EX_IOERR))
-    except (StateDirError, OSError) as error:
-        refuse(error)
     lines = [f"schema {step}" for step in steps] or [f"the schema is current: {SCHEMA_VERSION}"]
     if copy is not None:
         lines.append(f"migrated; the database as it was: {copy}")
@@ -185,12 +166,8 @@ def _to_xtdb(at: Place, as_json: bool) -> NoReturn:
 def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
     from ctxd.store.rebuild import checked
 
-    try:
+    with working():
         report, folded = checked(at.root, stepped)
-    except StateDirError as error:
-        progress("")
-        refuse(error)
-    progress("")
     how = f"{count(folded, 'row')} were rebuilt" if folded else "the embedded versions match the journal"
     document = {**document_of(report), "folded": folded}
     show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{summary_of(report)}')

@@ -10,13 +10,11 @@ from ctxd.commands.output import (
     AbsolutePath,
     document_of,
     json_option,
-    progress,
-    refuse,
     show,
     stepped,
     summary_of,
+    working,
 )
-from ctxd.errors import StateDirError
 
 
 @click.command()
@@ -32,11 +30,7 @@ def restore(directory: Path, as_json: bool, state_dir: Path) -> None:
     """
     from ctxd.store.backup import restore as put_back
 
-    try:
+    with working():
         report = put_back(directory, state_dir, stepped)
-    except (StateDirError, OSError) as error:
-        progress("")
-        refuse(error)
-    progress("")
     show(as_json, document_of(report), f"{state_dir}: {summary_of(report)}")
     sys.exit(EXITS[report.worst])

@@ -7,8 +7,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from ctxd.commands.output import EXIT_CONFIG, AbsolutePath, config_option, fail, refuse, state_dir_option
-from ctxd.errors import StateDirError
+from ctxd.commands.output import AbsolutePath, config_option, state_dir_option
 from ctxd.process import leave, spare_the_collector
 from ctxd_protocol.places import SOCKET_NAME
 
@@ -45,7 +44,6 @@ def run(
     """
     # Freezing what is imported saves several collector passes over it: a twentieth of the start.
     spare_the_collector()
-    from ctxd.config import ConfigError
     from ctxd.config import load as load_config
     from ctxd.daemon import serve
 
@@ -63,15 +61,9 @@ def run(
             "store.backend": store,
             "store.url": store_url,
         }
-        try:
-            configured = load_config(flags, file=config)
-        except ConfigError as error:
-            fail(str(error), EXIT_CONFIG)
+        configured = load_config(flags, file=config)
         if own_directory:
             line = f"export CTXD_SOCKET={shlex.quote(str(configured.socket))}"
             click.echo(f"{line}    # paste into other shells; try: ctx status")
-        try:
-            code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
-        except StateDirError as error:
-            refuse(error)
+        code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
     leave(code)

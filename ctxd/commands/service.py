@@ -13,9 +13,9 @@ import click
 import msgspec
 
 from ctxd import __version__
-from ctxd.command_line import FAILURE, SHELLS, completion_script
+from ctxd.command_line import FAILURE, SHELLS, Stop, completion_script
 from ctxd.commands.manual import manual
-from ctxd.commands.output import AbsolutePath, fail, json_option, show
+from ctxd.commands.output import AbsolutePath, json_option, show
 
 _USER_UNITS: Final = ("ctxd.service", "ctxd.socket")
 _SYSTEM_FILES: Final = {
@@ -42,6 +42,9 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     """Installed files: path below the root to SHA-256 of the content as installed."""
 
     files: dict[str, str]
+
+
+_REMEDY: Final = "run as root, or without --system"
 
 
 @click.group()
@@ -84,9 +87,11 @@ def install(system: bool, root: Path, program: str | None, as_json: bool) -> Non
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             written[name] = digest
-        _write(_manifest_path(system, root), Manifest({**known.files, **written}))
+        manifest = _manifest_path(system, root)
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        manifest.write_bytes(msgspec.json.format(msgspec.json.encode(Manifest({**known.files, **written})), indent=1))
     except OSError as error:
-        fail(f"cannot write {error.filename}: {error.strerror}", FAILURE, hint="run as root, or without --system")
+        raise Stop(FAILURE, f"cannot write {error.filename}: {error.strerror}", hint=_REMEDY) from error
     steps = _NEXT_SYSTEM if system else _NEXT_USER
     installed = [str(root / name) for name in written]
     lines = [f"installed {path}" for path in installed]
@@ -122,7 +127,7 @@ def uninstall(system: bool, root: Path, as_json: bool) -> None:
             removed.append(str(path))
         manifest.unlink(missing_ok=True)
     except OSError as error:
-        fail(f"cannot remove {error.filename}: {error.strerror}", FAILURE, hint="run as root, or without --system")
+        raise Stop(FAILURE, f"cannot remove {error.filename}: {error.strerror}", hint=_REMEDY) from error
     lines = [f"removed {path}" for path in removed]
     lines += [f"kept {path}: it was changed" for path in kept]
     show(as_json, {"removed": removed, "kept": kept}, "\n".join(lines) or "nothing was installed")
@@ -179,12 +184,9 @@ def _read(path: Path) -> Manifest:
     except FileNotFoundError:
         return Manifest({})
     except msgspec.DecodeError as error:
-        fail(f"{path} is damaged: {error}", FAILURE, hint="remove it, and the files that ctxd installed, by hand")
-
-
-def _write(path: Path, manifest: Manifest) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        raise Stop(
+            FAILURE, f"{path} is damaged: {error}", hint="remove it, and the files that ctxd installed, by hand"
+        ) from error
 
 
 def _digest(path: Path) -> str:

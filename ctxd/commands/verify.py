@@ -11,16 +11,14 @@ from ctxd.commands.output import (
     config_option,
     document_of,
     json_option,
-    progress,
-    refuse,
     show,
     state_dir_option,
     state_root,
     stepped,
     summary_of,
+    working,
 )
 from ctxd.commands.projection import Place, counted, end, perform, place, url_option
-from ctxd.errors import StateDirError
 
 
 @click.command()
@@ -60,15 +58,12 @@ def verify(
     from ctxd.store.verify import search, verified
 
     root = state_root(state_dir, config)
-    try:
+    with working():
         report = verified(root, stepped)
         if absent is not None:
             report.residue = search(root, filter(None, map(bytes.strip, absent)), stepped)
             for path in report.residue:
                 report.note("warning", f"{path} holds a line of {absent.name}")
-    except (StateDirError, OSError) as error:
-        refuse(error)
-    progress("")
     show(as_json, document_of(report), summary_of(report))
     sys.exit(EXITS[report.worst])
 

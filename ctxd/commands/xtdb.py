@@ -9,7 +9,8 @@ import click
 import msgspec
 
 from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, default_directory
-from ctxd.commands.output import EXIT_CONFIG, fail, json_option, show
+from ctxd.command_line import Stop
+from ctxd.commands.output import json_option, show
 
 if TYPE_CHECKING:
     from ctxd.config import Config
@@ -157,12 +158,9 @@ def _installation(directory: Path | None) -> Installation:
 
 
 def _config() -> "Config":
-    from ctxd.config import ConfigError, load
+    from ctxd.config import load
 
-    try:
-        return load()
-    except ConfigError as error:
-        fail(str(error), EXIT_CONFIG)
+    return load()
 
 
 def _default_socket() -> Path:
@@ -175,4 +173,4 @@ def _default_socket() -> Path:
 
 
 def _fail(failure: NodeFailure) -> NoReturn:
-    fail(f"{failure.message}\n  {failure.remedy}", failure.exit_code)
+    raise Stop(failure.exit_code, f"{failure.message}\n  {failure.remedy}")

@@ -57,7 +57,10 @@ class Teller:
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         widths[1] = min(widths[1], LABEL_CELLS, max(1, self._cells - sum(widths) + widths[1] - 6))
         for number, row in enumerate(rows):
-            cells = [_fitted(text, width) for text, width in zip(row[:3], widths, strict=False)]
+            cells = [
+                text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
+                for text, width in zip(row[:3], widths, strict=False)
+            ]
             line = "  ".join((*cells, row[3].rjust(widths[3])))
             print(self._paint(line, _BOLD) if number == 0 else line)
 
@@ -83,10 +86,6 @@ class Teller:
             for each in context.sections
             if each.tokens
         )
-
-
-def _fitted(text: str, width: int) -> str:
-    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
 
 
 def _pool_lines(context: AssembledContext) -> dict[str, str]:

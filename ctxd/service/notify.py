@@ -20,7 +20,9 @@ class Notify:
     """Connect to ``address``, the manager's notification socket; None: no manager."""
 
     def __init__(self, address: str | None) -> None:
-        self._address = None if address is None else _encoded(address)
+        raw = None if address is None else os.fsencode(address)
+        # An address with @ is in the abstract namespace.
+        self._address = b"\0" + raw[1:] if raw is not None and raw.startswith(b"@") else raw
         self._socket = None if address is None else socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         if self._socket is not None:
             self._socket.setblocking(False)
@@ -60,8 +62,3 @@ class Notify:
 
 _ONE_LINE: Final = {ord("\n"): " ", ord("\0"): " "}
 _AGAIN_S: Final = 0.01
-
-
-def _encoded(address: str) -> bytes:
-    raw = os.fsencode(address)
-    return b"\0" + raw[1:] if raw.startswith(b"@") else raw
