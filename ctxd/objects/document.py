@@ -6,6 +6,7 @@ The stored form is a MessagePack array without names; text that is 64 hex digits
 order of a payload's fields is kept. ``FORMAT`` stands before what is stored, so that an old row stays readable.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -48,6 +49,16 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def is_backdated(self) -> bool:
         """True if it was written at a valid time that was past."""
         return self.valid_time < self.tx_time
+
+
+def risen(versions: Iterable[Stored]) -> list[Stored]:
+    """Return those of the ``versions`` of an entity that were its newest by valid time when they were written, in that
+    order: of what was written at a past time, only what replaced the newest."""
+    found: list[Stored] = []
+    for stored in sorted(versions, key=lambda stored: stored.tx):
+        if not found or stored.valid_time >= found[-1].valid_time:
+            found.append(stored)
+    return found
 
 
 SOURCE_TYPES: Final[dict[str, type[Source]]] = {"filesystem": FilesystemSource}

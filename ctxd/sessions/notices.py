@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final
 
 from ctxd.mounts.mapping import UNMOUNTED
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, risen
 from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import shown_in
@@ -304,12 +304,7 @@ class NoticeFeeds:
             page = await self._store.history(id, order="desc", corrections=True, after=before, limit=_VERSIONS)
             found += page
             before = (page[-1].valid_time, page[-1].tx) if page else (0, 0)
-        newest, risen = -1, list[Stored]()
-        for stored in sorted(found, key=lambda stored: stored.tx):
-            if stored.valid_time >= newest:
-                newest = stored.valid_time
-                risen.append(stored)
-        return [stored for stored in risen if floor < stored.tx <= upto]
+        return [stored for stored in risen(found) if floor < stored.tx <= upto]
 
     def _head_seq(self) -> int:
         receipt = self._store.head()

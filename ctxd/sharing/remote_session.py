@@ -17,7 +17,7 @@ from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import Stored, risen
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.eviction import purged_mark
 from ctxd.store.reads import to_stored
@@ -71,7 +71,7 @@ class RemoteSession:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
                 # A later row of the same write restates it at another valid time.
                 by_tx.setdefault(stored.tx, stored)
-        return [by_tx[tx] for tx in sorted(by_tx)] or await self._purged(id)
+        return risen(by_tx.values()) or await self._purged(id)
 
     async def _purged(self, id: str) -> list[Stored]:
         """Return the versions that a purge put in place of those of ``id``. One that another host put gives no time

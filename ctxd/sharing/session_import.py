@@ -21,7 +21,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, risen
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sharing.session_rewriter import (
@@ -70,7 +70,7 @@ class SessionSource(Protocol):
         ...
 
     async def history(self, id: str) -> list[Stored]:
-        """Return every version of ``id``, oldest first, without content."""
+        """Return every version of ``id`` that was the newest once, oldest first, without content."""
         ...
 
     async def contents(self, refs: Iterable[str]) -> dict[str, str]:
@@ -101,10 +101,10 @@ class LocalSession:
         found: list[Stored] = []
         while True:
             after = (found[-1].valid_time, found[-1].tx) if found else None
-            page = await self._store.history(id, after=after, limit=_PAGE)
+            page = await self._store.history(id, corrections=True, after=after, limit=_PAGE)
             found.extend(page)
             if len(page) < _PAGE:
-                return found
+                return risen(found)
 
 
 async def read_history(source: SessionSource, session: str) -> SourceHistory | None:

@@ -126,6 +126,26 @@ async def test_a_long_session_keeps_its_bundles_and_goes_on(tmp_path: Path) -> N
     clean(tmp_path / "b")
 
 
+@pytest.mark.requirement("VER-6")
+async def test_a_file_arrives_as_its_versions_were_shown_though_others_were_written_at_past_times(tmp_path):
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1", filesystem_id="f" * 64)
+
+        async def index(text: str, valid_time: int) -> str:
+            done = await a.w.call(
+                "file.index", session="s1", path=str(tmp_path / "gone" / "x.py"), content=text, valid_time=valid_time
+            )
+            return done.object
+
+        texts = []
+        for text, valid_time in (("two", 2), ("one", 1), ("two, corrected", 2), ("three", 3), ("none", 1)):
+            id = await index(text, valid_time)
+            texts.append(await a.assemble())
+        await b.take(a)
+        assert await b.shown() == await a.shown() == list(dict.fromkeys(texts))
+        assert (await b.w.store.get(id, content=True)).document.content == "three"
+
+
 class Forgetful(LocalSession):
     """An origin from which a purge has taken some texts."""
 
