@@ -35,7 +35,7 @@ from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import HideObjects, text_size
-from ctxd.sessions.session import LiveSession, Ticket, WriteRequest, kept_result
+from ctxd.sessions.session import LiveSession, Ticket, WriteRequest
 from ctxd.sessions.state import Place
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NOT_CACHED, NotCached, Pending, Replay, Write
@@ -225,7 +225,7 @@ class Assembler:
         corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and nothing is
         recorded.
         """
-        with Ticket(live.lock) as ticket:
+        with Ticket(live.lock.queue) as ticket:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return await self._again(live, replay)
@@ -341,7 +341,7 @@ class Assembler:
         pending = live.commit(
             call,
             puts=(document_of(live.session, recorded),),
-            result=kept_result(call, _KeptNumber(recorded.number)),
+            result=_KeptNumber(recorded.number),
             assembly=(recorded.number, recorded.context_id),
         )
         kept.recorded, kept.composition = recorded, composition

@@ -63,7 +63,7 @@ def observed(session: str, path: str) -> FilesystemSource:
 
 def is_reserved(id: str) -> bool:
     """Return True if ``id`` could be taken for one that ctxd makes: a reserved prefix, or the form of a hash."""
-    return id.startswith(RESERVED_PREFIXES) or is_hash(id)
+    return id.startswith(RESERVED_PREFIXES) or (len(id) == 64 and is_hash(id))
 
 
 def is_hash(id: str) -> bool:

@@ -368,7 +368,8 @@ class Connection(asyncio.Protocol):
                 self._transport.write(encode_answers([answer], log=listener.log, bytes_max=listener.answer_bytes_max))
             if reserved and self._calls is not None:
                 self._calls.budget.give(reserved)
-        self._go_on()
+        if self._items or self._block or self._draining or self._ending:
+            self._go_on()
 
     # --- notifications
 

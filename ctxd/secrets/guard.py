@@ -122,8 +122,25 @@ class Capture(msgspec.Struct):
         """True if ``value`` and ``texts``, looked at in one go, hold nothing that would be flagged or redacted."""
         if self.policy == "off":
             return True
-        said = _APART.join((*_said(value), *texts))
-        return not self.guard.scanner.hits(said.encode("utf-8", "surrogatepass"))
+        # Texts as they are, for in JSON an escape hides where a word begins, and a short one behind its name as well;
+        # lists in order, so that lines stand together.
+        found: list[str] = []
+        left: list[tuple[str, Any]] = [("", value)]
+        while left:
+            name, item = left.pop()
+            if isinstance(item, str):
+                found.append(item)
+                if name and len(item) <= _NAMED_MAX:
+                    found.append(f'{name}="{item}"')
+            elif isinstance(item, dict):
+                found += item
+                left += item.items()
+            elif isinstance(item, list | tuple):
+                if all(isinstance(inner, str) for inner in item):
+                    found += item
+                left += [(name, inner) for inner in reversed(item) if name or not isinstance(inner, str)]
+        text = _APART.join((*found, *texts))
+        return not self.guard.scanner.hits(text.encode("utf-8", "surrogatepass"))
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
         """A JSON value as it is to be kept, names too; a text under a suspicious name is scanned together with it, and
@@ -176,24 +193,3 @@ class Capture(msgspec.Struct):
         if self.policy != "redact":
             return text
         return b"".join((*parts, data[at:])).decode("utf-8", "surrogatepass")
-
-
-def _said(value: Any) -> list[str]:  # noqa: ANN401 - any JSON value
-    """Every text in ``value``: as it is, for in JSON an escape hides where a word begins, and a short one behind its
-    name as well; lists in order, so that lines stand together."""
-    said: list[str] = []
-    left: list[tuple[str, Any]] = [("", value)]
-    while left:
-        name, item = left.pop()
-        if isinstance(item, str):
-            said.append(item)
-            if name and len(item) <= _NAMED_MAX:
-                said.append(f'{name}="{item}"')
-        elif isinstance(item, dict):
-            said += item
-            left += item.items()
-        elif isinstance(item, list | tuple):
-            if all(isinstance(inner, str) for inner in item):
-                said += item
-            left += [(name, inner) for inner in reversed(item) if name or not isinstance(inner, str)]
-    return said

@@ -91,7 +91,7 @@ def admitted(
             if getattr(params, "valid_time", None) is not None:
                 self._require_datable(actor, params.valid_time)
             live = await self.sessions.live(params.session)
-            with Ticket(live.lock) as ticket:
+            with Ticket(live.lock.queue) as ticket:
                 replay = await live.admit(ticket, request, heads=heads(params), paused=paused)
                 if replay is not None:
                     if isinstance(result, type):
@@ -287,7 +287,7 @@ class Operations:
             signatures=found.signatures,
             floor_vt=found.floor_vt,
             settings=settings,
-            result=kept_result(tx.request, report),
+            result=report,
         )
         view = live.view()
         return Accepted(

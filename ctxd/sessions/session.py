@@ -50,33 +50,29 @@ from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import Message, SessionView
 
 
-class Ticket:
-    """A place in the queue of a lock; leaving ``with`` gives it up."""
+class Ticket(msgspec.Struct, eq=False):
+    """A place in ``queue``, that of a lock: entering ``with`` takes it at the end, leaving gives it up."""
 
-    __slots__ = ("_queue", "_reached")
-
-    def __init__(self, lock: "SessionLock") -> None:
-        """Take the place at the end of the queue of ``lock``."""
-        self._queue = lock.queue
-        self._queue.append(self)
-        self._reached: anyio.Event | None = None
+    queue: deque["Ticket"]
+    _reached: anyio.Event | None = None
 
     async def reached(self) -> None:
         """Wait for the lock. Cancel: safe, the place in the queue is kept until it is given up."""
-        if self._queue[0] is not self:
+        if self.queue[0] is not self:
             self._reached = anyio.Event()
             await self._reached.wait()
 
     def leave(self, *_: object) -> None:
         """Give the place up; the next in line is let in."""
-        if self._queue[0] is not self:
-            self._queue.remove(self)
+        if self.queue[0] is not self:
+            self.queue.remove(self)
             return
-        self._queue.popleft()
-        if self._queue and (waiting := self._queue[0]._reached) is not None:
+        self.queue.popleft()
+        if self.queue and (waiting := self.queue[0]._reached) is not None:
             waiting.set()
 
     def __enter__(self) -> "Ticket":
+        self.queue.append(self)
         return self
 
     __exit__ = leave
@@ -96,7 +92,8 @@ class SessionLock:
         return not self.queue
 
     async def __aenter__(self) -> None:
-        ticket = Ticket(self)
+        ticket = Ticket(self.queue)
+        self.queue.append(ticket)
         try:
             await ticket.reached()
         except BaseException:
@@ -289,7 +286,9 @@ class LiveSession:
         Raises: CtxdError idempotency_mismatch, session_closed, session_not_active, store_failed if a write before this
         was lost. Cancel: safe.
         """
-        replay = await find_replay(self.store, call, heads=heads)
+        replay: Replay | None = None
+        if call.op_id is not None and not self.store.is_new_operation(call.principal, call.op_id):
+            replay = await find_replay(self.store, call, heads=heads)
         if replay is None and any(isinstance(self.store.peek(id), NotCached) for id in heads):
             await self.store.heads(heads)
         await ticket.reached()
@@ -297,7 +296,8 @@ class LiveSession:
             # The same call may have been ahead of this one in the queue.
             replay = await find_replay(self.store, call)
         if replay is None:
-            self.require_current()
+            if self.lost:
+                self.require_current()
             if self.settings.state != "active" or self.session in self.moved_sessions:
                 self._require_writable(paused)
         return replay
@@ -308,7 +308,7 @@ class LiveSession:
         delta: SessionDelta = NOTHING,
         *,
         puts: Iterable[Document] = (),
-        result: bytes = b"",
+        result: msgspec.Struct | None = None,
         settings: SessionSettings | None = None,
         assembly: tuple[int, str] | None = None,
         signatures: dict[str, bytes] | None = None,
@@ -318,13 +318,14 @@ class LiveSession:
         """Write ``delta``, decided on ``state``, with ``puts``, all or nothing; it shows in ``state`` at once.
 
         Called under the lock, without an await since the decision. ``floor_vt``: one above the valid time of the newest
-        version of every entity in ``puts``. ``settings`` replaces the session's; ``assembly`` is number and context id
-        of the one in ``puts``. ``valid_time``: the past time from which ``puts`` hold, None for now; the session's own
-        documents hold from their write.
+        version of every entity in ``puts``. ``result``, without its receipt, is kept for a resend. ``settings``
+        replaces the session's; ``assembly`` is number and context id of the one in ``puts``. ``valid_time``: the past
+        time from which ``puts`` hold, None for now; the session's own documents hold from their write.
         Raises: CtxdError of the store if it takes no writes, invalid_params for a value that cannot be kept; then
         nothing changed.
         """
-        self.require_current()
+        if self.lost:
+            self.require_current()
         documents = list(puts)
         valid_times = {} if valid_time is None else dict.fromkeys([document.id for document in documents], valid_time)
         speaks = False
@@ -336,8 +337,10 @@ class LiveSession:
                 delta = (snapshot(state), *delta)
             bundle = to_text(self.seqs[-len(run) :], run) if (state.segments + 1) % RUN == 0 else None
             documents.append(segment_document(segment_id(self.session, state.segments), delta, bundle))
+        index = self.state.index
+        knows = tuple(dict.fromkeys([id for id in entering(delta) if id not in index]))
         changes_head = speaks or settings is not None or assembly is not None
-        head = self._head_after(delta, settings, assembly) if changes_head else None
+        head = self._head_after(delta, settings, assembly, len(knows)) if changes_head else None
         if head is not None:
             documents.append(head_document(self.session, head))
         write = Write(
@@ -346,9 +349,9 @@ class LiveSession:
             session=self.session,
             op_id=call.op_id,
             request=call.request,
-            result=result,
+            result=b"" if result is None or call.op_id is None else _encode_result(result),
             puts=tuple(documents),
-            knows=self._new_in(delta),
+            knows=knows,
             signatures=signatures or {},
             floor_vt=max(floor_vt, self._head_vt + 1) if head is not None else floor_vt,
             valid_times=valid_times,
@@ -443,14 +446,10 @@ class LiveSession:
             oldest = next(iter(self.recent))
             self._recent_chars -= text_size(self.recent.pop(oldest))
 
-    def _new_in(self, delta: SessionDelta) -> tuple[str, ...]:
-        index = self.state.index
-        return tuple(dict.fromkeys([id for id in entering(delta) if id not in index]))
-
     def _head_after(
-        self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None
+        self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None, indexed: int
     ) -> SessionHead | None:
-        """The head that is due with this write; None if none is."""
+        """The head that is due with this write, which adds ``indexed`` objects to the index; None if none is."""
         state = self.state
         turn, preview = state.turn, self.preview
         moved: dict[str, bool] = {}
@@ -470,7 +469,7 @@ class LiveSession:
         return SessionHead(
             settings=settings or self.settings,
             turn_count=turn,
-            index_count=len(state.index) + len(self._new_in(delta)),
+            index_count=len(state.index) + indexed,
             active_count=len(state.active) + sum(active - (id in state.active) for id, active in moved.items()),
             preview=preview,
             assembly=number,
@@ -512,7 +511,7 @@ class Transaction(msgspec.Struct):
     def commit(self, result: Any, delta: SessionDelta = NOTHING, **writes: Any) -> Accepted:  # noqa: ANN401
         """Write ``delta`` and ``writes`` (see ``LiveSession.commit``). ``result`` is kept for a resend, and returned
         with its receipt. Raises: as ``LiveSession.commit``."""
-        pending = self.live.commit(self.request, delta, result=kept_result(self.request, result), **writes)
+        pending = self.live.commit(self.request, delta, result=result, **writes)
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
     def unchanged(self, result: msgspec.Struct) -> Accepted:

@@ -8,7 +8,6 @@ later has it all the same (``ctxd.sessions.reconciliation``). Membership never c
 """
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -79,7 +78,6 @@ class Tracking:
         # Whatever the daemon itself can look at, for whichever session.
         self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
         self._wanted: dict[str, dict[str, bool]] = {}
-        self._busy: OrderedDict[str, float] = OrderedDict()
         self._asked = anyio.Event()
         self._listing = Lane("tracker.list", inline=ROWS_INLINE_MAX)
         # Of all types: an edit of a file that its session knows is a write of that file alone, and is work as well.
@@ -101,7 +99,7 @@ class Tracking:
     # --- who needs what ---
 
     def _land(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        now = self._clock.monotonic()
+        now, leases = self._clock.monotonic(), self.trackers.tracked.leases
         for write, _ in landed:
             session = write.session
             if session is None:
@@ -117,26 +115,20 @@ class Tracking:
                 if write.kind == CONFIGURE:
                     # Files that the new mounts do not show are followed no longer; the rest are leased anew.
                     self._let_go(session)
-                self._use(session, now)
-        while self._busy and next(iter(self._busy.values())) < now - BUSY_S:
-            self._busy.popitem(last=False)
-
-    def _use(self, session: str, now: float) -> None:
-        """Note that ``session`` did something: its leases are extended, or taken anew."""
-        self._busy[session] = now
-        self._busy.move_to_end(session)
-        leases = self.trackers.tracked.leases
-        if session in leases:
-            leases[session] = now + self.trackers.lease_s
-        elif (live := self._sessions.peek(session)) is not None:
-            self._take_up(live)
+                # The session did something: its leases are extended, or taken anew.
+                if session in leases:
+                    leases[session] = now + self.trackers.lease_s
+                elif (live := self._sessions.peek(session)) is not None:
+                    self._take_up(live)
 
     def _take_up(self, live: LiveSession) -> None:
         """Track all that ``live`` has read: it is used after a restart, a pause, or a long rest."""
-        read = live.state.files(live.state.read)
+        read = live.state.read
         if read and live.settings.state == "active" and live.session not in self.trackers.tracked.leases:
+            # Also if it has read no file: its next write then looks at none of what it has read.
             self.trackers.renew(live.session)
-            self._want(live.session, read, known=True)
+            if files := live.state.files(read):
+                self._want(live.session, files, known=True)
 
     def _want(self, session: str, ids: Iterable[str], *, known: bool) -> None:
         wanted = dict.fromkeys(ids, known)
@@ -201,7 +193,9 @@ class Tracking:
         live = self._sessions.peek(session)
         if live is not None and live.lock.queue:
             return True
-        return self._clock.monotonic() - self._busy.get(session, -BUSY_S) < BUSY_S
+        ends = self.trackers.tracked.leases.get(session)
+        # Its leases end ``lease_s`` after its last write.
+        return ends is not None and ends - self.trackers.lease_s > self._clock.monotonic() - BUSY_S
 
     async def changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
         """Store what became of ``ids``. See ``ctxd.trackers.port.Observer``."""

@@ -10,14 +10,14 @@ pytestmark = pytest.mark.anyio
 
 async def test_turns_come_in_the_order_of_tickets_not_of_readiness() -> None:
     lock, order = SessionLock(), []
-    tickets = [Ticket(lock) for _ in range(5)]
+    tickets = [Ticket(lock.queue).__enter__() for _ in range(5)]
     gates = [anyio.Event() for _ in range(5)]
 
     async def work(n: int) -> None:
-        with tickets[n] as ticket:
-            await gates[n].wait()
-            await ticket.reached()
-            order.append(n)
+        await gates[n].wait()
+        await tickets[n].reached()
+        order.append(n)
+        tickets[n].leave()
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
@@ -33,7 +33,7 @@ async def test_turns_come_in_the_order_of_tickets_not_of_readiness() -> None:
 @pytest.mark.parametrize("given_up", [0, 1, 2])
 async def test_a_call_that_is_cancelled_anywhere_in_the_queue_holds_up_nobody(given_up: int) -> None:
     lock, order = SessionLock(), []
-    holding = Ticket(lock)
+    holding = Ticket(lock.queue).__enter__()
     scopes = [anyio.CancelScope() for _ in range(3)]
 
     async def work(n: int) -> None:

@@ -73,7 +73,7 @@ async def test_a_cancelled_call_leaves_the_queue_and_the_session_as_they_were(tm
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         live = await w.sessions.live("s1")
-        holding = Ticket(live.lock)
+        holding = Ticket(live.lock.queue).__enter__()
         scope = anyio.CancelScope()
 
         async def send() -> None:
