@@ -1,7 +1,10 @@
 """Bytes by their BLAKE3, one file each: content too large for a database row.
 
-A file appears under its name only once its bytes are on the disk, and its folder entry is on the disk before ``write``
-returns: so whatever refers to it afterwards never dangles. Files left over by a crash have no name and vanish.
+A file appears under its name only once its bytes are on the disk, and its folder entry is on the disk before ``keep``
+returns: so whatever refers to it afterwards never dangles. Files that a crash cut have no name and vanish.
+
+Bytes that a write is about to refer to are held: they are not removed meanwhile. A removal is claimed first, which
+fails while there is a hold and makes new ones wait; whether something refers to the bytes is looked up after that.
 """
 
 import errno
@@ -9,7 +12,8 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,6 +22,7 @@ from blake3 import blake3
 
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
+from ctxd.objects.document import Artifact
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 _FANOUT_DIGITS: Final = 2
@@ -25,12 +30,16 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 class ArtifactStore:
-    """A folder of immutable files. Calls block. ``create`` comes before the first ``write``."""
+    """A folder of immutable files, for any thread. Calls block. ``create`` comes before the first ``keep``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, unused: Callable[[str], None] = lambda _: None) -> None:
+        """``unused`` receives, on any thread, each ref whose last hold ended without a use. It does not raise."""
         self._root = root
-        self._changed = threading.Condition()
+        self._unused = unused
+        # Reentrant: a hold may be collected, and so end, while the same thread is inside.
+        self._changed = threading.Condition(threading.RLock())
         self._removing: set[str] = set()
+        self._holds: Counter[str] = Counter()
 
     def create(self) -> None:
         """Make the folder if it is missing."""
@@ -42,8 +51,8 @@ class ArtifactStore:
         assert _NAME.fullmatch(ref), "an artifact is named by 64 hex digits"
         return self._root / ref[:_FANOUT_DIGITS] / ref
 
-    def write(self, data: bytes) -> str:
-        """Keep ``data`` and return its name. On return it is on the disk. Damaged bytes under that name are replaced.
+    def keep(self, data: bytes) -> Artifact:
+        """Keep ``data`` and return a hold on it. On return it is on the disk. Damaged bytes of its name are replaced.
 
         Raises: OSError.
         """
@@ -52,14 +61,25 @@ class ArtifactStore:
         with self._changed:
             # A file that is being removed must not be taken for one that stays.
             self._changed.wait_for(lambda: ref not in self._removing)
-        if not self._holds(ref, data):
+            self._holds[ref] += 1
+        artifact = Artifact(ref, len(data), self._release)
+        if not self._has(ref, data):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             self._place(path, data)
         hit("art.dirsync")
         # Also when the file was there: its writer may have died before this.
         sync_folder(path.parent)
         sync_folder(self._root)
-        return ref
+        return artifact
+
+    def _release(self, artifact: Artifact) -> None:
+        with self._changed:
+            self._holds[artifact.ref] -= 1
+            if self._holds[artifact.ref]:
+                return
+            del self._holds[artifact.ref]
+        if not artifact.used:
+            self._unused(artifact.ref)
 
     def _place(self, path: Path, data: bytes) -> None:
         descriptor, temporary = _open_nameless(path.parent)
@@ -73,7 +93,7 @@ class ArtifactStore:
             os.fdatasync(descriptor)
             hit("art.link")
             source = temporary or f"/proc/self/fd/{descriptor}"
-            while not self._holds(path.name, data):
+            while not self._has(path.name, data):
                 with suppress(FileExistsError):
                     # The folder's descriptor is not looked at, but without one Python does not follow the link in
                     # /proc.
@@ -83,7 +103,7 @@ class ArtifactStore:
             if temporary is not None:
                 os.unlink(temporary)
 
-    def _holds(self, ref: str, data: bytes) -> bool:
+    def _has(self, ref: str, data: bytes) -> bool:
         """Return True if ``data`` is stored. A damaged file of that name is removed: it was lost already."""
         path = self.path(ref)
         try:
@@ -111,29 +131,44 @@ class ArtifactStore:
         """True if there is a file for ``ref``, damaged or not."""
         return self.path(ref).exists()
 
-    def claim_removal(self, refs: Iterable[str]) -> None:
-        """Let every ``write`` of ``refs`` wait until ``remove`` was called for it."""
+    def claim_removal(self, refs: Iterable[str]) -> list[str]:
+        """Claim and return those of ``refs`` without a hold or a claim: every ``keep`` of one waits until
+        ``remove`` or ``disclaim`` was called for it."""
         with self._changed:
-            self._removing.update(refs)
+            claimed = [ref for ref in dict.fromkeys(refs) if ref not in self._holds and ref not in self._removing]
+            self._removing.update(claimed)
+        return claimed
+
+    def disclaim(self, refs: Iterable[str]) -> None:
+        """End the claims on ``refs``."""
+        with self._changed:
+            self._removing.difference_update(refs)
+            self._changed.notify_all()
 
     def remove(self, ref: str) -> None:
-        """Overwrite and remove the bytes of ``ref``; on return they are off the disk. A missing file is no error.
+        """Overwrite and remove the bytes of ``ref``; on return they are off the disk, and the claim has ended. A
+        missing file is no error.
 
         Raises: OSError.
         """
         try:
             erase(self.path(ref))
         finally:
-            with self._changed:
-                self._removing.discard(ref)
-                self._changed.notify_all()
+            self.disclaim((ref,))
+
+    def folders(self) -> list[Path]:
+        """The folders that hold artifacts, in order."""
+        return sorted(self._root.iterdir()) if self._root.is_dir() else []
 
     def names(self) -> Iterator[str]:
         """The names of all there are, in order."""
-        if not self._root.is_dir():
-            return
-        for folder in sorted(self._root.iterdir()):
-            yield from sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
+        for folder in self.folders():
+            yield from names_in(folder)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of the artifacts in ``folder``, in order."""
+    return sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
 def erase(path: Path) -> None:

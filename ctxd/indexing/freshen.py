@@ -215,10 +215,14 @@ class Freshener:
         return self._judged(seen, newest, unchanged=len(ids) - len(seen))
 
     async def built(self, id: str, source: Source, seen: Observed, head: Document | None) -> Document | None:
-        """Build the document of what was seen, after ``head``, if one seems due, large text in a thread."""
+        """Build the document of what was seen, after ``head``, if one seems due, large text in a thread, and kept.
+
+        Raises: CtxdError as ``VersionStore.keep``.
+        """
         if not is_due(decide(head, seen.state)):
             return None
-        return await self.capturing.run(lambda: self.builder.build(id, source, seen.state, head), seen.size)
+        document = await self.capturing.run(lambda: self.builder.build(id, source, seen.state, head), seen.size)
+        return await self._versions.keep(document)
 
     async def _changed(self, files: dict[str, Stored], policy: SecretPolicy) -> dict[str, int]:
         """Those of ``files`` that no entry vouches for, or that were captured under a laxer policy than this one, and

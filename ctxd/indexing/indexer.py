@@ -20,7 +20,7 @@ from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
 from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, is_large
 from ctxd.objects.identity import file_id, observed
 from ctxd.secrets.guard import DEFAULT, Guard, captured_under, fleeting_guard, stricter
 from ctxd.sources.filesystem import FilesystemAdapter
@@ -28,7 +28,7 @@ from ctxd.sources.port import Missing, Present, Sources
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome
-from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
+from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source, source_label
 from ctxd_protocol.secrets import SecretPolicy
 
 Cause = Literal["read", "edit", "check"]
@@ -147,9 +147,12 @@ class Indexer:
             source = observed(observer, normalise(path, workdir))
             id = file_id(source)
         seen = await self._received(content, policy, observer or "")
-        head = await newest(self.versions, id)
-        document = await self.freshener.built(id, source, seen, head.document if head else None)
-        head = await newest(self.versions, id)
+        for _ in range(1 + OVERTAKEN_RETRIES):
+            before = await newest(self.versions, id)
+            document = await self.freshener.built(id, source, seen, before.document if before else None)
+            head = await newest(self.versions, id)
+            if not is_overtaken(before, head):
+                break
         return self._concluded(id, source, seen, head, document)
 
     async def index_past(
@@ -263,6 +266,10 @@ class Indexer:
         known = head.document if head else None
         outcome = decide(known, seen.state)
         document = self._builder.build(id, source, seen.state, known, early) if is_due(outcome) else None
+        if document is not None and document.artifact is None and is_large(document.content):
+            # Its version before was overtaken each time that this one was kept.
+            message = f"other sessions write {source_label(source)} at the same time"
+            raise CtxdError("store_backlog_full", message, retry_after_ms=100, outcome="not_applied")
         current = document or known
         assert current is not None, "an object that is not there was refused before"
         signature = None if outcome == "orphaned" else self._stats.note(id, seen.stamp, current)

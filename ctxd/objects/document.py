@@ -6,12 +6,32 @@ The stored form is a MessagePack array without names; text that is 64 hex digits
 order of a payload's fields is kept. ``FORMAT`` stands before what is stored, so that an old row stays readable.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
+
+
+class Artifact:
+    """A hold on bytes that are durable in the artifact store: while one is in memory, they are not removed.
+
+    ``ref`` is their BLAKE3 in hex, ``size`` their number. ``used`` is set once a durable version refers to them; bytes
+    without a hold that no version refers to are removed.
+    """
+
+    __slots__ = ("_release", "ref", "size", "used")
+
+    def __init__(self, ref: str, size: int, release: Callable[["Artifact"], None]) -> None:
+        self.ref = ref
+        self.size = size
+        self.used = False
+        self._release = release
+
+    def __del__(self) -> None:
+        self._release(self)
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -19,6 +39,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``payload`` holds every mutable field but ``content``; ``content`` is the text itself, kept apart so that equal text
     is kept once. ``source_hash`` is None for unread and deleted files and for entities without a source.
+    ``artifact`` holds the content if it is durable already, as large content is before it is written.
     """
 
     id: str
@@ -29,6 +50,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     content_hash: str
     payload: dict[str, Any]
     content: str | None = None
+    artifact: Artifact | None = None
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,6 +81,13 @@ def risen(versions: Iterable[Stored]) -> list[Stored]:
         if not found or stored.valid_time >= found[-1].valid_time:
             found.append(stored)
     return found
+
+
+def is_large(content: str | None) -> bool:
+    """Return True if ``content`` is kept in the artifact store, not in the database. Cost: constant for ASCII text."""
+    if content is None or content.isascii() or len(content) > CONTENT_INLINE_BYTES_MAX:
+        return content is not None and len(content) > CONTENT_INLINE_BYTES_MAX
+    return len(content.encode()) > CONTENT_INLINE_BYTES_MAX
 
 
 SOURCE_TYPES: Final[dict[str, type[Source]]] = {"filesystem": FilesystemSource}

@@ -7,6 +7,8 @@ states of a source have equal content hashes in every session.
 import posixpath
 from typing import Any
 
+import msgspec
+
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.secrets.guard import to_payload
@@ -99,6 +101,13 @@ def system_prompt(session: str, content: str, secrets: Secrets | None = None) ->
         payload=payload,
         content=content,
     )
+
+
+def renamed(document: Document, id: str) -> Document:
+    """``document`` as one of the entity ``id``."""
+    if id == document.id:
+        return document
+    return msgspec.structs.replace(document, id=id, identity_hash=identity_hash(document.type, document.source, id))
 
 
 def _file(id: str, source: Source, source_hash: str | None, text: str | None, fields: dict[str, Any]) -> Document:

@@ -24,7 +24,7 @@ from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_reserved
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
-from ctxd.objects.next_version import system_prompt
+from ctxd.objects.next_version import renamed, system_prompt
 from ctxd.secrets.guard import DEFAULT, Capture
 from ctxd.sessions import transitions
 from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, until_durable
@@ -315,7 +315,7 @@ class Operations:
         head = await self.store.get(id, valid_time=params.valid_time)
         capture = Capture(tx.guard, live.settings.secrets)
         content = await off_loop(len(params.content), lambda: capture.text(params.content))
-        document = system_prompt(params.session, content, capture.secrets)
+        document = await self.store.keep(system_prompt(params.session, content, capture.secrets))
         result = WriteResult(receipt=None)
         if head is not None and head.document.content_hash == document.content_hash:
             return tx.unchanged(result)
@@ -387,13 +387,17 @@ class Operations:
             params = toolcall_captured(capture, params)
         else:
             params = await off_loop(len(params.content), partial(toolcall_captured, capture, params))
+        make = partial(transitions.toolcall_document, live.state, live.session, params.id, params, capture.secrets)
+        early = None
+        if len(params.content) > INLINE_CHARS_MAX:
+            early = await self.store.keep(await off_loop(len(params.content), make))
         while isinstance((place := self._place(live, params.id, tx.actor))[1], NotCached):
             await self.store.heads(place[:1])
         id, head = place
         if id not in live.state.index:
             if head is not None:
                 raise _conflict(id)
-            document = transitions.toolcall_document(live.state, live.session, id, params, capture.secrets)
+            document = renamed(early or make(), id)
             delta = transitions.call(live.state, id, live.settings.collapse)
             result = file_methods.ToolcallRecordResult(
                 object=id,
@@ -408,9 +412,7 @@ class Operations:
             raise purged(id)
         # A reference that was unresolved then still is for this comparison, whatever the index holds now.
         known = () if head is None else tuple(head.document.payload.get("unresolved_refs", ()))
-        again_made = transitions.toolcall_document(
-            live.state, live.session, id, params, capture.secrets, unresolved=known
-        )
+        again_made = await off_loop(len(params.content), partial(make, unresolved=known))
         if head is None or head.document.content_hash != again_made.content_hash:
             raise _conflict(id)
         return tx.unchanged(

@@ -75,16 +75,19 @@ async def attribute(store: VersionStore, indexed: Indexed) -> Indexed:
     if change.kind != KIND:
         return indexed
     found = await store.get(indexed.object, content=True)
+    if found is None:
+        return indexed
+    document = await store.keep(found.document)
     newest = store.peek(indexed.object)
     # From here to the return nothing awaits: a version that came in since was written by someone else.
-    if found is None or not isinstance(newest, Stored) or not indexed.basis == found.tx == newest.tx:
+    if not isinstance(newest, Stored) or not indexed.basis == found.tx == newest.tx:
         return indexed
     if is_purged(found.document) or is_deleted(found.document) != (indexed.kind == "missing"):
         return indexed
     return msgspec.structs.replace(
         indexed,
         outcome="deleted" if indexed.kind == "missing" else "updated",
-        document=found.document,
+        document=document,
         floor_vt=max(indexed.floor_vt, found.valid_time + 1),
     )
 

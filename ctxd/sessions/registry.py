@@ -18,6 +18,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
+from ctxd.objects.document import Document
 from ctxd.objects.next_version import system_prompt
 from ctxd.secrets.guard import Capture, Guard, fleeting_guard
 from ctxd.sessions.loading import load
@@ -316,6 +317,8 @@ class Sessions:
         Raises: CtxdError session_exists, invalid_path for a mount or working directory, idempotency_mismatch, and those
         of the store. Cancel: safe; nothing is made before the store accepts it.
         """
+        capture = Capture(self.guard, settings.secrets)
+        document = await self.store.keep(system_prompt(session, capture.text(prompt), capture.secrets))
         async with self._creating:
             if (replay := await find_replay(self.store, call)) is not None:
                 return replay
@@ -327,16 +330,14 @@ class Sessions:
                     hint="Choose another id, or leave it out.",
                     outcome="not_applied",
                 )
-            return self._create(call, session, settings, prompt, result)
+            return self._create(call, session, settings, document, result)
 
     def _create(
-        self, call: WriteRequest, session: str, settings: SessionSettings, prompt: str, result: bytes
+        self, call: WriteRequest, session: str, settings: SessionSettings, prompt: Document, result: bytes
     ) -> tuple[LiveSession, Pending]:
         ordinal = self.next_ordinal()
         stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=ordinal)
         head = SessionHead(settings=self.normalised(stamped))
-        capture = Capture(self.guard, settings.secrets)
-        prompt = capture.text(prompt)
         write = Write(
             kind=call.kind,
             principal=call.principal,
@@ -344,7 +345,7 @@ class Sessions:
             op_id=call.op_id,
             request=call.request,
             result=result,
-            puts=(head_document(session, head), system_prompt(session, prompt, capture.secrets)),
+            puts=(head_document(session, head), prompt),
         )
         pending = self.store.submit(write)
         call.submitted = True

@@ -21,7 +21,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored, risen
+from ctxd.objects.document import Artifact, Document, Stored, risen
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sharing.session_rewriter import (
@@ -200,6 +200,7 @@ class _Import:
         self._submitted = 0
         self._heads: Mapping[str, Stored | None] = {}
         self._displaced: dict[str, Stored] = {}
+        self._artifacts: dict[str, Artifact] = {}
 
     async def run(self) -> Pending:
         rewriter, row = self._rewriter, PlannedWrite()
@@ -259,7 +260,8 @@ class _Import:
             if isinstance(newest, Stored) and self._rewriter.wrote(id, newest.tx):
                 text = texts.get(stored.content_ref or "")
                 if stored.content_ref is None or text is not None:
-                    row.documents[id] = (msgspec.structs.replace(stored.document, content=text), None)
+                    document = msgspec.structs.replace(stored.document, content=text)
+                    row.documents[id] = (await self._store.keep(document), None)
         return row
 
     async def _prepare(self, row: PlannedWrite, others: Iterable[str | None] = ()) -> dict[str, str]:
@@ -268,6 +270,11 @@ class _Import:
         while True:
             refs = [*self._refs_of(row), *(ref for ref in others if ref is not None)]
             texts = await self._texts.of(refs)
+            held: dict[str, Artifact] = {}
+            for ref, text in texts.items():
+                if (artifact := self._artifacts.get(ref) or await self._store.keep_content(text)) is not None:
+                    held[ref] = artifact
+            self._artifacts = held
             # Another session may have written one of the files meanwhile.
             if set(self._refs_of(row)) <= set(refs):
                 return texts
@@ -294,7 +301,7 @@ class _Import:
                 self._displaced[id] = head
         objects = ((rewriter.restated(stored, id), stored.content_ref) for id, stored in changed.items())
         documents = [
-            document if ref is None else _with_text(document, texts.get(ref))
+            document if ref is None else _with_text(document, texts.get(ref), self._artifacts.get(ref))
             for document, ref in (*objects, *row.documents.values())
         ]
         if row.head is not None or not entering or not self._submitted:
@@ -352,7 +359,7 @@ class _Texts:
         return {ref: self._have[ref] for ref in needed if ref in self._have}
 
 
-def _with_text(document: Document, text: str | None) -> Document:
+def _with_text(document: Document, text: str | None, artifact: Artifact | None) -> Document:
     if text is None:
         return purged_document(document, lambda _: document.identity_hash)
-    return msgspec.structs.replace(document, content=text)
+    return msgspec.structs.replace(document, content=text, artifact=artifact)

@@ -15,6 +15,7 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import assembly_id, number_of, segment_id
 from ctxd.objects.kinds import is_purged
+from ctxd.objects.next_version import renamed
 from ctxd.sessions.segments import (
     AppendChat,
     SegmentOperation,
@@ -196,7 +197,7 @@ class SessionRewriter:
                 case "session":
                     row.head = self._head = stored
                 case "system_prompt":
-                    row.documents[self._id(stored)] = (_under(stored.document, self._id(stored)), stored.content_ref)
+                    row.documents[self._id(stored)] = (renamed(stored.document, self._id(stored)), stored.content_ref)
                 case "segment":
                     row.documents[self._id(stored)] = (self._segment(row, stored), None)
                 case "assembly":
@@ -361,7 +362,7 @@ class SessionRewriter:
 
     def restated(self, stored: Stored, id: str) -> Document:
         """Return the document of a version of an object under the ``id`` it gets."""
-        return _under(stored.document, id)
+        return renamed(stored.document, id)
 
     def head(self, stored: Stored | None, *, entering: bool) -> Document:
         """Return the head of a row; ``stored`` ``None``: that of the row before. The last one is not ``entering``."""
@@ -481,12 +482,6 @@ def free_alias(session: str, stored: Stored, taken: Mapping[str, Stored | None])
         if other is None or other.document.content_hash == hashed:
             return alias
     raise CtxdError("toolcall_conflict", f"every other id of tool call {stored.document.id} is taken")
-
-
-def _under(document: Document, id: str) -> Document:
-    if id == document.id:
-        return document
-    return msgspec.structs.replace(document, id=id, identity_hash=identity_hash(document.type, document.source, id))
 
 
 def _pinned(mounts: tuple[Mount, ...], filesystem: str) -> tuple[Mount, ...]:

@@ -176,7 +176,7 @@ def _copy_artifacts(root: Path, destination: Path, step: Step, *, last: bool) ->
                 if last or sources.holds(ref.hex()):
                     raise
                 return False
-            targets.write(data)
+            targets.keep(data)
         return True
     except CtxdError as error:
         raise StateDirError(error.message, exit_code=_EXIT_DAMAGED) from error

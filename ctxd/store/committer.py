@@ -26,7 +26,6 @@ from ctxd.store import purge as purging
 from ctxd.store.statedir import StateDir
 from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, QueuedWrite
-from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 _EXIT_DAMAGED: Final = 74
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
@@ -220,10 +219,6 @@ class Committer:
         """
         with dbfile.faults(self._connection):
             self._require_place()
-            for entry in entries:
-                for data in entry.prepared.texts.values():
-                    if len(data) > CONTENT_INLINE_BYTES_MAX:
-                        self._artifacts.write(data)
             purges = any(entry.prepared.write.purge is not None for entry in entries)
             with self._transaction():
                 chains: list[bytes] = []
@@ -285,11 +280,14 @@ class Committer:
     def _finish_purges(self) -> None:
         left = set(purging.unfinished(self._connection))
         if not self._copied_for_purge or not left <= self._cleared:
-            refs = [ref.hex() for ref in sorted(left - self._cleared) if not purging.is_kept(self._connection, ref)]
-            self._artifacts.claim_removal(refs)
-            self._log.beside(partial(self._remove, refs))
+            refs = sorted(left - self._cleared)
+            claimed = self._artifacts.claim_removal(ref.hex() for ref in refs)
+            kept = {ref.hex() for ref in refs if purging.is_kept(self._connection, ref)}
+            self._artifacts.disclaim(kept.intersection(claimed))
+            self._log.beside(partial(self._remove, [ref for ref in claimed if ref not in kept]))
             self._copied_for_purge = True
-            self._cleared |= left
+            # What a write that is under way holds is left to a later call.
+            self._cleared.update(bytes.fromhex(ref) for ref in kept.union(claimed))
             return
         hit("purge.truncate")
         self._empty_log()
@@ -318,7 +316,7 @@ class Committer:
         """Insert all rows of ``entries``. Returns: the chain hash of each, after the one before them."""
         rows: list[tuple[Any, ...]] = []
         versions: list[Version] = []
-        texts: dict[bytes, bytes] = {}
+        contents: dict[bytes, tuple[int, bytes | None]] = {}
         signatures: dict[str, bytes] = {}
         knows: list[tuple[str, str]] = []
         for entry in entries:
@@ -329,17 +327,15 @@ class Committer:
             chain = journal.link(chain, seq, b3)
             rows.append((seq, *columns, body, b3, chain))
             versions += journal.versions(prepared.puts, vt, seq, tx_time)
-            texts |= prepared.texts
+            contents |= prepared.contents
             signatures |= write.signatures
             knows += [(id, f"session:{write.session}") for id in write.knows]
         if ARMED:
             hit("journal.insert")
         connection = self._connection
         dbfile.insert_rows(connection, _JOURNAL_HEAD, _JOURNAL_ROW, rows)
-        contents = [
-            (ref, len(data), data if len(data) <= CONTENT_INLINE_BYTES_MAX else None) for ref, data in texts.items()
-        ]
-        dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", contents)
+        content_rows = [(ref, size, data) for ref, (size, data) in contents.items()]
+        dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", content_rows)
         self._versions.append(versions)
         numbers = self._versions.number([*signatures, *(id for pair in knows for id in pair)])
         pairs = [(numbers[object], numbers[session]) for object, session in knows]

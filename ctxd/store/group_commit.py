@@ -44,7 +44,11 @@ class CommitThread:
         result, raised = self._result, self._raised
         self._result = self._raised = None
         if raised is not None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                # Its traceback refers to this frame, and so to the writes that it failed.
+                del raised
         return result  # type: ignore[no-any-return]  # of the one call that is under way
 
     def stop(self) -> None:
@@ -122,6 +126,12 @@ class GroupCommit:
         if self._wake is not None:
             self._wake.set()
 
+    def fail(self, failure: dbfile.DiskFailed) -> None:
+        """End as after a transaction that raised ``failure``, once the one that is under way has ended."""
+        self._failure = failure
+        if self._wake is not None:
+            self._wake.set()
+
     async def settle(self) -> None:
         """Return once everything put so far is durable or has failed. Cancel: safe."""
         last = self._last
@@ -164,7 +174,7 @@ class GroupCommit:
         try:
             while True:
                 tidied, purge_delay = False, limits.PURGE_RETRY_S
-                while not self.queue:
+                while not self.queue and self._failure is None:
                     full, purging = self._health.code == "disk_full", self._committer.purging
                     idle_delay = None if tidied else limits.CHECKPOINT_IDLE_S
                     self._wake = anyio.Event()
@@ -175,6 +185,8 @@ class GroupCommit:
                     tidied = not full and not purging
                     purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
                 await anyio.lowlevel.checkpoint_if_cancelled()
+                if self._failure is not None:
+                    raise self._failure
                 self._batch = batch = self._take_batch()
                 try:
                     chains = await self._thread.call(partial(self._committer.commit, batch))
@@ -186,7 +198,8 @@ class GroupCommit:
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
                 else:
                     await self._land(batch, chains)
-                self._batch = ()
+                # The next one may be long in coming, and content is held while its write is.
+                self._batch = batch = ()
         except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as failure:
             self._failure = failure
             self._health.fail(str(failure))

@@ -205,6 +205,11 @@ class Reader:
             texts[ref] = data.decode()
         return texts
 
+    def referenced(self, refs: Iterable[str]) -> set[str]:
+        """Those of the content hashes ``refs`` that a version refers to."""
+        query = "SELECT 1 FROM content WHERE hash=?"
+        return {ref for ref in refs if self.connection.execute(query, (bytes.fromhex(ref),)).fetchone() is not None}
+
     def valid_time(self, tx: int) -> int:
         """The valid time of the newest journal row at or below ``tx``; 0 before the first."""
         query = "SELECT vt FROM journal WHERE seq<=? ORDER BY seq DESC LIMIT 1"

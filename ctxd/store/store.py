@@ -18,7 +18,6 @@ from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
-from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock, ValidTimes
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
@@ -31,6 +30,7 @@ from ctxd.store.group_commit import GroupCommit
 from ctxd.store.health import Health
 from ctxd.store.idempotency import BloomFilter, RecentOperations, replay_of
 from ctxd.store.journal import Body, Row
+from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, answered, basis, to_stored
 from ctxd.store.scrub import Scrub, quiet
@@ -85,6 +85,8 @@ class VersionStore:
         self._damage: dict[str, None] = {}
         self._grown = anyio.Event()
         self._scrub = Scrub(clock, self._note_damage)
+        self._large = LargeContent(self._health, self._commits.fail, self._listeners.fault)
+        self.keep, self.keep_content = self._large.keep, self._large.keep_content
         self._durable: Receipt | None = None
         self.incarnation = 0
         self.journal_id = ""
@@ -105,7 +107,7 @@ class VersionStore:
                 await run_sync(directory.close)
 
     async def _serve(self, directory: statedir.StateDir, task_status: TaskStatus[None]) -> None:
-        artifacts = ArtifactStore(directory.artifacts)
+        artifacts = self._large.open(directory.artifacts)
         committer = Committer(directory, artifacts, self._clock)
         self._committer = committer
         try:
@@ -125,6 +127,7 @@ class VersionStore:
                 group.start_soon(fill_bloom, self._bloom, sifter, self._note_broken_index)
                 if not damage:
                     group.start_soon(self._scrub_all, scrubber, directory)
+                    group.start_soon(self._large.collect, self._read, self._reader.referenced)
                 for part in self._attached:
                     await group.start(partial(part, self))
                 task_status.started()
@@ -198,6 +201,8 @@ class VersionStore:
                 self._operations.end((write.principal, write.op_id), durable=True)
             if write.purge is not None and write.purge.done is not None:
                 self._forget(write.purge.done)
+            for artifact in entry.prepared.artifacts:
+                artifact.used = True
         self._durable = batch[-1].pending.receipt
         self._grown.set()
         self._heads.durable = batch[-1].pending.seq
@@ -228,7 +233,7 @@ class VersionStore:
 
         Raises: CtxdError ``invalid_params`` for a valid time that is not past; ``disk_full``, ``data_loss``,
         ``store_backlog_full``, ``rate_limited``, ``store_failed``, ``draining``; ``cancelled`` if its ``op_id`` was
-        submitted before, see ``replay``.
+        submitted before, see ``replay``. AssertionError for large content that ``keep`` was not called for.
         """
         if not self._health.writable:
             self._health.require_writable()
@@ -276,7 +281,7 @@ class VersionStore:
             if document.content is not None and put.content is not None:
                 ref = put.content.hex()
                 self._texts.put(ref, document.content)
-                document = msgspec.structs.replace(document, content=None)
+                document = msgspec.structs.replace(document, content=None, artifact=None)
             valid_time = vt if put.valid_time is None else put.valid_time
             head = Stored(document=document, content_ref=ref, valid_time=valid_time, tx=seq, tx_time=entry.tx_time)
             if put.valid_time is None:

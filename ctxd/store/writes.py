@@ -8,8 +8,9 @@ import anyio
 import msgspec
 from blake3 import blake3
 
-from ctxd.objects.document import Document, encode_document
+from ctxd.objects.document import Artifact, Document, encode_document
 from ctxd.store import journal
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import Receipt
 
 Restate = Callable[[Document], Document | None]
@@ -186,33 +187,40 @@ _ENTRY_BYTES: Final = 512
 
 
 class EncodedWrite:
-    """A write encoded: its body, its puts and their ids, and the bytes of its text by hash. Made before a sequence is
-    given."""
+    """A write encoded: its body, its puts and their ids, and its content by hash: the size, and the bytes of what is
+    not in the artifact store. Made before a sequence is given."""
 
-    __slots__ = ("body", "ids", "puts", "size", "texts", "write")
+    __slots__ = ("artifacts", "body", "contents", "ids", "puts", "size", "write")
 
     def __init__(self, write: Write) -> None:
-        """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded."""
+        """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded; AssertionError
+        for large content that ``VersionStore.keep`` was not called for."""
         by_id = {document.id: document for document in write.puts}
         # Of an entity that is put twice in one write the last version counts.
         if len(by_id) < len(write.puts):
             write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
         self.write = write
-        self.texts: dict[bytes, bytes] = {}
+        self.contents: dict[bytes, tuple[int, bytes | None]] = {}
+        self.artifacts: list[Artifact] = []
         self.puts: list[journal.Put] = []
         for document in write.puts:
             ref = None
-            if document.content is not None:
+            if document.artifact is not None:
+                ref = bytes.fromhex(document.artifact.ref)
+                self.contents[ref] = (document.artifact.size, None)
+                self.artifacts.append(document.artifact)
+            elif document.content is not None:
                 data = document.content.encode()
+                assert len(data) <= CONTENT_INLINE_BYTES_MAX, "large content is kept before it is submitted"
                 ref = blake3(data).digest()
-                self.texts[ref] = data
+                self.contents[ref] = (len(data), data)
             valid_time = write.valid_times.get(document.id)
             self.puts.append(journal.Put(document.id, encode_document(document), ref, valid_time))
         if write.deletes:
             self.puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
         self.ids = tuple([put.id for put in self.puts])
         self.body = journal.encode_body(write.request, write.result, write.knows, self.puts)
-        self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(map(len, self.texts.values()))
+        self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(size for size, _ in self.contents.values())
 
 
 class QueuedWrite(msgspec.Struct, frozen=True, eq=False):

@@ -10,6 +10,7 @@ from ctxd.projection import backlog
 from ctxd.projection.backlog import Room
 from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, sourced, write
+from tests.unit.store.running import put
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 
@@ -63,7 +64,7 @@ async def test_a_text_that_is_known_to_be_there_is_not_put_again(root, node):
 
 async def test_a_text_above_a_mebibyte_is_kept_in_parts(root, node):
     async with projecting(root, node.connect) as store:
-        store.submit(write(document("big", "ab\u00e9" * 900_000, tool="cat")))
+        await put(store, document("big", "ab\u00e9" * 900_000, tool="cat"))
         await level(store)
     assert (await compared(root, node.connect)).problems == []
 

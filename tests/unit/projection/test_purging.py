@@ -14,6 +14,7 @@ from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import compared, level, projecting, until
 from tests.unit.store.documents import document, write
+from tests.unit.store.running import put
 
 pytestmark = pytest.mark.anyio
 SECRET = "the-secret-9f8e7d6c"
@@ -33,13 +34,13 @@ def purge(*ids):
     return Write(kind=KIND, principal="p", purge=PurgeRequest(ids, lambda text: blake3(text.encode()).hexdigest()))
 
 
-def fill(store):
+async def fill_with_large(store):
     for n in range(20):
         store.submit(write(document(f"other{n}", f"text {n}", tool="x")))
         if n in (5, 9):
             store.submit(write(document("target", f"{SECRET} {n}", tool="x", status="ok")))
-    store.submit(write(document("target", f"{SECRET}\n" * 90_000, tool="x", status="ok", args={"key": SECRET})))
-    store.submit(write(document("large", "x" * 2_500_000, tool="x")))
+    await put(store, document("target", f"{SECRET}\n" * 90_000, tool="x", status="ok", args={"key": SECRET}))
+    await put(store, document("large", "x" * 2_500_000, tool="x"))
 
 
 def held(node):
@@ -52,7 +53,7 @@ def held(node):
 @pytest.mark.requirement("PRJ-10")
 async def test_after_a_purge_the_node_holds_nothing_of_it_and_says_that_it_was(root, node):
     async with projecting(root, node.connect) as store:
-        fill(store)
+        await fill_with_large(store)
         await level(store)
         assert SECRET in held(node)
         await store.submit(purge("target")).wait()
@@ -69,7 +70,7 @@ async def test_after_a_purge_the_node_holds_nothing_of_it_and_says_that_it_was(r
 @pytest.mark.requirement("PRJ-10")
 async def test_until_the_node_has_it_reads_do_not_show_what_was_purged(root, node):
     async with projecting(root, node.connect) as store:
-        fill(store)
+        await fill_with_large(store)
         await level(store)
         node.down = True
         await store.submit(purge("target")).wait()
@@ -84,7 +85,7 @@ async def test_until_the_node_has_it_reads_do_not_show_what_was_purged(root, nod
 
 async def test_a_purge_that_is_cut_off_is_done_again_from_its_start(root, node):
     async with projecting(root, node.connect) as store:
-        fill(store)
+        await fill_with_large(store)
         await level(store)
         for lost in (1, 2, 3):
             node.lose_reply = lost
@@ -97,7 +98,7 @@ async def test_a_purge_that_is_cut_off_is_done_again_from_its_start(root, node):
 async def test_what_was_purged_before_the_node_had_it_is_put_as_it_is_now(root, node):
     node.down = True
     async with projecting(root, node.connect) as store:
-        fill(store)
+        await fill_with_large(store)
         await store.submit(purge("target")).wait()
         node.down = False
         await level(store)
@@ -128,8 +129,8 @@ async def test_a_row_read_before_its_text_was_purged_is_read_again(root, node):
 async def test_a_part_that_another_text_shares_comes_back(root, node):
     shared = "common line\n" * 100_000
     async with projecting(root, node.connect) as store:
-        store.submit(write(document("one", shared + SECRET, tool="x")))
-        store.submit(write(document("two", shared + "harmless", tool="x")))
+        await put(store, document("one", shared + SECRET, tool="x"))
+        await put(store, document("two", shared + "harmless", tool="x"))
         await level(store)
         await store.submit(purge("one")).wait()
         await level(store)
@@ -165,10 +166,10 @@ async def test_texts_that_are_kept_stay_at_the_node_wherever_a_purge_is_cut_off(
     async with projecting(root, node.connect) as store:
         store.submit(write(document("part#0000000001", "an earlier text", n=1)))
         store.submit(write(document("part#0000000001", f"before {SECRET} after", n=2)))
-        store.submit(write(document("big", large + SECRET)))
+        await put(store, document("big", large + SECRET))
         store.submit(write(document("other", "an earlier text", tool="x")))
         store.submit(write(document("twin", f"before {SECRET} after", tool="x")))
-        store.submit(write(document("larger", large + "harmless", tool="x")))
+        await put(store, document("larger", large + "harmless", tool="x"))
         await level(store)
         node.at = at
         asked = PurgeRequest((), lambda text: text, within=("part#",), restate=without_secret)

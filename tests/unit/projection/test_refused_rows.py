@@ -6,6 +6,7 @@ from ctxd.backends.xtdb.operations import PutDoc
 from ctxd.projection import projection
 from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, write
+from tests.unit.store.running import put
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 
@@ -90,7 +91,7 @@ class TestPoison:
         node.down = True
         async with projecting(root, node.connect) as store:
             store.submit(write(document("good", "fine", tool="x")))
-            await store.submit(write(document("bad", "x" * 1_500_000, tool="x"))).wait()
+            await (await put(store, document("bad", "x" * 1_500_000, tool="x"))).wait()
             for path in (root / "artifacts").rglob("*"):
                 if path.is_file():
                     path.chmod(0o600)

@@ -13,22 +13,23 @@ import anyio
 from ctxd import limits
 from ctxd.clock import SystemClock
 from ctxd.store.store import VersionStore
-from tests.unit.store.documents import document, write
+from tests.unit.store.documents import document
+from tests.unit.store.running import put
 
 
-def operation(n):
+async def operation(store, n):
     text = f"{n} " * (400_000 if n % 9 == 0 else 3_000)
     puts = (
         document(f"t{n}", text),
         document("head", type="session", n=n),
         document(f"segment:s1#{n:010d}", type="segment"),
     )
-    return write(*puts, op_id=f"op-{n}", request=b"%d" % n, result=b"result %d" % n, knows=(f"t{n}",))
+    return await put(store, *puts, op_id=f"op-{n}", request=b"%d" % n, result=b"result %d" % n, knows=(f"t{n}",))
 
 
 async def send(store, n):
     replay = await store.replay("host", f"op-{n}", b"%d" % n)
-    pending = store.submit(operation(n)) if replay is None else replay.pending
+    pending = await operation(store, n) if replay is None else replay.pending
     receipt = replay.receipt if pending is None else await pending.wait()
     os.write(1, f"{n} {receipt.seq} {receipt.chain}\n".encode())
 

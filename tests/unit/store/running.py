@@ -3,13 +3,22 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 
 from ctxd.clock import Clock, SystemClock
+from ctxd.objects.document import Document
 from ctxd.store.store import VersionStore
+from ctxd.store.writes import Pending
+from tests.unit.store.documents import write
 
 WAIT_S = 10
+
+
+async def put(store: VersionStore, *documents: Document, **rest: Any) -> Pending:
+    """Submit ``documents`` of any size as one write."""
+    return store.submit(write(*[await store.keep(document) for document in documents], **rest))
 
 
 @asynccontextmanager

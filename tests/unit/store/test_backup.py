@@ -14,7 +14,7 @@ from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import running
+from tests.unit.store.running import put, running
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ def digest(root):
 async def root(tmp_path):
     async with running(tmp_path / "state") as store:
         for n in range(50):
-            store.submit(write(document(f"t{n}", f"{n} " * (600_000 if n == 3 else 50)), knows=(f"t{n}",)))
+            await put(store, document(f"t{n}", f"{n} " * (600_000 if n == 3 else 50)), knows=(f"t{n}",))
         await store.drain()
     return tmp_path / "state"
 
@@ -167,7 +167,7 @@ async def test_a_backup_begins_again_if_a_purge_removes_an_artifact_meanwhile(tm
     root, purged = tmp_path / "state", threading.Event()
     async with running(root) as store:
         for n in range(2):
-            await store.submit(write(document(f"t{n}", f"{n}" * (2 * 1024 * 1024), tool="bash"))).wait()
+            await (await put(store, document(f"t{n}", f"{n}" * (2 * 1024 * 1024), tool="bash"))).wait()
 
         def step(what, done):
             if what == "copying artifacts" and not purged.is_set():

@@ -19,7 +19,7 @@ from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
 from ctxd.store.writes import NOT_CACHED, PurgeRequest, StoreFailed, Write
 from tests.unit.store.documents import damage_index, document, write
-from tests.unit.store.running import running
+from tests.unit.store.running import put, running
 
 pytestmark = pytest.mark.anyio
 
@@ -108,10 +108,13 @@ async def test_a_full_disk_under_an_artifact_fails_its_write_and_leaves_nothing(
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
         large = "x" * (2 * 1024 * 1024)
-        with failpoints.armed("art.write=error:ENOSPC*1"):
-            assert await failure(store.submit(write(document("t1", large)))) == ("disk_full", "not_applied")
-        await until(lambda: store.status().state == "ok")
-        await store.submit(write(document("t1", large))).wait()
+        with failpoints.armed("art.write=error:ENOSPC*1"), pytest.raises(CtxdError) as caught:
+            await store.keep(document("t1", large))
+        assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
+        assert store.status().state == "ok", "small writes may still fit"
+        await store.submit(write(await store.keep(document("t1", large)))).wait()
+    *_, report = verify(root)
+    assert (report.problems, report.artifacts, report.orphan_artifacts) == ([], 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +140,10 @@ async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, 
             await group.start(run)
             await store.submit(write(document("t1", "kept"))).wait()
             with failpoints.armed(f"{place}=error:{error}*1"):
-                first = store.submit(write(document("t2", "x" * (2 * 1024 * 1024))))
-                await anyio.wait_all_tasks_blocked()
-                assert await failure(first) == ("store_failed", "unknown")
+                with pytest.raises(CtxdError) as caught:
+                    await (await put(store, document("t2", "x" * (2 * 1024 * 1024)))).wait()
+                outcome = "not_applied" if place.startswith("art.") else "unknown"
+                assert (caught.value.code, caught.value.outcome) == ("store_failed", outcome)
                 await until(lambda: errors)
     for operation in (store.get("t1"), store.heads(["t1"]), store.scan("t")):
         with pytest.raises(CtxdError) as caught:
@@ -268,10 +272,10 @@ async def test_no_descriptor_for_an_artifact_refuses_the_write_and_goes_on(root,
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
         large = "x" * (2 * 1024 * 1024)
-        with failpoints.armed("art.write=error:EMFILE*1"):
-            assert await failure(store.submit(write(document("t1", large)))) == ("disk_full", "not_applied")
-        await until(lambda: store.status().state == "ok")
-        await store.submit(write(document("t1", large))).wait()
+        with failpoints.armed("art.write=error:EMFILE*1"), pytest.raises(CtxdError) as caught:
+            await store.keep(document("t1", large))
+        assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
+        await store.submit(write(await store.keep(document("t1", large)))).wait()
 
 
 _PWRITE = ctypes.CFUNCTYPE(
@@ -417,7 +421,7 @@ async def test_another_key_of_secrets_is_reported(root, change):
 async def test_a_verification_goes_on_over_a_purge_that_removes_an_artifact_meanwhile(root):
     async with running(root) as store:
         for n in range(3):
-            await store.submit(write(document(f"t{n}", f"{n}" * (2 * 1024 * 1024), tool="bash"))).wait()
+            await (await put(store, document(f"t{n}", f"{n}" * (2 * 1024 * 1024), tool="bash"))).wait()
         reports = verify(root)
         assert next(reports).phase == "structure"
         await store.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("t1",), lambda hashed: hashed))).wait()

@@ -12,7 +12,7 @@ from ctxd import dbfile, limits
 from ctxd.store.verify import verify
 from ctxd.store.witness import Head, WitnessFile
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import running
+from tests.unit.store.running import put, running
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,7 @@ async def test_the_scrub_reports_damage_that_no_read_has_met(tmp_path, quick, da
     root = tmp_path / "state"
     async with running(root) as store:
         for n, text in enumerate(("first", "second", "x" * (2 * 1024 * 1024), "last")):
-            await store.submit(write(document(f"t{n}", text), op_id=f"op{n}", request=b"q")).wait()
+            await (await put(store, document(f"t{n}", text), op_id=f"op{n}", request=b"q")).wait()
         with anyio.fail_after(10):
             while store.status().scrubbed_ms is None:
                 await anyio.sleep(0.01)

@@ -18,7 +18,7 @@ from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import running
+from tests.unit.store.running import put, running
 
 pytestmark = pytest.mark.anyio
 SMALL = "the-secret-in-a-small-text-9f8e7d6c"
@@ -51,8 +51,8 @@ async def fill(store):
             await store.submit(
                 write(document("target", small(n), tool="bash", status="ok", n=n), op_id=f"op{n}")
             ).wait()
-    await store.submit(write(document("target", large(), tool="bash", args={"key": IN_ARGS}), op_id="op-large")).wait()
-    await store.submit(write(document("twin", large(), tool="cat", status="ok"))).wait()
+    await (await put(store, document("target", large(), tool="bash", args={"key": IN_ARGS}), op_id="op-large")).wait()
+    await (await put(store, document("twin", large(), tool="cat", status="ok"))).wait()
 
 
 def asked(*ids: str) -> Write:
@@ -130,7 +130,7 @@ async def test_a_purged_store_can_be_purged_again_written_backed_up_and_restored
         again = asked("target")
         await store.submit(again).wait()
         assert again.purge is not None and again.purge.done is not None and again.purge.done.versions == 0
-        await store.submit(write(document("target", large(), tool="bash"))).wait()
+        await (await put(store, document("target", large(), tool="bash"))).wait()
         assert (await store.get("target", content=True)).document.content == large()
     backup(root, tmp_path / "copy")
     assert restore(tmp_path / "copy", tmp_path / "back").problems == []
@@ -188,7 +188,7 @@ _PURGING = """
 import sys
 from pathlib import Path
 import anyio
-from tests.unit.store.running import running
+from tests.unit.store.running import put, running
 from tests.unit.store.test_purge import asked, fill
 from ctxd.failpoints import armed
 
@@ -279,7 +279,7 @@ async def test_a_text_that_is_written_while_its_artifact_is_removed_is_kept(tmp_
         await fill(store)
         with armed("purge.unlink=sleep:200ms"):
             await store.submit(asked("target", "twin")).wait()
-            await store.submit(write(document("again", large(), tool="bash"))).wait()
+            await (await put(store, document("again", large(), tool="bash"))).wait()
             assert await store.purge_residue() == ()
         assert (await store.get("again", content=True)).document.content == large()
     assert report_of(root).problems == []

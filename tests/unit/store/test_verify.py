@@ -14,7 +14,7 @@ from ctxd.store.reads import Reader
 from ctxd.store.verify import digest, verify
 from ctxd_protocol.objects import Receipt
 from tests.unit.store.documents import damage_index, document, write
-from tests.unit.store.running import running
+from tests.unit.store.running import put, running
 
 pytestmark = pytest.mark.anyio
 IDS = [f"t{n}" for n in range(40)] + [f"segment:s1#{n:010d}" for n in range(40)]
@@ -29,7 +29,7 @@ async def fill(store, count=40):
     for n in range(count):
         text = f"{n} " * (600_000 if n == 7 else 400)
         puts = (document(f"t{n}", text, tool="bash"), document(f"segment:s1#{n:010d}", type="segment", n=n))
-        pending = store.submit(write(*puts, op_id=f"op{n}", request=b"q", result=b"r", knows=(f"t{n}",)))
+        pending = await put(store, *puts, op_id=f"op{n}", request=b"q", result=b"r", knows=(f"t{n}",))
         await pending.wait()
     return pending.receipt
 

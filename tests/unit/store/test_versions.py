@@ -9,7 +9,7 @@ from ctxd.errors import CtxdError
 from ctxd.store.verify import verify
 from ctxd.store.writes import NOT_CACHED, PurgeRequest
 from tests.unit.store.documents import document, sourced, write
-from tests.unit.store.running import SteppingClock, running
+from tests.unit.store.running import SteppingClock, put, running
 
 pytestmark = pytest.mark.anyio
 SESSION = "0192f0c1-2345-7abc-8def-0123456789ab"
@@ -203,7 +203,7 @@ async def test_changes_tell_who_put_what_when(root):
 async def test_text_of_any_size_comes_back(root, size):
     text = ("\u00e4" + "x" * 999) * (size // 1_000) + "y" * (size % 1_000)
     async with running(root) as store:
-        await store.submit(write(document("t1", text))).wait()
+        await (await put(store, document("t1", text))).wait()
     assert any((root / "artifacts").iterdir()) == (len(text.encode()) > 1024 * 1024)
     async with running(root) as store:
         assert (await store.get("t1", content=True)).document.content == text

@@ -1,0 +1,110 @@
+"""Large content: made durable in the artifact store before the write that refers to it is submitted.
+
+The commit thread writes no artifact, so no session waits for another one's content. Content that no version refers to
+is removed: what a crash has left at the next start, what was kept for a write that was not made once its hold ends.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+import msgspec
+
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore, names_in
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Artifact, Document, is_large
+from ctxd.offload import Lane, LoopHandle
+from ctxd.store.health import Health
+
+KEPT_AT_ONCE: Final = 2
+"""Large contents that are encoded and written at once. Bounds their second copy in memory, and leaves threads to others
+while a disk is slow."""
+
+Read = Callable[[Callable[[], set[str]]], Awaitable[set[str]]]
+"""Calls a function on the reader's thread, over everything accepted so far."""
+
+
+class LargeContent:
+    """Keeps large content, and removes what no version refers to. Usable once it is open."""
+
+    def __init__(
+        self, health: Health, failed: Callable[[dbfile.DiskFailed], None], fault: Callable[[Exception], None]
+    ) -> None:
+        """``failed`` ends the store after a failed disk; ``fault`` receives what a removal raised. Neither raises."""
+        self._health = health
+        self._failed = failed
+        self._fault = fault
+        self._keeping = Lane("artifact.keep", KEPT_AT_ONCE)
+        self._collecting = Lane("artifact.collect")
+        self._unused: set[str] = set()
+        self._became_unused = anyio.Event()
+
+    def open(self, root: Path) -> ArtifactStore:
+        """Return the store of the artifacts in ``root``. Call this on the loop."""
+        loop = LoopHandle()
+        self._artifacts = ArtifactStore(root, lambda ref: loop.soon(self._note_unused, ref))
+        return self._artifacts
+
+    def _note_unused(self, ref: str) -> None:
+        self._unused.add(ref)
+        self._became_unused.set()
+
+    async def keep(self, document: Document) -> Document:
+        """Return ``document`` with its content durable in the artifact store if it is too large for the database.
+
+        Call this before the decision to write it: then no other session waits for this one's content. What is not
+        submitted is removed. Raises: CtxdError as ``VersionStore.submit``. Cancel: waits for the disk.
+        """
+        if document.artifact is not None or (artifact := await self.keep_content(document.content)) is None:
+            return document
+        return msgspec.structs.replace(document, artifact=artifact)
+
+    async def keep_content(self, content: str | None) -> Artifact | None:
+        """As ``keep``, of ``content`` alone. Returns: the hold to put it with, None for small content."""
+        if content is None or not is_large(content):
+            return None
+        self._health.require_writable()
+        try:
+            return await self._keeping.run(partial(self._kept, content))
+        except dbfile.DiskFull as error:
+            raise CtxdError("disk_full", str(error), outcome="not_applied") from error
+        except dbfile.DiskFailed as error:
+            self._failed(error)
+            raise CtxdError("store_failed", str(error), outcome="not_applied") from error
+
+    def _kept(self, content: str) -> Artifact:
+        with dbfile.faults():
+            return self._artifacts.keep(content.encode())
+
+    async def collect(self, read: Read, referenced: Callable[[Sequence[str]], set[str]]) -> None:
+        """Remove artifacts that no version refers to, until cancelled. ``referenced``, called by ``read``, returns
+        those that one does refer to."""
+        try:
+            for folder in await self._collecting.run(self._artifacts.folders):
+                await self._remove_unused(await self._collecting.run(partial(names_in, folder)), read, referenced)
+            while True:
+                await self._became_unused.wait()
+                self._became_unused = anyio.Event()
+                unused, self._unused = self._unused, set()
+                await self._remove_unused(unused, read, referenced)
+        except CtxdError as error:
+            # The database cannot be read: what is left is found at the next start.
+            self._fault(error)
+
+    async def _remove_unused(
+        self, refs: Iterable[str], read: Read, referenced: Callable[[Sequence[str]], set[str]]
+    ) -> None:
+        # Claimed before the look: a write that refers to one of them has landed, or holds it.
+        claimed = self._artifacts.claim_removal(refs)
+        try:
+            used = await read(partial(referenced, claimed)) if claimed else set()
+            for ref in claimed:
+                if ref not in used:
+                    await self._collecting.run(partial(self._artifacts.remove, ref))
+        except OSError as error:
+            self._fault(error)
+        finally:
+            self._artifacts.disclaim(claimed)
