@@ -35,7 +35,7 @@ from tests.entered import Test
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("ctxd", "ctxd_client", "protocol/ctxd_protocol")
 COPIED: Final = ("ctxd", "ctxd_client", "protocol", "tests", "bench", "systemd", "pyproject.toml", "Makefile")
-GENERATED: Final = ("ctxd_client/_sync", "ctxd_client/sync.py")
+GENERATED: Final = ("ctxd_client/_sync", "ctxd_client/sync.py", "ctxd_client/methods.py")
 """Not mutated: these change only with what they are made from."""
 
 FOLDERS: Final = ("unit", "client", "spec")
@@ -110,6 +110,9 @@ def _not_run(tree: ast.AST) -> Iterator[ast.AST]:
                     yield value
             case ast.ClassDef(decorator_list=decorators, keywords=keywords):
                 yield from decorators
+                yield from keywords
+            case ast.Call(func=ast.Name(id="zip"), keywords=keywords):
+                # That they are as long is asserted, not relied upon.
                 yield from keywords
             case ast.JoinedStr() | ast.Assert() | ast.Expr(value=ast.Constant()):
                 yield node
@@ -191,7 +194,9 @@ class Selection:
         for function in functions:
             found = found or self._by_function.get((mutation.path, function), [])
         named = _names(mutation.path)
-        if not functions:
+        if not found:
+            # Outside functions, or in one that only an import calls.
+            functions = []
             importers = [_names(each) for each in _modules() if named.search((ROOT / each).read_text())]
             importing = {
                 file for file, text in self._files.items() if any(each.search(text) for each in (named, *importers))
@@ -199,8 +204,15 @@ class Selection:
             found = [test for test in self._tests if test.node.partition("::")[0] in importing]
             found += [test for test in self._by_module.get(mutation.path, []) if test not in found]
 
-        def rank(test: Test) -> tuple[bool, float, int]:
-            return not named.search(self._files[test.node.partition("::")[0]]), test.seconds, len(test.entered)
+        def rank(test: Test) -> tuple[bool, bool, float, int]:
+            # Code outside functions runs in a test only if that starts a process which imports the module.
+            runs = bool(functions) or (mutation.path, "<module>") in test.entered
+            return (
+                not runs,
+                not named.search(self._files[test.node.partition("::")[0]]),
+                test.seconds,
+                len(test.entered),
+            )
 
         # One case of each parametrized test before the second of any.
         cases: dict[str, int] = {}

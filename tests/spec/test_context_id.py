@@ -272,7 +272,9 @@ def test_the_hook_goes_where_git_looks_for_it(repository: Repository, tmp_path: 
     assert repository.install(at=tmp_path / "other")["hook"] == str(repository.root / ".git/hooks/commit-msg")
     assert repository.trailers(at=tmp_path / "other", CTXD_CONTEXT_ID="ctx-1") == ["ctx-1"]
     repository.git("config", "core.hooksPath", ".githooks")
-    assert repository.install()["hook"] == str(repository.root / ".githooks/commit-msg")
+    installed = Path(repository.install()["hook"])
+    assert installed == repository.root / ".githooks/commit-msg"
+    assert stat.S_IMODE(installed.stat().st_mode) == 0o755
     assert repository.trailers(CTXD_CONTEXT_ID="ctx-2") == ["ctx-2"]
     outside = repository.run(str(CTX), "install", "git", at=tmp_path)
     assert outside.returncode == 3

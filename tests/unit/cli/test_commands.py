@@ -420,3 +420,14 @@ def test_a_transcript_is_shown_without_a_daemon(ctx, tmp_path):
     ran = ctx("transcript", str(file))
     assert (ran.code, ran.out) == (2, "")
     assert "not a transcript of Claude Code, codex, pi or opencode" in ran.err
+
+
+def test_rows_of_a_query_are_printed_one_a_line_as_they_read(scripted, daemon):
+    daemon.script["object.query"] = lambda _: {"rows": [["grün", 1], ["b", None]], "complete": False, "tx": 1}
+    ran = scripted("query", "{:find [e]}", '"s1"', "--limit", "2", "--time", "1.5")
+    assert ran.out == '["grün", 1]\n["b", null]\n'
+    assert ran.err == "more than 2 rows: raise --limit, or narrow the query\n"
+    (asked,) = daemon.of("object.query")
+    assert (asked.params["args"], asked.params["limit"], asked.params["timeout_ms"]) == (["s1"], 2, 1500)
+    daemon.script["object.query"] = lambda _: {"rows": [], "complete": True, "tx": 1}
+    assert (scripted("query", "{:find [e]}").out, scripted("query", "{:find [e]}").err) == ("", "")

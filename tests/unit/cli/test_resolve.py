@@ -194,6 +194,7 @@ def test_a_time_of_day_is_the_latest_one_that_is_past():
     now_ms = round(day.timestamp() * 1000)
     for text, expected in (
         ("12:59", day - timedelta(minutes=1)),
+        ("13:00", day),
         ("13:01", day - timedelta(hours=23, minutes=59)),
         ("yesterday 12:59:30", day - timedelta(days=1, seconds=30)),
     ):
@@ -237,7 +238,8 @@ def test_numbers_and_times_in_words():
     assert [formatting.age(NOW - ms, NOW) for ms in (-5, 59_999, 60_000, 7_200_000, 200_000_000)] == [
         "0s ago", "59s ago", "1m ago", "2h ago", "2d ago",
     ]  # fmt: skip
-    assert [formatting.span(seconds) for seconds in (0.4, 61, 3_600, 90_061)] == ["0s", "1m 1s", "1h 0m", "1d 1h"]
+    spans = {0.4: "0s", 59: "59s", 61: "1m 1s", 3_599: "59m 59s", 3_600: "1h 0m", 86_399: "23h 59m", 86_400: "1d 0h"}
+    assert [formatting.span(seconds) for seconds in (*spans, 90_061)] == [*spans.values(), "1d 1h"]
     assert [formatting.size(number) for number in (0, 1023, 1024)] == ["0 B", "1,023 B", "1.0 KiB"]
     assert formatting.size(5 * 2**30) == "5.0 GiB"
     assert formatting.short("ab" * 32) == "abababababab"

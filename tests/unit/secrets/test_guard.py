@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.guard import Capture, Guard, stricter
 from ctxd.secrets.scan import Scanner
 from ctxd_protocol.secrets import Secrets
 from tests.suites.secret_corpus import FAMILIES, made_up
@@ -143,3 +143,11 @@ def test_a_value_may_be_as_deep_as_json_may_be():
     for _ in range(5_000):
         value = [value]
     assert not Capture(GUARD, "flag").finds_nothing(value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [("off", "flag", "flag"), ("flag", "redact", "redact"), ("off", "redact", "redact"), ("flag", "flag", "flag")],
+)
+def test_of_two_policies_the_stricter_counts(one, other, found):
+    assert stricter(one, other) == stricter(other, one) == found

@@ -105,6 +105,7 @@ def test_an_owner_s_late_rows_fail_even_if_it_comes_to_own_the_session_again():
 def test_who_dies_while_taking_a_session_in_is_not_taken_for_its_source():
     old = owners.first("a")
     half = owners.claimed(old, "b")
+    assert (old.token, half.token, owners.claimed(half, "c").token) == (1, 2, 3)
     assert owners.claimed(half, "c").whole == "a"
     assert owners.claimed(owners.adopted(half), "c").whole == "b"
 

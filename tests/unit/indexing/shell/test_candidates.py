@@ -103,6 +103,10 @@ GIT = [
     ("git checkout -b fix/a.b && git log --oneline", "abc1234 change c.py\n", []),
     ("git ls-files --stage a.py", "100644 0123456789 0\ta.py\n", ["/w/a.py"]),
     ("git log origin/main..HEAD -- a.py", "", ["/w/a.py"]),
+    ("git status --short", "no line of its own\n?? new/\n?? b.py\n", ["/w/b.py"]),
+    ("git status --porcelain=v2", "# branch.head main\n? new/\n? b.py\n", ["/w/b.py"]),
+    ("git ls-tree HEAD", "100644 blob 0123456789abcdef0123456789abcdef01234567\ta.py\n", ["/w/a.py"]),
+    ("git ls-tree --name-only HEAD", "a.py\nsrc/b.py\n", ["/w/a.py", "/w/src/b.py"]),
 ]
 
 OPERANDS = [
@@ -130,6 +134,10 @@ OPERANDS = [
     ("sudo -u me env A=1 timeout 5 cat a.py", "", ["/w/a.py"]),
     ("bash -lc 'cd sub && cat a.py'", "", ["/w/sub/a.py"]),
     ("/ a.py", "", []),
+    ("ls x.py |&cat a.py|cat b.py", "", ["/w/x.py", "/w/a.py", "/w/b.py"]),
+    ("go run -o x.out main.go", "", ["/w/x.out", "/w/main.go"]),
+    ("ffmpeg -ss 10 -i in.mp4 out.mp4", "", ["/w/in.mp4", "/w/out.mp4"]),
+    ("time cat a.py; nohup cat b.py", "", ["/w/a.py", "/w/b.py"]),
     ("cat missing.py", "cat: missing.py: No such file or directory\n", []),
     ("wc -l *.py", "  10 a.py\n  12 total\n", ["/w/a.py"]),
     ("npx tsc", "src/a.ts(3,4): error TS1: no\n", ["/w/src/a.ts"]),
