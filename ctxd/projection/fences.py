@@ -1,7 +1,8 @@
 """Fences: rows of a session that were written here after another host had claimed it.
 
 Fenced rows stay in the journal and are not projected. A fence is a document of the same journal, so it survives a
-restart, a backup and a rebuild, and a comparison with the node knows which rows the node lacks.
+restart, a backup and a rebuild, and a comparison with the node knows which rows the node lacks. A claim writes a fence
+without rows before it takes place: until the session is imported, what is here of it takes no writes.
 """
 
 from collections.abc import Iterable
@@ -18,12 +19,16 @@ from ctxd.objects.identity import NUMBER_DIGITS, session_of
 PREFIX: Final = "fence:"
 _TYPE: Final = "fence"
 
+NO_ROW: Final = 2**53 - 1
+"""``Fence.first`` of a claim, which fences no row."""
+
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of rows of ``session``, from row ``first`` up to the fence's own, that are not part of the session.
+    """A range of rows of ``session``, from row ``first`` up to the fence's own, that are not part of the session;
+    ``NO_ROW``: none, but this host claims the session, and has it once a later row of its head is not entering.
 
-    ``branch``: the session that keeps them here, ``None`` if there was nothing to keep. ``host``, ``token``: the owner
-    that was found, and its change of hands.
+    ``branch``: the session that keeps them here, ``None`` if there was nothing to keep. ``host``: the owner that was
+    found; ``token``: its change of hands, of a claim the one that it makes.
     """
 
     session: str
@@ -34,8 +39,8 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def document_of(fence: Fence) -> Document:
-    """Return the document that keeps ``fence``."""
-    id = f"{PREFIX}{fence.session}#{fence.token:0{NUMBER_DIGITS}d}"
+    """Return the document that keeps ``fence``. Rows that came late to one owner may need several."""
+    id = f"{PREFIX}{fence.session}#{fence.token:0{NUMBER_DIGITS}d}.{fence.first}"
     payload = msgspec.to_builtins(fence)
     return Document(
         id=id,
@@ -61,7 +66,7 @@ class Fences:
         self._by_session: dict[str, list[tuple[Fence, int]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._by_session)
+        return any(fence.first != NO_ROW for some in self._by_session.values() for fence, _ in some)
 
     def add(self, fence: Fence, seq: int) -> None:
         """Add ``fence``, written as row ``seq``."""
@@ -77,8 +82,8 @@ class Fences:
         return max(self._by_session.get(session, ()), key=lambda each: each[1], default=None)
 
     def count(self, session: str) -> int:
-        """Return how many fences ``session`` has."""
-        return len(self._by_session.get(session, ()))
+        """Return how many fences of rows ``session`` has."""
+        return sum(fence.first != NO_ROW for fence, _ in self._by_session.get(session, ()))
 
     @property
     def sessions(self) -> tuple[str, ...]:

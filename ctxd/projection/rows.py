@@ -32,6 +32,18 @@ _SAMPLED: Final = 500
 _ROW_BYTES: Final = 128
 
 
+_GROWING: Final = ("segment:", "assembly:")
+
+
+def projected(versions: Iterable[Version]) -> list[Version]:
+    """Return ``versions`` without deletions of segments and records.
+
+    An import deletes what this journal has of an earlier life of the session. At the node that would hide the versions
+    of the host that has the session, which only grows there.
+    """
+    return [version for version in versions if version.body is not None or not version.id.startswith(_GROWING)]
+
+
 class KnownTexts:
     """KnownTexts known to be at the node, by their BLAKE3; the least recently used are forgotten first."""
 
@@ -117,7 +129,7 @@ class Rows:
             return found
 
     def _piece(self, row: journal.Row) -> ProjectedRow:
-        versions = tuple(fold(row))
+        versions = tuple(projected(fold(row)))
         refs = {version.content for version in versions if version.content is not None}
         size = len(row.body) + _ROW_BYTES + sum(map(self._size, refs))
         record = journal.decode_body(row.body).purged if row.kind == PURGE else None
@@ -152,7 +164,7 @@ class Rows:
     def versions_of(self, ids: Sequence[str], tx: int) -> list[Version]:
         """Every version of ``ids`` up to row ``tx``, by entity and time. Raises: as ``chain``."""
         with answering():
-            return [row for id in ids for row in self._reader.versions.history(id, corrections=True, tx=tx)]
+            return [row for id in ids for row in projected(self._reader.versions.history(id, corrections=True, tx=tx))]
 
     def text(self, ref: bytes) -> str:
         """The text ``ref``. Raises: as ``operations``."""
@@ -191,7 +203,7 @@ class Rows:
         referred to. Raises: CtxdError ``corrupt``, ``store_failed``."""
         with answering():
             entities = self._reader.entity_ids(after, limit)
-            return [(n, id, self._reader.versions.history(id, corrections=True)) for n, id in entities]
+            return [(n, id, projected(self._reader.versions.history(id, corrections=True))) for n, id in entities]
 
     def unknown(self, ids: Sequence[str]) -> list[str]:
         """Those of ``ids`` that the journal never put. Raises: as ``histories``."""

@@ -3,12 +3,16 @@
 Decides whether a host may acquire a session, and in which order. Promise: a host that has resumed a session may write
 to it, or learns from the first refusal which host owns it and which branch keeps the late writes; no acknowledged
 write is lost, and no state older than this journal is imported over it.
+
+A claim is written to the journal before it takes place, as a fence without rows. So a claim that breaks off, by a
+cancelled call, a node that is away or the end of the daemon, is known afterwards: the session takes no writes here, and
+``run`` completes the import and pauses the session, so that any host may resume it.
 """
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Final, Literal
 
 import anyio
 from anyio.abc import TaskStatus
@@ -42,6 +46,9 @@ _LOOK_S: Final = 0.05
 UNKNOWN_S: Final = 1.0
 """Seconds that creating a session waits for the node, which knows the ids of other hosts."""
 
+COMPLETE_RETRY_S: Final = 5.0
+"""Seconds until a claim that could not be completed is tried again."""
+
 TIDY_S: Final = 1.0
 """Seconds between two looks for sessions without an owner, and for those to be released."""
 
@@ -65,6 +72,8 @@ class Hosts:
         self._acquiring: dict[str, SessionLock] = {}
         self._imported: dict[str, int] = {}
         """The token under which each session was imported in this run of the daemon."""
+        self._claimed: dict[str, int] = {}
+        """The sessions that this host claimed, or was about to, and has not imported; each with the claim's token."""
 
     @property
     def _writer(self) -> str:
@@ -75,29 +84,34 @@ class Hosts:
         self._sessions.shared = True
         self._ownership.open(await self._store.scan(fences.PREFIX), self._loss.settle)
         for session in self._ownership.fences.sessions:
-            await self._loss.bar_again(session)
+            if (token := await self._loss.bar_again(session)) is not None:
+                self._claimed[session] = token
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the lease and watch the others' until cancelled; started once the rest may be called."""
         async with anyio.create_task_group() as group:
             await group.start(self._log.run)
             group.start_soon(self._tidy)
+            group.start_soon(self._complete_claims)
             task_status.started()
 
     # --- take a session up, or over ---
 
     @asynccontextmanager
-    async def acquire(self, session: str, principal: str) -> AsyncIterator[None]:
-        """Context manager: acquire ownership of ``session`` and have it whole in this journal, to resume it inside.
+    async def acquire(
+        self, session: str, principal: str, *, state: Literal["active", "paused"] = "active"
+    ) -> AsyncIterator[None]:
+        """Context manager: acquire ownership of ``session`` and have it whole in this journal, to resume it inside. One
+        that is imported is in ``state`` then.
 
         Raises: CtxdError session_not_found, session_owned_elsewhere, store_unavailable, session_closed, corrupt and
-        those of the store. Cancel: safe; the next attempt goes on where this one broke off.
+        those of the store. Cancel: safe; ``run`` completes an import that was broken off, as does the next attempt.
         """
         lock = self._acquiring.setdefault(session, SessionLock())
         try:
             async with lock:
                 with self._ownership.holding(session):
-                    await self._acquire(session, principal)
+                    await self._acquire(session, principal, state)
                     yield
         finally:
             if lock.free:
@@ -107,14 +121,14 @@ class Hosts:
         """True if all of ``session`` is here, as it was when it was here last."""
         return session in self._sessions.catalog and session not in self._sessions.moved_sessions
 
-    async def _acquire(self, session: str, principal: str) -> None:
+    async def _acquire(self, session: str, principal: str, state: Literal["active", "paused"]) -> None:
         try:
             with anyio.fail_after(ACQUIRE_S):
                 # Each step matches the owner before it, so a change by another host means another look.
                 while (owner := await self._take(session)) is None:
                     await self._clock.sleep(_LOOK_S)
                 if owner.source is not None and self._imported.get(session) != owner.token:
-                    await self._take_in(session, owner, principal)
+                    await self._take_in(session, owner, principal, state)
         except TimeoutError:
             hint = "It changes hands; try again."
             raise owned_elsewhere(session, "another", retry_after_ms=1_000, hint=hint) from None
@@ -186,7 +200,9 @@ class Hosts:
         await self._loss.settled(session)
         await self._require_open(session)
         after = owners.claimed(owner, self._writer)
-        return owners.adopted(after) if after.source == self._writer and self._is_whole(session) else after
+        await self._loss.note_claim(session, self._log.heartbeat.host(owner.writer), after.token)
+        self._claimed[session] = after.token
+        return after
 
     async def _left_s(self, owner: Owner) -> float:
         """Seconds until ``owner`` counts as dead; 0 for this host, which asks."""
@@ -199,7 +215,7 @@ class Hosts:
         if stored is not None and read_head(stored).settings.state == "closed":
             raise CtxdError("session_closed", f"session {session} is closed", outcome="not_applied")
 
-    async def _take_in(self, session: str, owner: Owner, principal: str) -> None:
+    async def _take_in(self, session: str, owner: Owner, principal: str, state: Literal["active", "paused"]) -> None:
         """Import ``session``, which ``owner`` claimed, from the node. Raises: CtxdError."""
         source = owner.whole
         began = self._clock.monotonic()
@@ -211,9 +227,10 @@ class Hosts:
             self._store,
             past,
             session,
+            self._ownership.fences,
             ordinal=self._sessions.next_ordinal(),
             filesystem="" if source == self._writer else self._log.heartbeat.filesystem(source),
-            taken_up=True,
+            state=state,
         )
         read_ms = int((self._clock.monotonic() - began) * 1000)
         self._sessions.unload(session)
@@ -222,7 +239,9 @@ class Hosts:
         self._imported[session] = owner.token
         self._loss.note_import(session, receipt.seq)
         self._sessions.unload(session)
+        self._loss.require_kept(session, owner.token)
         self._sessions.moved_sessions.pop(session, None)
+        self._claimed.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
         figures = {"segments": len(past.segments), "objects": len(past.objects), "read_ms": read_ms, "took_ms": took_ms}
         self._log_event("sharing.taken_in", {"session": session, "from": self._log.heartbeat.host(source), **figures})
@@ -261,15 +280,45 @@ class Hosts:
         owner: Owner | None = None
         with anyio.move_on_after(UNKNOWN_S), suppress(CtxdError):
             owner = await self._log.owner(session)
+        moved = self._sessions.moved_sessions.get(session)
+        host = None if moved is None else moved.host
         if owner is not None and owners.standing(owner, self._writer) == "elsewhere":
+            host = self._log.heartbeat.host(owner.writer)
+        if host is not None:
             raise CtxdError(
                 "session_exists",
-                f"session {session} exists on host {self._log.heartbeat.host(owner.writer)}",
+                f"session {session} exists on host {host}",
                 hint="Choose another id, or take it over with session.resume.",
                 outcome="not_applied",
             )
 
     # --- keep in order ---
+
+    async def _complete_claims(self) -> None:
+        """Import every session whose claim broke off, and pause it then: no client knows it as active here."""
+        wait_s = TIDY_S
+        while True:
+            await self._clock.sleep(wait_s)
+            wait_s = TIDY_S
+            for session in [each for each in self._claimed if each not in self._acquiring]:
+                try:
+                    await self._complete_claim(session)
+                except CtxdError as error:
+                    if error.code != "store_unavailable":
+                        self._log_event("sharing.claim_not_completed", {"session": session, "reason": error.message})
+                    # A session that cannot be read costs a look at all of it each time.
+                    wait_s = COMPLETE_RETRY_S
+
+    async def _complete_claim(self, session: str) -> None:
+        owner = await self._log.owner(session)
+        if owner is None or owner.token < self._claimed[session]:
+            # The claim has not taken place. It may yet, if the node did not answer in time.
+            return
+        if owner.writer != self._writer or owner.source is None:
+            self._claimed.pop(session, None)
+            return
+        async with self.acquire(session, "daemon", state="paused"):
+            self._log_event("sharing.claim_completed", {"session": session, "token": owner.token})
 
     async def _tidy(self) -> None:
         """Give an owner to sessions older than the sharing of the log, and release those that were set aside."""

@@ -17,7 +17,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.projection import fences
-from ctxd.projection.fences import Fence
+from ctxd.projection.fences import NO_ROW, Fence
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership_guard import Ownership, OwnershipLost
 from ctxd.sessions.moved_sessions import MovedSession
@@ -57,12 +57,34 @@ class OwnershipLoss:
         self._log_event = log_event
         self._imported: dict[str, int] = {}
 
-    async def bar_again(self, session: str) -> None:
-        """Refuse writes to ``session`` if its last fence was not followed by its return."""
+    async def bar_again(self, session: str) -> int | None:
+        """Refuse writes to ``session`` if its last fence was not followed by its return.
+
+        Returns: the token under which this host was to claim and import it; ``None`` without a claim, or after its end.
+        """
         newest = self._ownership.fences.newest(session)
         head = (await self._store.heads((str(session_object_id(session)),)))[str(session_object_id(session))]
-        if newest is not None and head is not None and head.tx < newest[1]:
-            self._sessions.moved_sessions[session] = MovedSession(newest[0].host, newest[0].branch)
+        if newest is None:
+            return None
+        fence, seq = newest
+        token = fence.token if fence.first == NO_ROW else None
+        if head is not None and head.tx > seq:
+            return token if read_head(head).entering else None
+        self._sessions.moved_sessions[session] = MovedSession(fence.host, fence.branch)
+        return token
+
+    async def note_claim(self, session: str, host: str, token: int) -> None:
+        """Refuse writes to ``session``, which ``host`` owns, until it is imported under ``token``, also after a
+        restart: a write here to its former state would take the place of everything written elsewhere.
+
+        Raises: CtxdError of the store. Cancel: safe.
+        """
+        newest = self._ownership.fences.newest(session)
+        if newest is not None and newest[0].token == token:
+            return
+        moved = self._sessions.moved_sessions.get(session)
+        branch = None if moved is None else moved.branch
+        await self._put(Fence(session=session, first=NO_ROW, branch=branch, host=host, token=token))
 
     async def settled(self, session: str) -> None:
         """Return once every row of ``session`` written here is at the node, or fenced.
@@ -96,6 +118,12 @@ class OwnershipLoss:
             self._sessions.moved_sessions[session] = MovedSession(host, None)
             self._sessions.unload(session)
 
+    def require_kept(self, session: str, token: int) -> None:
+        """Raises: CtxdError session_owned_elsewhere if ``session``, claimed under ``token``, was lost again since."""
+        newest = self._ownership.fences.newest(session)
+        if newest is not None and newest[0].token > token:
+            raise self._sessions.moved_sessions[session].error(session)
+
     def note_import(self, session: str, seq: int) -> None:
         """Note that ``session`` was imported up to row ``seq``: rows up to there are copies."""
         self._imported[session] = seq
@@ -126,11 +154,13 @@ class OwnershipLoss:
         kept = branch if await self._keep_branch(session, branch, first) else None
         self._sessions.moved_sessions[session] = MovedSession(host, kept)
         fence = Fence(session=session, first=first, branch=kept, host=host, token=owner.token)
-        receipt = await self._store.submit(
-            Write(kind="session.fence", principal="daemon", puts=(fences.document_of(fence),))
-        ).wait()
-        self._ownership.fences.add(fence, receipt.seq)
+        await self._put(fence)
         self._log_event("sharing.lost", {"session": session, "to": host, "branch": kept})
+
+    async def _put(self, fence: Fence) -> None:
+        write = Write(kind="session.fence", principal="daemon", puts=(fences.document_of(fence),))
+        receipt = await self._store.submit(write).wait()
+        self._ownership.fences.add(fence, receipt.seq)
 
     async def _keep_branch(self, session: str, branch: str, first: int) -> bool:
         """Copy ``session`` to ``branch`` if it was written to here from row ``first`` on. Returns: whether there is a
@@ -143,7 +173,8 @@ class OwnershipLoss:
         history = await read_history(source, session)
         if history is None:
             return False
-        destination = await read_destination(self._store, history, branch, ordinal=self._sessions.next_ordinal())
+        ordinal = self._sessions.next_ordinal()
+        destination = await read_destination(self._store, history, branch, self._ownership.fences, ordinal=ordinal)
         pending = await import_session(
             self._store, source, history, destination, kind="session.branch", principal="daemon"
         )

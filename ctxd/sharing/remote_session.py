@@ -18,6 +18,7 @@ from ctxd.backends.xtdb.errors import XtdbFailure
 from ctxd.backends.xtdb.operations import Doc
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored, risen
+from ctxd.objects.identity import NUMBER_DIGITS, number_of
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.eviction import purged_mark
 from ctxd.store.reads import to_stored
@@ -61,7 +62,15 @@ class RemoteSession:
     async def scan(self, prefix: str) -> list[Stored]:
         """See ``SessionSource.scan``."""
         ids = await _answered(self._client.ids(prefix, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
-        return list((await self.newest(ids)).values())
+        numbers = [number_of(id) for id in ids]
+        count = max(numbers, default=0) + 1
+        # An earlier version of this program deleted its own versions at the node too, and with them everybody's.
+        ids += [_numbered(prefix, number) for number in sorted({*range(count)} - {*numbers})]
+        found = await self.newest(ids)
+        while further := await self.newest([_numbered(prefix, count)]):
+            found |= further
+            count += 1
+        return [found[id] for id in sorted(found)]
 
     async def history(self, id: str) -> list[Stored]:
         """See ``SessionSource.history``."""
@@ -124,6 +133,10 @@ async def _answered(asking: Awaitable[T]) -> T:
     except XtdbFailure as error:
         message = f"the XTDB node does not give the rows of another host: {error}"
         raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied") from error
+
+
+def _numbered(prefix: str, number: int) -> str:
+    return f"{prefix}{number:0{NUMBER_DIGITS}d}"
 
 
 def _version(doc: Doc, valid_time: int | None) -> Version:

@@ -13,7 +13,7 @@ host may import a session is decided by ``hosts``.
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -23,6 +23,7 @@ from anyio.to_thread import run_sync
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document, Stored, risen
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
+from ctxd.projection.fences import Fences
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sharing.session_rewriter import (
     INNER,
@@ -147,10 +148,10 @@ async def _histories(source: SessionSource, ids: Iterable[str]) -> dict[str, lis
 
 
 async def read_destination(
-    store: VersionStore, history: SourceHistory, session: str, *, ordinal: int, filesystem: str = "",
-    taken_up: bool = False,
+    store: VersionStore, history: SourceHistory, session: str, fences: Fences, *, ordinal: int, filesystem: str = "",
+    state: Literal["active", "paused"] | None = None,
 ) -> Destination:  # fmt: skip
-    """Read from ``store`` what matters when ``history`` becomes its ``session``.
+    """Read from ``store``, of a journal with ``fences``, what matters when ``history`` becomes its ``session``.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
@@ -158,17 +159,22 @@ async def read_destination(
     taken = [
         id for id, stored in objects.items() if stored is not None and history.objects[id][-1].document.type != "file"
     ]
-    prompt = system_prompt_id(session)
+    prompt_id = system_prompt_id(session)
+    prompt = (await store.heads((prompt_id,)))[prompt_id]
+    segments, assemblies = [await store.scan(prefix(session)) for prefix in (segments_prefix, assemblies_prefix)]
     return Destination(
         session=session,
         ordinal=ordinal,
         objects=objects,
         aliases=await store.heads([alias for id in taken for alias in aliases_of(session, id)]),
-        segments=tuple(await store.scan(segments_prefix(session))),
-        assemblies=tuple(await store.scan(assemblies_prefix(session))),
-        prompt=(await store.heads((prompt,)))[prompt],
+        segments=tuple(segments),
+        assemblies=tuple(assemblies),
+        prompt=None if prompt is None or fences.skips(prompt_id, prompt.tx) else prompt,
+        fenced=frozenset(
+            each.document.id for each in (*segments, *assemblies) if fences.skips(each.document.id, each.tx)
+        ),
         filesystem=filesystem,
-        taken_up=taken_up,
+        state=state,
     )
 
 

@@ -6,7 +6,7 @@ the source and writes the rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -70,8 +70,9 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 
     ``objects``: the newest versions of the objects of the source. ``aliases``: those of the ids that its tool calls may
     get instead. ``segments``, ``assemblies``, ``prompt``: those of an earlier life of the session; those that are not
-    the beginning of the source are deleted. ``filesystem``: the id of the filesystem of the host that the session comes
-    from. ``taken_up``: the session is to be active.
+    the beginning of the source are deleted, and so are those ``fenced``, which the node lacks. ``filesystem``: the id
+    of the filesystem of the host that the session comes from. ``state``: that of the session in the end, ``None`` for
+    the source's; a closed session stays closed.
     """
 
     session: str
@@ -82,7 +83,8 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     assemblies: tuple[Stored, ...] = ()
     prompt: Stored | None = None
     filesystem: str = ""
-    taken_up: bool = False
+    fenced: frozenset[str] = frozenset()
+    state: Literal["active", "paused"] | None = None
 
 
 class PlannedWrite:
@@ -270,7 +272,7 @@ class SessionRewriter:
         return reused
 
     def _is_same(self, mine: Stored, theirs: Stored) -> bool:
-        if mine.document.id != self._id(theirs):
+        if mine.document.id != self._id(theirs) or mine.document.id in self._destination.fenced:
             return False
         if theirs.document.type == "assembly":
             return all(mine.document.payload.get(name) == theirs.document.payload.get(name) for name in _RECORD)
@@ -372,8 +374,8 @@ class SessionRewriter:
             names[alias] = names.pop(id, id)
         mounts = _pinned(settings.mounts, destination.filesystem)
         settings = msgspec.structs.replace(settings, ordinal=destination.ordinal, mounts=mounts, renamed=names)
-        if not entering and destination.taken_up and settings.state == "paused":
-            settings = msgspec.structs.replace(settings, state="active")
+        if not entering and destination.state is not None and settings.state != "closed":
+            settings = msgspec.structs.replace(settings, state=destination.state)
         return head_document(self.session, msgspec.structs.replace(head, settings=settings, entering=entering))
 
     def _segment(self, row: PlannedWrite, stored: Stored) -> Document:

@@ -259,6 +259,7 @@ HST-9 | A purge on one host does not prevent a session from continuing on anothe
 HST-10 | A chat is purged on the host that owns its session: on another host the call is refused with `session_owned_elsewhere`, and a purge overtaken by a takeover erases nothing of the session there. | ctxd
 HST-11 | An import or a branch writes rows in proportion to the part of the session that the journal lacks, also when it is restarted, and copies nothing once the hosts are level. | ctxd
 HST-12 | A host that projects, or has no active session, does not renew its lease; the documents of renewals repeat. | ctxd
+HST-13 | A takeover that breaks off at any step is completed by the host that claimed the session, also after a restart, and leaves the session paused and released unless a client has resumed it; until then that host refuses writes to the session. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

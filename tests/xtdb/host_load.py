@@ -23,6 +23,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
+
+from ctxd.backends.xtdb.client import XtdbClient
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
+from ctxd.projection.owners import Owner, from_doc, owner_id
 from ctxd_client import CallFailed
 from ctxd_protocol.sessions import SessionSummary
 from tests.xtdb.hosts import TEN_MINUTES_MS, Host, require_namespaces
@@ -207,7 +212,7 @@ class Load:
             its.cont()
         unlevel = self._level(began)
         level_s = time.monotonic() - began
-        self._complete()
+        unlevel += self._incomplete(began)
         unlevel += self._level(time.monotonic())
         rows = sum(host.client.daemon_status().store.head_seq for host in self.three.hosts)
         lost, doubled = self._compare()
@@ -233,11 +238,22 @@ class Load:
             refusals=dict(self.refusals.most_common()),
         )
 
-    def _complete(self) -> None:
-        """Resume every session where it is owned: a claim may have broken off before its import."""
-        by_name = {host.name: host for host in self.three.hosts}
-        for session in self.sessions:
-            by_name[self.three.hosts[0].client.session_owner(session).host].client.session_resume(session)
+    def _incomplete(self, began: float) -> list[str]:
+        """Wait until every claim that broke off is completed by its host, without a resume."""
+        while True:
+            owners = anyio.run(self._owners)
+            broken = [session for session, owner in owners.items() if owner is None or owner.source is not None]
+            if not broken:
+                return []
+            if time.monotonic() - began > LEVEL_S_MAX:
+                return [f"the claim of session {session} is not completed: {owners[session]}" for session in broken]
+            time.sleep(1)
+
+    async def _owners(self) -> dict[str, Owner | None]:
+        async with XtdbClient(self.three.nodes[0].url) as client:
+            ids = {session: owner_id(session) for session in self.sessions}
+            docs = await client.entities(ids.values(), valid_time=FIXED_VALID_TIME)
+            return {session: from_doc(docs.get(id)) for session, id in ids.items()}
 
     def _level(self, began: float) -> list[str]:
         heads: list[int] = []

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -397,22 +398,61 @@ def test_a_resume_that_needs_the_node_says_so_while_it_is_down(
 
 
 @pytest.mark.requirement("HST-1")
-def test_a_host_that_dies_while_it_takes_a_session_over_begins_again(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.requirement("HST-13")
+@pytest.mark.parametrize("died", ["precommit", "postcommit"])
+def test_a_host_that_died_while_it_took_a_session_over_completes_it(pair: Pair, tmp_path: Path, died: str) -> None:
     a, b = pair()
+    session = f"half-{died}"
     with hosts(a, b):
-        texts = lived(a.client, "half", tmp_path / "tree", calls=60)
-        set_aside(a, "half")
+        texts = lived(a.client, session, tmp_path / "tree", calls=60)
+        set_aside(a, session)
         b.stop()
-        # The first commit after its start is the first part of the session.
-        b.start(failpoints="journal.postcommit=kill@2")
+        # After those of its start and of the claim, this is the commit of the first part of the session.
+        b.start(failpoints=f"journal.{died}=kill@3")
         with pytest.raises(CallFailed):
-            b.client.within(5).session_resume("half")
+            b.client.within(5).session_resume(session)
         b.kill()
         b.start()
-        assert "half" not in [row.session for row in b.client.session_list().sessions]
-        b.client.session_resume("half")
-        same(a.client, b.client, "half")
-        assert shown(b.client, "half")[:3] == texts
+        assert code_of(lambda: b.client.session_create("agent", session=session)) == "session_exists"
+        # No client knows it as active there, so any host may resume it once it is whole.
+        until(lambda: (session, "paused") in [(row.session, row.state) for row in b.client.session_list().sessions])
+        until(lambda: b.client.session_owner(session).released)
+        same(a.client, b.client, session)
+        b.client.session_resume(session)
+        assert shown(b.client, session)[:3] == texts
+
+
+@pytest.mark.requirement("HST-4")
+@pytest.mark.requirement("HST-13")
+@pytest.mark.parametrize("died", ["postcommit=kill@2", "precommit=kill@3"])
+def test_a_host_that_died_after_a_claim_does_not_go_on_with_what_it_had(pair: Pair, tmp_path: Path, died: str) -> None:
+    a, b = pair()
+    session = f"stale-{died[:4]}-{died[-1]}"
+    with hosts(a, b):
+        lived(a.client, session, tmp_path / "tree", turns=1)
+        a.level()
+        a.kill()
+        taken_over(b, session)
+        b.client.session(session).user("said on beta")
+        set_aside(b, session)
+        # The host still has the session, as active as it was.
+        a.start(failpoints=f"journal.{died}")
+        with pytest.raises(CallFailed):
+            a.client.within(5).session_resume(session)
+        a.kill()
+        a.start()
+        late = code_of(lambda: a.client.session(session).user("late"))
+        assert late in ("session_owned_elsewhere", "session_not_active", "session_not_found")
+        # A pause must not take the place of what the other host wrote either. The host may have paused it by now.
+        with suppress(CallFailed):
+            a.client.session_pause(session)
+        until(lambda: a.client.session_owner(session).released)
+        a.client.session_resume(session)
+        same(a.client, b.client, session)
+        assert "said on beta" in str(a.client.session_chat(session))
+        for host in (a, b):
+            host.level()
+            host.agrees()
 
 
 @pytest.mark.requirement("HST-9")
@@ -422,7 +462,7 @@ def test_what_is_purged_while_a_session_is_taken_over_is_purged_there_too(pair: 
         lived(a.client, "purged", tmp_path / "tree", calls=60)
         set_aside(a, "purged")
         b.stop()
-        b.start(failpoints="journal.postcommit=kill@2")
+        b.start(failpoints="journal.postcommit=kill@3")
         with pytest.raises(CallFailed):
             b.client.within(5).session_resume("purged")
         b.kill()

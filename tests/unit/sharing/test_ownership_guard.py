@@ -155,6 +155,33 @@ async def test_a_fence_outlasts_the_daemon_and_another_node(tmp_path, node):
         assert await other.entity(segment(1).id, valid_time=2**42) is None
 
 
+@pytest.mark.requirement("HST-4")
+async def test_a_segment_that_an_import_deletes_here_stays_at_the_node(tmp_path, node):
+    async with host(tmp_path / "a", node) as a:
+        a.submit(write(head(), segment(0), segment(1)))
+        a.submit(Write(kind="session.adopt", principal="p", session="s1", deletes=(segment(1).id,)))
+        a.submit(write(segment(0, more=1)))
+        await level(a)
+        # It may be another host's, and the session goes on with it there.
+        assert await node.entity(segment(1).id, valid_time=2**42) is not None
+    found = await compared(tmp_path / "a", node.connect)
+    assert found.equal and found.problems == []
+
+
+@pytest.mark.requirement("HST-4")
+async def test_several_fences_against_one_owner_all_outlast_the_daemon(tmp_path, node):
+    async with host(tmp_path / "a", node) as a:
+        a.submit(write(head(), segment(0)))
+        await level(a)
+        await claim(node, "b" * 32)
+        for number in (1, 2):
+            a.submit(write(segment(number)))
+            await level(a)
+        assert [lost.first for lost in a.lost] == [2, 4]
+    found = await compared(tmp_path / "a", node.connect)
+    assert found.equal and found.problems == []
+
+
 def quiet(stored: Document) -> Document | None:
     """Return ``stored`` without its content."""
     return document(stored.id, type="segment", said="[purged]") if "said" in stored.payload else None

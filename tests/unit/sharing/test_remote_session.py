@@ -7,11 +7,13 @@ from blake3 import blake3
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_id, to_doc
-from ctxd.backends.xtdb.operations import Doc, PutDoc
+from ctxd.backends.xtdb.operations import Delete, Doc, Op, PutDoc
 from ctxd.errors import CtxdError
+from ctxd.objects.document import encode_document
 from ctxd.projection.eviction import purged_mark
 from ctxd.sharing.remote_session import RemoteSession
 from tests.fakes.node import MemoryNode
+from tests.unit.store.documents import document
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +21,7 @@ TEXT = "a text"
 REF = blake3(TEXT.encode()).digest()
 
 
-async def origin_of(*ops: PutDoc) -> RemoteSession:
+async def origin_of(*ops: Op) -> RemoteSession:
     """Return the remote session of the writer ``w`` at a node that holds ``ops``."""
     node: Any = MemoryNode()
     return RemoteSession(node, "w", await node.submit(list(ops)))
@@ -32,11 +34,22 @@ def mine(id: str) -> Doc:
 
 @pytest.mark.parametrize("payload", ["text", ["w"], 5, None, {"writer": "w"}, {"writer": "w", "tx": "1", "tx_time": 1}])
 async def test_a_document_that_ctxd_does_not_write_is_corrupt_or_nobodys(payload):
-    origin = await origin_of(PutDoc({"xt/id": "a", "type": "t", "payload": payload}, 5))
-    for call in (lambda: origin.newest(["a"]), lambda: origin.scan("a"), lambda: origin.history("a")):
+    id = "segment:a#0000000000"
+    origin = await origin_of(PutDoc({"xt/id": id, "type": "t", "payload": payload}, 5))
+    for call in (lambda: origin.newest([id]), lambda: origin.scan("segment:a#"), lambda: origin.history(id)):
         with pytest.raises(CtxdError) as error:
             await call()
         assert error.value.code == "corrupt"
+
+
+@pytest.mark.requirement("HST-4")
+async def test_segments_that_another_host_deleted_are_read_in_full():
+    ids = [f"segment:s1#{number:010d}" for number in range(6)]
+    body = encode_document(document("any", type="segment"))
+    puts = [PutDoc(to_doc(Version(id, 5, 1, 1, body), "w"), 5) for id in ids]
+    for deleted in ((2,), (4, 5), (0, 1, 2, 3, 4, 5)):
+        origin = await origin_of(*puts, *(Delete(ids[number], 9) for number in deleted))
+        assert [stored.document.id for stored in await origin.scan("segment:s1#")] == ids
 
 
 async def test_a_version_whose_document_is_damaged_is_corrupt():

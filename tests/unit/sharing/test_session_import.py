@@ -11,6 +11,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.next_version import toolcall
+from ctxd.projection.fences import Fence, Fences
 from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN
 from ctxd.sessions.session import WriteRequest
@@ -29,6 +30,7 @@ class Host:
     def __init__(self, w: World) -> None:
         self.w = w
         self.origin = LocalSession(w.store)
+        self.fences = Fences()
         self.archive = Archive(w.store, w.sessions)
         self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, SystemClock())
 
@@ -44,7 +46,9 @@ class Host:
     async def take(self, other: "Host", session: str = "s1", name: str | None = None, kind: str = "session.adopt"):
         past = await read_history(other.origin, session)
         ordinal = self.w.sessions.next_ordinal()
-        here = await read_destination(self.w.store, past, name or session, ordinal=ordinal, filesystem="a" * 64)
+        here = await read_destination(
+            self.w.store, past, name or session, self.fences, ordinal=ordinal, filesystem="a" * 64
+        )
         pending = await import_session(self.w.store, other.origin, past, here, kind=kind, principal="host")
         await pending.wait()
         self.w.sessions.unload(name or session)
@@ -271,7 +275,7 @@ async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: P
         past = await read_history(a.origin, "s1")
         for stop in (1, 5, 9):
             here = await read_destination(
-                b.w.store, past, "s1", ordinal=b.w.sessions.next_ordinal(), filesystem="a" * 64
+                b.w.store, past, "s1", Fences(), ordinal=b.w.sessions.next_ordinal(), filesystem="a" * 64
             )
             with pytest.raises(InterruptedError):
                 await import_session(
@@ -358,7 +362,7 @@ async def test_an_import_that_is_begun_again_copies_nothing_twice(tmp_path: Path
             await record(a.w, "s1", f"t{n}", f"out {n}")
         history = await read_history(a.origin, "s1")
         for stop in (5, 5, 5):
-            here = await read_destination(b.w.store, history, "s1", ordinal=1)
+            here = await read_destination(b.w.store, history, "s1", Fences(), ordinal=1)
             with pytest.raises(InterruptedError):
                 await import_session(
                     b.w.store, _Breaking(a.origin, stop), history, here, kind="session.adopt", principal="host"
@@ -368,6 +372,24 @@ async def test_an_import_that_is_begun_again_copies_nothing_twice(tmp_path: Path
         assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
         # A row of one call each, one for each break, and the last.
         assert await rows_of(b) <= 40 + 3 + 2
+    clean(tmp_path / "b")
+
+
+@pytest.mark.requirement("HST-4")
+async def test_what_was_fenced_is_written_again_also_where_the_other_host_wrote_the_same(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        await record(a.w, "s1", "t0")
+        await b.take(a)
+        # Both read one file, one of them too late: the rows of that one are not at the node.
+        for each in (a, b):
+            await each.w.call("file.index", session="s1", path="/shared/f", content="equal")
+        late = await rows_of(b)
+        b.fences.add(Fence(session="s1", first=late, branch=None, host="a", token=1), late + 1)
+        await b.take(a)
+        segments = {stored.document.id: stored.tx for stored in await b.origin.scan("segment:s1#")}
+        assert [tx > late for tx in segments.values()] == [False, True]
+        assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
     clean(tmp_path / "b")
 
 
@@ -426,7 +448,7 @@ async def test_a_session_with_a_segment_missing_is_refused_whole(tmp_path: Path)
         await lived(a, tmp_path / "files")
         origin = _Lacking(a.origin)
         past = await read_history(origin, "s1")
-        here = await read_destination(b.w.store, past, "s1", ordinal=1)
+        here = await read_destination(b.w.store, past, "s1", Fences(), ordinal=1)
         with pytest.raises(CtxdError, match="segment 3 of session s1 is missing"):
             await import_session(b.w.store, origin, past, here, kind="session.adopt", principal="host")
         assert await b.origin.scan("") == []
