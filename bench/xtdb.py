@@ -38,7 +38,7 @@ from bench.xtdb_node import Bare, node
 from ctxd import dbfile
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
-from ctxd.backends.xtdb.operations import Op, PutDoc
+from ctxd.backends.xtdb.messages import Op, PutDoc
 from ctxd.store import journal
 from ctxd.store.journal import fold
 

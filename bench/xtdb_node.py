@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 
 from ctxd.backends.xtdb import transit
+from ctxd.backends.xtdb.messages import Op, encode_transaction
 from ctxd.backends.xtdb.node.install import install
 from ctxd.backends.xtdb.node.installation import Installation
 from ctxd.backends.xtdb.node.launch import Launch, command, find_config, start
-from ctxd.backends.xtdb.operations import Op, encode_transaction
 
 START_S_MAX = 60.0
 TYPE = "application/transit+json"

@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, to_doc
-from ctxd.backends.xtdb.operations import Delete, Op, PutDoc
+from ctxd.backends.xtdb.messages import Delete, Op, PutDoc
 from ctxd.projection.cursor import Cursor, moved
 
 

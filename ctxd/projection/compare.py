@@ -22,7 +22,7 @@ from ctxd.backends.xtdb.documents import (
     parts_of,
     text_of,
 )
-from ctxd.backends.xtdb.operations import Doc
+from ctxd.backends.xtdb.messages import Doc
 from ctxd.projection.cursor import Cursor
 from ctxd.projection.cursor import from_doc as to_cursor
 from ctxd.projection.eviction import purged_mark

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.operations import Doc, Match, Op, PutDoc
+from ctxd.backends.xtdb.messages import Doc, Match, Op, PutDoc
 
 QUARANTINED_MAX: Final = 1_000
 """Rows that a cursor may list as quarantined. Beyond that, the projection stops."""

@@ -12,9 +12,7 @@ import msgspec
 
 from ctxd.backends.port import LATEST, Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id, from_doc
-from ctxd.backends.xtdb.errors import Refused, XtdbFailure
-from ctxd.backends.xtdb.operations import Doc
-from ctxd.backends.xtdb.responses import offload
+from ctxd.backends.xtdb.messages import Doc, Refused, XtdbFailure, offload
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.projection import cursor as cursors

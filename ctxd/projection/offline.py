@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.errors import Refused, XtdbFailure
+from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.projection.batching import transaction

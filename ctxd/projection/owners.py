@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.backends.xtdb.operations import Doc, Match, Op, PutDoc
+from ctxd.backends.xtdb.messages import Doc, Match, Op, PutDoc
 
 PREFIX: Final = "ctxd/owner/"
 

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.backends.xtdb.operations import Doc, Op
+from ctxd.backends.xtdb.messages import Doc, Op
 from ctxd.objects.document import Stored, decode_document
 from ctxd.objects.identity import session_of
 from ctxd.projection import owners

@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.errors import Refused, Unknown, Unreachable, XtdbFailure
+from ctxd.backends.xtdb.messages import Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.projection.backlog import (

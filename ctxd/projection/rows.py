@@ -11,7 +11,7 @@ from typing import Final
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import content_docs, content_ref
-from ctxd.backends.xtdb.operations import Op
+from ctxd.backends.xtdb.messages import Op
 from ctxd.errors import CtxdError
 from ctxd.projection.batching import ProjectedRow, documents, wanted
 from ctxd.projection.fences import PREFIX, Fences

@@ -15,8 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.documents import EVICTIONS_ID, FIXED_VALID_TIME, put_after
-from ctxd.backends.xtdb.errors import Refused, XtdbFailure
-from ctxd.backends.xtdb.operations import Doc, Match, Op
+from ctxd.backends.xtdb.messages import Doc, Match, Op, Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit

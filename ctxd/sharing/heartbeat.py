@@ -17,8 +17,7 @@ import msgspec
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.errors import Refused, Unknown, XtdbFailure
-from ctxd.backends.xtdb.operations import Doc, Match, Op, PutDoc
+from ctxd.backends.xtdb.messages import Doc, Match, Op, PutDoc, Refused, Unknown, XtdbFailure
 from ctxd.clock import Clock
 
 PREFIX: Final = "ctxd/lease/"

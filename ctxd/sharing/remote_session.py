@@ -14,8 +14,7 @@ from blake3 import blake3
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
-from ctxd.backends.xtdb.errors import XtdbFailure
-from ctxd.backends.xtdb.operations import Doc
+from ctxd.backends.xtdb.messages import Doc, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored, risen
 from ctxd.objects.identity import NUMBER_DIGITS, number_of

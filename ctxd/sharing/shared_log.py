@@ -12,7 +12,7 @@ from anyio.abc import TaskStatus
 
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, from_doc
-from ctxd.backends.xtdb.errors import Unknown, XtdbFailure
+from ctxd.backends.xtdb.messages import Unknown, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.projection import owners

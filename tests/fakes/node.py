@@ -8,9 +8,21 @@ from typing import Any
 import anyio
 
 from ctxd.backends.port import LATEST, IntervalWrite
-from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
-from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, PutDoc, encode_transaction
-from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus
+from ctxd.backends.xtdb.messages import (
+    Behind,
+    Delete,
+    Doc,
+    Evict,
+    HistoryRow,
+    Match,
+    NodeStatus,
+    Op,
+    PutDoc,
+    Refused,
+    Unknown,
+    Unreachable,
+    encode_transaction,
+)
 from tests.fakes.backend import MemoryBackend
 
 

@@ -7,8 +7,7 @@ import uuid
 import pytest
 
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
-from ctxd.backends.xtdb.errors import Behind, Refused, Unreachable
-from ctxd.backends.xtdb.operations import Delete, Match, PutDoc
+from ctxd.backends.xtdb.messages import Behind, Delete, Match, PutDoc, Refused, Unreachable
 
 WAIT_S = 30
 FAR = 4_000_000_000_000

@@ -5,7 +5,7 @@ import json
 import aiohttp
 
 from ctxd.backends.xtdb import transit
-from ctxd.backends.xtdb.responses import named
+from ctxd.backends.xtdb.messages import named
 
 TYPE = "application/transit+json"
 

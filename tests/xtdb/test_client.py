@@ -9,10 +9,10 @@ import pytest
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import client as client_module
 from ctxd.backends.xtdb import documents as xtdb_documents
-from ctxd.backends.xtdb import responses
+from ctxd.backends.xtdb import messages
 from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, PutDoc, XtdbClient
-from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable
 from ctxd.backends.xtdb.http import HttpConnections
+from ctxd.backends.xtdb.messages import Behind, Refused, Unknown, Unreachable
 from ctxd.objects.document import Document, encode_document
 from tests.xtdb.running import node
 
@@ -141,7 +141,7 @@ async def test_queries_find_every_document_by_type_and_by_what_is_looked_up(clie
     assert await done(client, call(0, {}), call(1, {"args": {"x": -0.0}}))
     for key in (":tool", ":session", ":writer"):
         query = f'{{:find [e] :in [value] :where [[e :type "toolcall"] [e {key} value]]}}'
-        found = await client._query(query, [name], responses.to_ids, 5, None)
+        found = await client._query(query, [name], messages.to_ids, 5, None)
         assert sorted(found) == [f"{name}0", f"{name}1"], key
 
 
@@ -174,7 +174,7 @@ async def test_what_the_node_refuses_is_known_for_certain(memory_node, body, cer
     """The client writes none of these: so they are sent past it."""
     async with HttpConnections(memory_node.url) as exchange:
         answer = await exchange.post("submit-tx", {}, body, timeout_s=20)
-    failure = responses.failure(answer.status, answer.media_type, answer.body)
+    failure = messages.failure(answer.status, answer.media_type, answer.body)
     assert type(failure) is certainty
     assert (getattr(failure, "op", None) is not None) == named
 

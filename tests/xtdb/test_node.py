@@ -3,8 +3,8 @@
 import anyio
 import pytest
 
+from ctxd.backends.xtdb.messages import named
 from ctxd.backends.xtdb.node.launch import ask
-from ctxd.backends.xtdb.responses import named
 from tests.xtdb.asking import Http, explained
 from tests.xtdb.running import node
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.backends.xtdb.client import PutDoc, XtdbClient
-from ctxd.backends.xtdb.errors import XtdbFailure
+from ctxd.backends.xtdb.messages import XtdbFailure
 from ctxd.backends.xtdb.node.installation import NodeFailure
 from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config
 from tests.xtdb.asking import Http

@@ -18,7 +18,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.client import XtdbClient
-from ctxd.backends.xtdb.operations import PutDoc
+from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.projection.compare import Comparison
 from ctxd.projection.offline import put_back
 from ctxd_client import connect_sync
@@ -222,15 +222,15 @@ async def test_the_one_row_that_a_node_refuses_is_left_out_and_can_be_put_back(
     tmp_path: Path, memory_node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The client would refuse to write it: it has to get as far as the node.
-    from ctxd.backends.xtdb import operations, transit
+    from ctxd.backends.xtdb import messages, transit
 
     def any_document(doc: Any) -> bytes:
         if isinstance(doc["xt/id"], str):
             return encode_document(doc)
         return b'{"~:xt/id":null,"~:payload":%s}' % transit.encode(doc["payload"])
 
-    encode_document = operations.encode_document
-    monkeypatch.setattr(operations, "encode_document", any_document)
+    encode_document = messages.encode_document
+    monkeypatch.setattr(messages, "encode_document", any_document)
     root = tmp_path / "state"
     async with projecting(root, Spoiling, memory_node.url) as store:
         for n in range(100):

@@ -1,23 +1,33 @@
 """Client of one XTDB 1.x node: submits transactions, reads documents, histories and query rows.
 
 It speaks the part of the protocol that ctxd's node and an official XTDB HTTP server share. Every call is bounded in
-time, every response is read strictly, and every failure states whether it may have been applied (``errors``).
+time, every response is read strictly, and every failure states whether it may have been applied (``messages``).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import anyio
 
-from ctxd.backends.xtdb import responses, transit
-from ctxd.backends.xtdb.awaiter import Awaiter
-from ctxd.backends.xtdb.breaker import Breaker
-from ctxd.backends.xtdb.errors import Behind, Unknown
-from ctxd.backends.xtdb.http import Answer, HttpConnections
-from ctxd.backends.xtdb.operations import Delete, Doc, Evict, Match, Op, PutDoc, encode_transaction
-from ctxd.backends.xtdb.responses import HistoryRow, NodeStatus, offload
+from ctxd.backends.xtdb import messages, transit
+from ctxd.backends.xtdb.http import Answer, Breaker, HttpConnections
+from ctxd.backends.xtdb.messages import (
+    Behind,
+    Delete,
+    Doc,
+    Evict,
+    HistoryRow,
+    Match,
+    NodeStatus,
+    Op,
+    PutDoc,
+    Unknown,
+    encode_transaction,
+    offload,
+)
 from ctxd.clock import Clock, SystemClock
 
 __all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "PutDoc", "XtdbClient"]
@@ -85,7 +95,7 @@ class XtdbClient:
     async def status(self) -> NodeStatus:
         """Status of the node. The circuit breaker neither blocks nor counts this request."""
         answer = await self._http.get("status", {}, timeout_s=self._answer_s)
-        return await self._read(answer, responses.to_status)
+        return await self._read(answer, messages.to_status)
 
     async def latest_completed(self) -> int | None:
         """Newest transaction visible to reads; ``None`` before the first."""
@@ -108,7 +118,7 @@ class XtdbClient:
     async def sync(self, timeout_s: float) -> None:
         """Return once reads see everything that was in the log. Raises: Unknown if that takes longer."""
         parameters = {"timeout": int(timeout_s * 1000)}
-        await self._ask_if_any("sync", parameters, responses.named, waits_s=timeout_s)
+        await self._ask_if_any("sync", parameters, messages.named, waits_s=timeout_s)
 
     # --- transactions ---
 
@@ -131,7 +141,7 @@ class XtdbClient:
         if not await self._awaiter.reach(tx_id, timeout_s=timeout_s):
             raise Unknown(f"transaction {tx_id} is not indexed after {timeout_s:g} s", kind="timeout")
         try:
-            return await self._ask("tx-committed", {"tx-id": tx_id}, responses.to_committed)
+            return await self._ask("tx-committed", {"tx-id": tx_id}, messages.to_committed)
         except Behind as error:
             self._awaiter.forget()
             raise Unknown(f"the node has lost transaction {tx_id}: {error.message}", kind=error.kind) from error
@@ -140,7 +150,7 @@ class XtdbClient:
         parameters = {"tx-id": tx_id, "timeout": max(1, int(timeout_s * 1000))}
         with self.breaker.request():
             answer = await self._http.get("await-tx", parameters, timeout_s=timeout_s + self._answer_s)
-            if not responses.too_early(answer.status, answer.media_type, answer.body):
+            if not messages.too_early(answer.status, answer.media_type, answer.body):
                 return await self._read(answer, _tx_id)
         return await self.latest_completed()
 
@@ -149,18 +159,18 @@ class XtdbClient:
     async def entity(self, id: str, *, valid_time: int, tx_id: int | None = None) -> Doc | None:
         """Document of ``id``; ``None`` if it does not exist."""
         parameters = {"eid": id, "valid-time": _date(valid_time), "tx-id": tx_id}
-        return await self._ask_if_any("entity", parameters, lambda doc: responses.to_entity(doc, id))
+        return await self._ask_if_any("entity", parameters, lambda doc: messages.to_entity(doc, id))
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
         """Documents of ``ids`` by id, without those that do not exist."""
-        return await self._bulk(_DOCS, ids, responses.to_docs, valid_time, tx_id)
+        return await self._bulk(_DOCS, ids, messages.to_docs, valid_time, tx_id)
 
     async def _bulk(
         self, query: str, ids: Iterable[str], read: Callable[[Any], dict[str, T]], valid_time: int, tx_id: int | None
     ) -> dict[str, T]:
         async def query_for(chunk: list[str]) -> dict[str, T]:
             return await self._query(
-                query, [chunk], lambda rows: responses.asked_for(read(rows), chunk), valid_time, tx_id
+                query, [chunk], lambda rows: messages.asked_for(read(rows), chunk), valid_time, tx_id
             )
 
         wanted = list(dict.fromkeys(ids))
@@ -214,7 +224,7 @@ class XtdbClient:
             "start-valid-time": None if start is None else _date(start),
             "end-valid-time": None if end is None else _date(end),
         }
-        return await self._ask("entity", parameters, lambda rows: responses.to_history(rows, id, docs=docs))
+        return await self._ask("entity", parameters, lambda rows: messages.to_history(rows, id, docs=docs))
 
     async def ids(
         self,
@@ -239,7 +249,7 @@ class XtdbClient:
         while limit is None or len(found) < limit:
             size = IDS_PAGE if limit is None else min(IDS_PAGE, limit - len(found))
             query = _RANGE % (" ".join([bound, *wanted]), size)
-            page = await self._query(query, [low, high, writer], responses.to_ids, valid_time, tx_id)
+            page = await self._query(query, [low, high, writer], messages.to_ids, valid_time, tx_id)
             found += sorted(page)
             if len(page) < size:
                 break
@@ -257,7 +267,7 @@ class XtdbClient:
         body = _query_body(text, arguments)
         parameters = {"valid-time": _date(valid_time), "tx-id": tx_id}
         answer = await self._http.post("query", parameters, body, timeout_s=timeout_s)
-        return await self._read(answer, responses.to_rows)
+        return await self._read(answer, messages.to_rows)
 
     # --- requests ---
 
@@ -280,7 +290,7 @@ class XtdbClient:
     ) -> T | None:
         with self.breaker.request():
             answer = await self._http.get(path, parameters, timeout_s=waits_s + self._answer_s)
-            if responses.absent(answer.status, answer.media_type, answer.body):
+            if messages.absent(answer.status, answer.media_type, answer.body):
                 return None
             return await self._read(answer, read)
 
@@ -292,8 +302,8 @@ class XtdbClient:
 
 def _read(answer: Answer, read: Callable[[Any], T], success: int) -> T:
     if answer.status != success:
-        raise responses.failure(answer.status, answer.media_type, answer.body)
-    value = responses.parse(answer.status, answer.media_type, answer.body)
+        raise messages.failure(answer.status, answer.media_type, answer.body)
+    value = messages.parse(answer.status, answer.media_type, answer.body)
     try:
         return read(value)
     except (ValueError, TypeError, KeyError) as error:
@@ -305,7 +315,7 @@ def _query_body(query: str, arguments: Sequence[Any]) -> bytes:
 
 
 def _tx_id(read: Any) -> int:  # noqa: ANN401
-    return responses.number(read, "tx-id")
+    return messages.number(read, "tx-id")
 
 
 def _before(milliseconds: int | None) -> int | None:
@@ -326,3 +336,61 @@ def beyond(prefix: str) -> str | None:
             # Surrogates are not text: the next character after U+D7FF is U+E000.
             return prefix[:at] + chr(0xE000 if code == 0xD7FF else code + 1)
     return None
+
+
+LAP_S: Final = 2.0
+"""Longest wait of one request, in seconds; then the wishes of other tasks are read again."""
+
+
+class Awaiter:
+    """Wakes every task that waits for a transaction at or below the newest one that the node has completed.
+
+    No task of its own: a waiting task that finds no request in flight makes one, for the highest transaction waited
+    for.
+    """
+
+    def __init__(self, ask: Callable[[int, float], Awaitable[int | None]]) -> None:
+        """``ask(tx_id, timeout_s)`` returns the latest completed transaction, at the latest after ``timeout_s``."""
+        self._ask = ask
+        self._wanted: Counter[int] = Counter()
+        self._turn: anyio.Event | None = None
+        self.completed = -1
+
+    def note(self, tx_id: int) -> None:
+        """Note that the node has completed ``tx_id``."""
+        self.completed = max(self.completed, tx_id)
+
+    def forget(self) -> None:
+        """Assume nothing completed: the node may be another one, or may have lost something."""
+        self.completed = -1
+
+    async def reach(self, tx_id: int, *, timeout_s: float) -> bool:
+        """Wait until the node has completed ``tx_id``; false if that takes longer than ``timeout_s``.
+
+        Raises: the errors of ``ask``, to the task that made the request; the others request again. Cancel: safe.
+        """
+        if tx_id <= self.completed:
+            return True
+        self._wanted[tx_id] += 1
+        try:
+            with anyio.move_on_after(timeout_s) as scope:
+                while tx_id > self.completed:
+                    if self._turn is not None:
+                        await self._turn.wait()
+                    else:
+                        await self._lead(min(LAP_S, max(0.0, scope.deadline - anyio.current_time())))
+        finally:
+            self._wanted[tx_id] -= 1
+            if not self._wanted[tx_id]:
+                del self._wanted[tx_id]
+        return tx_id <= self.completed
+
+    async def _lead(self, lap_s: float) -> None:
+        turn = self._turn = anyio.Event()
+        try:
+            completed = await self._ask(max(self._wanted), lap_s)
+            if completed is not None:
+                self.note(completed)
+        finally:
+            self._turn = None
+            turn.set()

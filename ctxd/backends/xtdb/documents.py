@@ -17,7 +17,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.operations import Doc
+from ctxd.backends.xtdb.messages import Doc
 from ctxd.objects.document import Document, decode_document, encode_document, source_of
 from ctxd.objects.identity import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX

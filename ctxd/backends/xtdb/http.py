@@ -1,4 +1,4 @@
-"""HTTP requests to a node, over a few kept-alive connections.
+"""HTTP requests to a node, over a few kept-alive connections, and the circuit breaker that pauses them.
 
 The only module that uses aiohttp, and knows which of its errors mean for certain that a request was not sent. Every
 wait is bounded. Closing the connections first ends the requests of other tasks, which aiohttp would cancel or fail for
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
 
 import aiohttp
 import anyio
 
-from ctxd.backends.xtdb import responses
-from ctxd.backends.xtdb.errors import Unknown, Unreachable
+from ctxd.backends.xtdb.messages import TYPE, Unknown, Unreachable
+from ctxd.clock import Clock
 
 CONNECTIONS_MAX: Final = 16
 """Connections at a time: a node has some fifty threads, and a request holds one."""
@@ -75,7 +75,7 @@ class HttpConnections:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            headers={"Accept": responses.TYPE},
+            headers={"Accept": TYPE},
         )
         return self
 
@@ -106,7 +106,7 @@ class HttpConnections:
     ) -> Answer:
         given = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
-        headers = {} if body is None else {"Content-Type": responses.TYPE}
+        headers = {} if body is None else {"Content-Type": TYPE}
         # As a file, which is sent in pieces: bytes would be copied whole.
         data = None if body is None else BytesIO(body)
         try:
@@ -150,3 +150,83 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
         if size > ANSWER_BYTES_MAX:
             raise Unknown(f"the answer is longer than {ANSWER_BYTES_MAX} bytes", status=response.status)
     return b"".join(chunks)
+
+
+# --- the circuit breaker ---
+
+FAILURES_TOLERATED: Final = 3
+"""Failures in a row that open the circuit: one is an accident, and a start or a restart costs several."""
+
+BACKOFF_MIN_S: Final = 1.0
+BACKOFF_MAX_S: Final = 60.0
+
+State = Literal["closed", "open", "half-open"]
+
+
+class Breaker:
+    """Circuit breaker. ``closed``: requests pass. ``open``: none passes for 1 s, doubled each time up to 60 s.
+    ``half-open``: one request passes, and decides."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._backoff_s = BACKOFF_MIN_S
+        self._until: float | None = None
+        self._trying = False
+
+    @property
+    def state(self) -> State:
+        """State that the next request would meet."""
+        if self._until is None:
+            return "closed"
+        return "open" if self.retry_in_s > 0 else "half-open"
+
+    @property
+    def retry_in_s(self) -> float:
+        """Seconds until a request passes; 0 if one passes now."""
+        return 0.0 if self._until is None else max(0.0, self._until - self._clock.monotonic())
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Around one request: ``Unknown`` and ``Unreachable`` from inside are failures, any other end is an answer,
+        being cancelled is neither.
+
+        Raises: Unreachable, before anything is sent, while the circuit is open or another request is trying.
+        """
+        trial = self._enter()
+        try:
+            yield
+        except (Unknown, Unreachable):
+            self._fail()
+            raise
+        except Exception:
+            self._succeed()
+            raise
+        else:
+            self._succeed()
+        finally:
+            if trial:
+                self._trying = False
+
+    def _enter(self) -> bool:
+        if self._until is None:
+            return False
+        wait_s = self.retry_in_s
+        if wait_s > 0 or self._trying:
+            raise Unreachable("the XTDB node has failed, and is left alone for a while", retry_in_s=wait_s)
+        self._trying = True
+        return True
+
+    def _succeed(self) -> None:
+        self._failures, self._backoff_s, self._until = 0, BACKOFF_MIN_S, None
+
+    def _fail(self) -> None:
+        self._failures += 1
+        if self._until is not None:
+            # Only the trial request lengthens the pause: requests sent before the circuit opened carry no news.
+            if self.retry_in_s > 0:
+                return
+            self._backoff_s = min(BACKOFF_MAX_S, 2 * self._backoff_s)
+        elif self._failures < FAILURES_TOLERATED:
+            return
+        self._until = self._clock.monotonic() + self._backoff_s

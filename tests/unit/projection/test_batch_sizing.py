@@ -5,7 +5,7 @@ import time
 import anyio
 import pytest
 
-from ctxd.backends.xtdb.operations import PutDoc
+from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.projection import batching
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import fill, level, projecting

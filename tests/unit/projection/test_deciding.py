@@ -6,7 +6,7 @@ import pytest
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id
-from ctxd.backends.xtdb.operations import Match, PutDoc
+from ctxd.backends.xtdb.messages import Match, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.projection import backlog, batching, cursor
 from ctxd.projection.batching import Bounds, ProjectedRow

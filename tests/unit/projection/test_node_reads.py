@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.backends.xtdb.operations import Evict, PutDoc
+from ctxd.backends.xtdb.messages import Evict, PutDoc
 from ctxd.projection import node_reads
 from ctxd.projection.eviction import purged_mark
 from tests.unit.projection.projecting import compared, fill, level, projecting

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from ctxd.backends.xtdb.operations import PutDoc
+from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
 from ctxd.projection import offline, projection

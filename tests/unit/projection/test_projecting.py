@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.documents import content_id, cursor_id
-from ctxd.backends.xtdb.operations import Match, PutDoc
+from ctxd.backends.xtdb.messages import Match, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.projection import backlog
 from ctxd.projection.backlog import Room

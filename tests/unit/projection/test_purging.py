@@ -6,7 +6,7 @@ import anyio
 import pytest
 from blake3 import blake3
 
-from ctxd.backends.xtdb.errors import Unknown
+from ctxd.backends.xtdb.messages import Unknown
 from ctxd.objects.kinds import is_purged
 from ctxd.projection import stream
 from ctxd.store.purge import KIND

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.backends.xtdb.operations import PutDoc
+from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.projection import projection
 from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, write

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.operations import PutDoc
+from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.clock import SystemClock
 from ctxd.sharing import heartbeat
 from ctxd.sharing.heartbeat import BEATS, Heartbeat, LeaseObserver, from_doc, lease_id

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.xtdb.operations import Match, Op, PutDoc
+from ctxd.backends.xtdb.messages import Match, Op, PutDoc
 from ctxd.projection import owners
 from ctxd.projection.owners import Owner
 

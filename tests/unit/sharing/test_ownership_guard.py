@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.backends.xtdb.operations import PutDoc
+from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import Document
 from ctxd.projection import fences, owners, projection
 from ctxd.projection.fences import Fence

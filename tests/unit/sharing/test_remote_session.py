@@ -7,7 +7,7 @@ from blake3 import blake3
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_id, to_doc
-from ctxd.backends.xtdb.operations import Delete, Doc, Op, PutDoc
+from ctxd.backends.xtdb.messages import Delete, Doc, Op, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_document
 from ctxd.projection.eviction import purged_mark

@@ -8,10 +8,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ctxd.backends.xtdb.messages import named
 from ctxd.backends.xtdb.node.install import check_jars
 from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, find_java, listed_jars
 from ctxd.backends.xtdb.node.launch import ask
-from ctxd.backends.xtdb.responses import named
 
 VERSION: Final = "1.24"
 """The XTDB that ctxd is made for."""

@@ -4,8 +4,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ctxd.backends.xtdb.awaiter import Awaiter
-from ctxd.backends.xtdb.errors import Unknown
+from ctxd.backends.xtdb.client import Awaiter
+from ctxd.backends.xtdb.messages import Unknown
 
 pytestmark = pytest.mark.anyio
 

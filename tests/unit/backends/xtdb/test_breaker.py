@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from ctxd.backends.xtdb.breaker import BACKOFF_MAX_S, FAILURES_TOLERATED, Breaker
-from ctxd.backends.xtdb.errors import Refused, Unknown, Unreachable, XtdbFailure
+from ctxd.backends.xtdb.http import BACKOFF_MAX_S, FAILURES_TOLERATED, Breaker
+from ctxd.backends.xtdb.messages import Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import SystemClock
 
 

@@ -7,10 +7,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ctxd.backends.xtdb.breaker import FAILURES_TOLERATED
 from ctxd.backends.xtdb.client import Delete, Evict, Match, PutDoc, XtdbClient
-from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable, XtdbFailure
-from ctxd.backends.xtdb.http import CONNECTIONS_MAX, HttpConnections
+from ctxd.backends.xtdb.http import CONNECTIONS_MAX, FAILURES_TOLERATED, HttpConnections
+from ctxd.backends.xtdb.messages import Behind, Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import SystemClock
 from tests.fakes.misbehaving import TRANSIT, answer, babble, drip, hang, misbehaving, unending, vanish
 

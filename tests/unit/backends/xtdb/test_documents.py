@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
-from ctxd.backends.xtdb import operations, transit
+from ctxd.backends.xtdb import messages, transit
 from ctxd.objects.document import SOURCE_TYPES, Document, decode_document, encode_document
 from ctxd.objects.identity import file_id
 from ctxd.objects.next_version import file_stub
@@ -52,8 +52,8 @@ def as_xtdb_keeps_it(value: Any, dice: random.Random) -> Any:
     return 0.0 if isinstance(value, float) and value == 0 else value
 
 
-def through_xtdb(doc: operations.Doc, dice: random.Random) -> operations.Doc:
-    read = operations.to_doc(transit.decode(operations.encode_document(doc)))
+def through_xtdb(doc: messages.Doc, dice: random.Random) -> messages.Doc:
+    read = messages.to_doc(transit.decode(messages.encode_document(doc)))
     assert read is not None
     return as_xtdb_keeps_it(read, dice)
 
@@ -74,7 +74,7 @@ def test_a_version_comes_back_byte_for_byte(body, content, dice):
 @pytest.mark.requirement("XTB-2")
 def test_what_a_client_named_never_becomes_a_key_of_xtdb(body):
     doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body), WRITER)
-    assert set(doc) <= set(operations.KEYS)
+    assert set(doc) <= set(messages.KEYS)
     assert set(doc["payload"]) <= {"tx", "tx_time", "valid_time", "content", "fields", "order", "body"}
 
 
@@ -211,7 +211,7 @@ def test_a_document_without_a_bottom_is_an_error(order):
         xtdb_documents.from_doc(doc, 1)
 
 
-def joined(docs: list[operations.Doc], ref: bytes) -> str:
+def joined(docs: list[messages.Doc], ref: bytes) -> str:
     by_id = {doc["xt/id"]: doc for doc in docs}
     parts = xtdb_documents.parts_of(by_id[xtdb_documents.content_id(ref)])
     if parts is None:

@@ -1,15 +1,178 @@
-"""Responses of a node, read strictly: a response that is not exactly what was requested counts as none."""
+"""Messages between ctxd and an XTDB node: failures, transactions, and responses.
+
+Failures are distinguished by what is certain. ``Refused`` and ``Unreachable``: the transaction was not applied.
+``Unknown``: it may have been, so it must be looked up and never resent. A read that fails in either way has no result.
+Responses are read strictly: one that is not exactly what was requested counts as none.
+"""
 
 import gc
-from collections.abc import Callable, Collection
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
 import msgspec
 
 from ctxd.backends.xtdb import transit
-from ctxd.backends.xtdb.errors import Behind, Refused, Unknown, Unreachable, XtdbFailure
-from ctxd.backends.xtdb.operations import Doc, to_doc
+
+
+class XtdbFailure(Exception):
+    """Failed request to a node. ``kind``: the node's class or key of the error, ``None`` if it sent none; ``status``:
+    of HTTP, ``None`` without a response."""
+
+    def __init__(self, message: str, *, kind: str | None = None, status: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.status = status
+
+
+class Refused(XtdbFailure):
+    """The node understood the request and refuses it, now and later: nothing was applied.
+
+    ``op``: the operation at fault, as transit spells it, ``None`` if the node named none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str | None = None,
+        status: int | None = None,
+        op: Any | None = None,  # noqa: ANN401 - whatever was sent
+    ) -> None:
+        super().__init__(message, kind=kind, status=status)
+        self.op = op
+
+
+class Behind(Refused):
+    """The node has not reached the named transaction: it is slow, or has lost something."""
+
+
+class Unreachable(XtdbFailure):
+    """The request did not reach the node: nothing was applied. ``retry_in_s``: seconds until a retry makes sense."""
+
+    def __init__(self, message: str, *, retry_in_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_in_s = retry_in_s
+
+
+class Unknown(XtdbFailure):
+    """The request may have reached the node, and no trustworthy response came back."""
+
+
+# --- transactions ---
+
+Doc: TypeAlias = dict[str, Any]
+"""An XTDB document: the keys of ``KEYS``, each value any JSON value with text for keys."""
+
+KEYS: Final = (
+    "xt/id",
+    "type",
+    "writer",
+    "session",
+    "tool",
+    "turn",
+    "path",
+    "source",
+    "identity_hash",
+    "source_hash",
+    "content_hash",
+    "payload",
+)
+"""The top-level keys of documents, which XTDB indexes. No client ever names one."""
+
+_SPELLED: Final = {key: b'"~:%s":' % key.encode() for key in KEYS}
+
+
+class PutDoc(msgspec.Struct, frozen=True, gc=False):
+    """``doc`` holds from ``valid_time`` (ms) until ``end``; without it, until the next version already recorded."""
+
+    doc: Doc
+    valid_time: int
+    end: int | None = None
+
+
+class Delete(msgspec.Struct, frozen=True, gc=False):
+    """``id`` is not there from ``valid_time`` (ms) until ``end``, or until the next version already there."""
+
+    id: str
+    valid_time: int
+    end: int | None = None
+
+
+class Match(msgspec.Struct, frozen=True, gc=False):
+    """The transaction takes place only if ``id`` is ``doc`` at ``valid_time`` (ms); ``None``: only if it does not
+    exist."""
+
+    id: str
+    doc: Doc | None
+    valid_time: int
+
+
+class Evict(msgspec.Struct, frozen=True, gc=False):
+    """Every version of ``id`` is erased. Never together with another operation on it in one transaction."""
+
+    id: str
+
+
+Op: TypeAlias = PutDoc | Delete | Match | Evict
+
+
+def encode_transaction(ops: Sequence[Op]) -> bytes:
+    """Body that submits ``ops`` as one transaction.
+
+    Raises: Refused for an operation that a node would refuse or misread, naming it.
+    """
+    parts = []
+    for op in ops:
+        try:
+            parts.append(_encode_op(op))
+        except (ValueError, TypeError, OverflowError, KeyError) as error:
+            raise Refused(f"an operation cannot be written: {error}", kind="unwritable", op=op) from error
+    return b'{"~:tx-ops":[%s]}' % b",".join(parts)
+
+
+def _encode_op(op: Op) -> bytes:
+    if isinstance(op, PutDoc):
+        return b'["~:xtdb.api/put",%s,%s]' % (encode_document(op.doc), _times(op.valid_time, op.end))
+    if isinstance(op, Delete):
+        return b'["~:xtdb.api/delete",%s,%s]' % (transit.encode(op.id), _times(op.valid_time, op.end))
+    if isinstance(op, Match):
+        expected = b"null" if op.doc is None else encode_document(op.doc)
+        at = transit.encode_date(op.valid_time)
+        return b'["~:xtdb.api/match",%s,%s,%s]' % (transit.encode(op.id), expected, at)
+    return b'["~:xtdb.api/evict",%s]' % transit.encode(op.id)
+
+
+def _times(start: int, end: int | None) -> bytes:
+    if end is None:
+        return transit.encode_date(start)
+    if start > end:
+        raise ValueError("it ends before it starts")
+    return b"%s,%s" % (transit.encode_date(start), transit.encode_date(end))
+
+
+def encode_document(doc: Doc) -> bytes:
+    """``doc`` as transit, its top keys as keywords.
+
+    Raises: KeyError for a top key beyond ``KEYS``; ValueError without an id that is text; what ``transit.encode`` does.
+    """
+    if not isinstance(doc.get("xt/id"), str):
+        raise ValueError("a document's id is text")
+    values = transit.encode_all(doc.values())
+    return b"{%s}" % b",".join([_SPELLED[key] + value for key, value in zip(doc, values, strict=True)])
+
+
+def to_doc(read: Any) -> Doc | None:  # noqa: ANN401 - whatever the node answers
+    """Document in a response. Raises: ValueError for anything else."""
+    if read is None:
+        return None
+    if not isinstance(read, dict) or not isinstance(read.get("xt/id"), str):
+        raise ValueError("an answer holds something else where a document should be")
+    return {str(key): value for key, value in read.items()}
+
+
+# --- responses ---
 
 T = TypeVar("T")
 
