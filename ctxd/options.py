@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
-from ctxd.projection.backlog import Room
+from ctxd.projection.progress import Room
 from ctxd.projection.projection import Target
 from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX

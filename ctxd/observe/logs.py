@@ -17,6 +17,9 @@ from ctxd.secrets.guard import fleeting_guard
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+LogEvent = Callable[[str, dict[str, Any]], None]
+"""Logs an event by name, with its figures."""
+
 _transformed: Final = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 """Local variables hold clients' content, which no log may show."""
 

@@ -23,11 +23,10 @@ from ctxd.backends.xtdb.documents import (
     text_of,
 )
 from ctxd.backends.xtdb.messages import Doc
-from ctxd.projection.cursor import Cursor
-from ctxd.projection.cursor import from_doc as to_cursor
 from ctxd.projection.eviction import purged_mark
-from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
+from ctxd.projection.ownership import FENCES, Fences
+from ctxd.projection.progress import Cursor, cursor_from_doc
 from ctxd.projection.rows import Rows
 from ctxd.store.verify import LogicalDigest, Problem, Severity
 
@@ -87,14 +86,14 @@ async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) ->
     report = Comparison(head_seq=await run_sync(rows.head))
     cursor = await _cursor(node, rows, report)
     if cursor is not None:
-        await _Comparing(node, rows, cursor, await run_sync(rows.fences), report, step).run()
+        await _Comparing(node, rows, cursor, Fences(await run_sync(rows.scan, FENCES)), report, step).run()
     return report
 
 
 async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
     """The node's cursor, if it is one of this journal."""
     try:
-        cursor = to_cursor(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
+        cursor = cursor_from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
     except ValueError as error:
         report.note("damage", f"the cursor at the node cannot be read: {error}")
         return None

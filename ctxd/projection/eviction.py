@@ -19,11 +19,10 @@ from anyio.to_thread import run_sync
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
 from ctxd.backends.xtdb.messages import Doc, Evict, Op, PutDoc
-from ctxd.projection.batching import ProjectedRow, documents
-from ctxd.projection.cursor import Cursor, advance
-from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
-from ctxd.projection.rows import Rows
+from ctxd.projection.ownership import Fences
+from ctxd.projection.progress import Cursor, advance
+from ctxd.projection.rows import ProjectedRow, Rows, documents
 
 VERSIONS_MAX: Final = 500
 """Versions of one transaction."""

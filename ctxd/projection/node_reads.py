@@ -15,13 +15,11 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cu
 from ctxd.backends.xtdb.messages import Doc, Refused, XtdbFailure, offload
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.projection import cursor as cursors
-from ctxd.projection.backlog import Progress
-from ctxd.projection.cursor import Cursor
 from ctxd.projection.datalog import bounded, plain
 from ctxd.projection.eviction import purged_mark
-from ctxd.projection.fences import Fences
 from ctxd.projection.node import Node
+from ctxd.projection.ownership import Fences
+from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
 from ctxd.projection.stream import HighWaterMark
 from ctxd.store.reads import EmbeddedReads, QueryRows
 
@@ -187,7 +185,7 @@ class NodeReads:
                 if row_at == await self._embedded.valid_time(tx + 1):
                     return None
                 at = row_at
-        if at < cursors.valid_time(cursor):
+        if at < cursor_valid_time(cursor):
             # The node cannot show its cursor as of then.
             return None
         try:
@@ -218,7 +216,7 @@ class NodeReads:
         """The documents of ``ids``, of a node that shows the cursor of ``basis``."""
         own = cursor_id(self._writer)
         docs = await basis.node.entities([own, *ids], valid_time=valid_time, tx_id=basis.tx_id)
-        if cursors.from_doc(docs.pop(own, None)) != basis.cursor:
+        if cursor_from_doc(docs.pop(own, None)) != basis.cursor:
             raise _Doubt
         return docs
 

@@ -21,13 +21,14 @@ from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.projection.batching import transaction
 from ctxd.projection.compare import Comparison, compare
-from ctxd.projection.cursor import Cursor, Halt, fence, from_doc, judge, moved, requeued
 from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.node import connect as connect_to
+from ctxd.projection.ownership import FENCES, Fences
+from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, fence, judge, moved, requeued
 from ctxd.projection.projection import Projection, Target
 from ctxd.projection.rows import KnownTexts, Rows
+from ctxd.projection.stream import transaction
 from ctxd.store import journal, statedir
 from ctxd_protocol.status import ProjectionStatus
 
@@ -123,7 +124,7 @@ async def found(url: str, rows: Rows, connect: Connect) -> Cursor | Halt | None:
 
 async def _look(node: Node, rows: Rows) -> Cursor | Halt | None:
     try:
-        cursor = from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
+        cursor = cursor_from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
     except ValueError as error:
         return Halt(f"the cursor at the node cannot be read: {error}")
     chain = None if cursor is None else await run_sync(rows.chain, cursor.seq)
@@ -242,7 +243,7 @@ async def _fenced(node: Node, rows: Rows) -> Cursor:
 async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
     """Put row ``seq``. Returns: the reason why it was refused; empty if it is at the node."""
     try:
-        fences = await run_sync(rows.fences)
+        fences = Fences(await run_sync(rows.scan, FENCES))
         pieces = [
             msgspec.structs.replace(piece, versions=fences.kept(piece.versions))
             for piece in await run_sync(rows.pieces, seq - 1, 1)

@@ -21,25 +21,32 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cu
 from ctxd.backends.xtdb.messages import Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.projection.backlog import (
-    THROTTLE_AT,
-    Progress,
-    Room,
-    Throttle,
-    Watermark,
-    fullness,
-    level,
-    load,
-    refusal,
-    save,
-)
-from ctxd.projection.batching import ROWS_MAX, Pace
-from ctxd.projection.cursor import Cursor, Halt, explains, fence, from_doc, judge, moved
+from ctxd.observe.logs import LogEvent
 from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.node_reads import NodeReads
-from ctxd.projection.ownership_guard import Ownership, OwnershipLost
+from ctxd.projection.ownership import FENCES, Fences, Ownership, OwnershipLost
+from ctxd.projection.progress import (
+    THROTTLE_AT,
+    Cursor,
+    Halt,
+    Progress,
+    Room,
+    Sent,
+    Throttle,
+    Watermark,
+    cursor_from_doc,
+    explains,
+    fence,
+    fullness,
+    judge,
+    level,
+    load_watermark,
+    moved,
+    refusal,
+    save_watermark,
+)
 from ctxd.projection.rows import Rows
-from ctxd.projection.stream import Aborted, HighWaterMark, Sent, Stopped, Stream
+from ctxd.projection.stream import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopped, Stream
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
@@ -58,9 +65,6 @@ BACKOFF_MAX_S: Final = 5.0
 
 RECHECK_S: Final = 10.0
 """Seconds between attempts on a node that holds another journal's rows, or whose index has failed."""
-
-LogEvent = Callable[[str, dict[str, Any]], None]
-"""Logs an event by name, with its figures."""
 
 
 class Failed(Exception):
@@ -189,7 +193,7 @@ class Projector:
     async def _look(self, node: Node) -> Cursor | None:
         """The node's cursor, once it is known that the journal continues it. Raises: Stopped."""
         try:
-            found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
+            found = cursor_from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
         except ValueError as error:
             raise Stopped(f"the cursor at the node has an unsupported format: {error}") from error
         known = self._progress.cursor
@@ -212,7 +216,7 @@ class Projector:
         many if it does not, and 0 of a row that was sent alone in vain."""
         try:
             async with self._connect(self._url) as node:
-                found = from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
+                found = cursor_from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
                 others = await node.entities(aborted.matched, valid_time=FIXED_VALID_TIME) if aborted.matched else {}
         except (XtdbFailure, ValueError):
             return ROWS_MAX
@@ -273,9 +277,9 @@ class Projection:
         """Open the journal in ``database``; the watermark file is at ``record``. Blocks."""
         self._rows = Rows(database, artifacts)
         if self._ownership is None:
-            self._ownership = Ownership.of_one(self._rows.fences())
+            self._ownership = Ownership.of_one(Fences(self._rows.scan(FENCES)))
         self._record = record
-        known = load(record)
+        known = load_watermark(record)
         head = self._rows.head()
         # Rows written before the first projection do not count against the backlog.
         reached = head if known.reached is None else min(known.reached, head)
@@ -346,7 +350,7 @@ class Projection:
         reasons = {seq: reason for seq, reason in progress.reasons.items() if seq in progress.quarantined}
         record = Watermark(progress.cursor, progress.waiting.reached, reasons)
         try:
-            save(self._record, record)
+            save_watermark(self._record, record)
         except OSError as error:
             # The journal reports a full disk; the watermark file is optional.
             self._log_event("projection.record_not_kept", {"reason": str(error)})

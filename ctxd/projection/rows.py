@@ -4,17 +4,18 @@ Blocks. A row is returned once its hashes are recomputed: damage is not copied t
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.documents import content_docs, content_ref
-from ctxd.backends.xtdb.messages import Op
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_ref, to_doc
+from ctxd.backends.xtdb.messages import Delete, Op, PutDoc
 from ctxd.errors import CtxdError
-from ctxd.projection.batching import ProjectedRow, documents, wanted
-from ctxd.projection.fences import PREFIX, Fences
+from ctxd.objects.document import Stored
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.purge import KIND as PURGE
@@ -42,6 +43,51 @@ def projected(versions: Iterable[Version]) -> list[Version]:
     of the host that has the session, which only grows there.
     """
     return [version for version in versions if version.body is not None or not version.id.startswith(_GROWING)]
+
+
+class ProjectedRow(msgspec.Struct, frozen=True, gc=False):
+    """One journal row, ready to be projected. ``chain`` is in hex; ``size`` is its share of a batch, in bytes.
+
+    ``fault``: the reason why it cannot be projected, empty if it can. ``purged``: the entities that the row purged.
+    """
+
+    seq: int
+    chain: str
+    session: str | None
+    versions: tuple[Version, ...]
+    size: int
+    fault: str = ""
+    purged: tuple[str, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """True if it must be a batch of its own."""
+        return bool(self.fault or self.purged)
+
+
+def wanted(pieces: Sequence[ProjectedRow], projected: Container[bytes]) -> list[bytes]:
+    """Distinct texts that ``pieces`` refer to and the node may lack."""
+    refs = dict.fromkeys(v.content for piece in pieces for v in piece.versions if v.content is not None)
+    return [ref for ref in refs if ref not in projected]
+
+
+def documents(
+    pieces: Sequence[ProjectedRow], texts: Mapping[bytes, str], writer: str, *, put: str = "", again: bool = False
+) -> list[Op]:
+    """Operations that put ``pieces``, with ``texts`` before the documents that refer to them.
+
+    ``put`` names the newest eviction, which may have covered one of the texts; ``again``: also one of the versions.
+    """
+    # Two texts may share a part, which is put once.
+    parts = {doc["xt/id"]: doc for ref, text in texts.items() for doc in content_docs(ref, text, put=put)}
+    ops: list[Op] = [PutDoc(doc, FIXED_VALID_TIME) for doc in parts.values()]
+    for piece in pieces:
+        for version in piece.versions:
+            if version.body is None:
+                ops.append(Delete(version.id, version.valid_time))
+            else:
+                ops.append(PutDoc(to_doc(version, writer, put=put if again else ""), version.valid_time))
+    return ops
 
 
 class KnownTexts:
@@ -189,12 +235,10 @@ class Rows:
         query = "SELECT 1 FROM content WHERE hash=?"
         return self._reader.connection.execute(query, (content_ref(entity),)).fetchone() is not None
 
-    def fences(self) -> Fences:
-        """Fences of the journal, behind which rows are not projected. Raises: as ``chain``."""
+    def scan(self, prefix: str) -> list[Stored]:
+        """Newest versions of the entities with ``prefix``. Raises: as ``chain``."""
         with answering():
-            found = Fences()
-            found.take(filter(None, map(to_stored, self._reader.versions.scan(PREFIX))))
-            return found
+            return [stored for stored in map(to_stored, self._reader.versions.scan(prefix)) if stored is not None]
 
     # --- for a comparison ---
 

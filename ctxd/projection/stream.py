@@ -18,29 +18,100 @@ from ctxd.backends.xtdb.documents import EVICTIONS_ID, FIXED_VALID_TIME, put_aft
 from ctxd.backends.xtdb.messages import Doc, Match, Op, Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.failpoints import hit
-from ctxd.projection.batching import (
-    ROWS_MAX,
-    Bounds,
-    Pace,
-    ProjectedRow,
-    adapted,
-    bounds,
-    linger_s,
-    take,
-    transaction,
-)
-from ctxd.projection.cursor import QUARANTINED_MAX, Cursor, advance
+from ctxd.failpoints import ARMED, hit
 from ctxd.projection.eviction import steps
 from ctxd.projection.node import Node
-from ctxd.projection.ownership_guard import Guarded, Ownership, OwnershipLost
-from ctxd.projection.rows import PORTION_ROWS, KnownTexts, Rows
+from ctxd.projection.ownership import Guarded, Ownership, OwnershipLost
+from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, moved
+from ctxd.projection.rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 
 OUTSTANDING_MAX: Final = 4
 """Submitted transactions that are not confirmed: the node's index may be so far behind its log."""
 
 COMMIT_S: Final = 30.0
 """Seconds within which a node has to index a submitted transaction."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Maximum size of one transaction."""
+
+    rows: int
+    versions: int
+    bytes: int
+
+
+def take(pieces: Sequence[ProjectedRow], bounds: Bounds) -> int:
+    """Number of ``pieces`` in the next batch: as many as ``bounds`` allow, and at least one.
+
+    A row that cannot be projected, and one that records a purge, is a batch of its own. A transaction keeps several
+    versions of one entity, but of two at one valid time only the later: those need two transactions.
+    """
+    taken: set[tuple[str, int]] = set()
+    versions = size = 0
+    for count, piece in enumerate(pieces[: bounds.rows]):
+        versions += len(piece.versions)
+        size += piece.size
+        mine = [(version.id, version.valid_time) for version in piece.versions]
+        if count and (piece.alone or versions > bounds.versions or size > bounds.bytes or not taken.isdisjoint(mine)):
+            return count
+        if piece.alone:
+            return 1
+        taken.update(mine)
+    return min(len(pieces), bounds.rows)
+
+
+def transaction(before: Cursor | None, after: Cursor, puts: Sequence[Op], writer: str) -> list[Op]:
+    """``puts`` between the two halves of the cursor's move from ``before`` to ``after``, so that all take place or
+    none."""
+    match, put = moved(before, after, writer)
+    return [match, *puts, put]
+
+
+VERSIONS_MIN: Final = 32
+VERSIONS_MAX: Final = 1_000
+"""Versions of one transaction. A node indexes no faster beyond that."""
+
+ROWS_MAX: Final = 1_000
+BYTES_MAX: Final = 2 * 1024 * 1024
+"""Rows and bytes of one transaction, whatever it is like: what is in memory, several times over, at both ends."""
+
+BUSY_S: Final = 0.3
+"""Seconds that a transaction may keep a node busy: above it they shrink; below half of it they grow."""
+
+LINGER_MIN_S: Final = 0.005
+LINGER_MAX_S: Final = 0.05
+"""Seconds that a row waits for company while nothing is behind."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """Size and duration of batches: ``versions`` at most in one transaction; ``busy_s``: how long it keeps the node
+    busy, smoothed."""
+
+    versions: int = 250
+    busy_s: float = 0.02
+
+
+def bounds(pace: Pace, *, rows: int = ROWS_MAX) -> Bounds:
+    """Bounds of the next transaction; at most ``rows``."""
+    return Bounds(rows, pace.versions, BYTES_MAX)
+
+
+def linger_s(pace: Pace) -> float:
+    """Seconds that rows may wait for others: as long as a transaction takes, within limits."""
+    return min(LINGER_MAX_S, max(LINGER_MIN_S, pace.busy_s))
+
+
+def adapted(pace: Pace, busy_s: float, versions: int, *, full: bool) -> Pace:
+    """Pace after a transaction of ``versions`` kept the node busy for ``busy_s``, counted from its submission or from
+    the commit of the one before, whichever was later. A transaction that was not ``full`` does not change the size: the
+    node may have been paused."""
+    smooth = 0.7 * pace.busy_s + 0.3 * busy_s
+    size = pace.versions
+    if full and busy_s > BUSY_S:
+        size = max(VERSIONS_MIN, min(size, versions) // 2)
+    elif 2 * versions > size and busy_s < BUSY_S / 2:
+        size = min(VERSIONS_MAX, size + size // 2)
+    return Pace(size, smooth)
 
 
 class Aborted(Exception):
@@ -64,24 +135,6 @@ class Stopped(Exception):
         super().__init__(reason)
         self.reason = reason
         self.final = final
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """Batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out``: the reason why its one row is not in it;
-    ``full``: large enough to measure the node by.
-
-    ``matched``: the documents that it expects of entities beside the cursor.
-    """
-
-    before: Cursor
-    after: Cursor
-    tx_id: int
-    at: float
-    rows: int
-    versions: int
-    left_out: str = ""
-    full: bool = False
-    matched: Mapping[str, Doc | None] = {}
 
 
 class HighWaterMark:
@@ -287,10 +340,12 @@ class Stream:
             raise Stopped(f"the evictions at the node have an unsupported format: {error}") from error
 
     async def _append(self, after: Cursor, ops: Sequence[Op]) -> tuple[int, float]:
-        hit("project.submit")
+        if ARMED:
+            hit("project.submit")
         at = self._clock.monotonic()
         tx_id = await self._node.submit(transaction(self._tip, after, ops, self._rows.writer))
-        hit("project.sent")
+        if ARMED:
+            hit("project.sent")
         return tx_id, at
 
     async def _disliked(self, batch: list[ProjectedRow], reason: str) -> Sent | None:
@@ -333,7 +388,8 @@ class Stream:
             for one in batches if any(each.left_out for each in batches) else batches[-1:]:
                 if not await self._node.committed(one.tx_id, timeout_s=COMMIT_S):
                     raise Aborted(one.before, one.rows, one.matched)
-                hit("project.committed")
+                if ARMED:
+                    hit("project.committed")
                 self._confirmed(one)
             self._learn(batches)
             for _ in batches:

@@ -10,7 +10,7 @@ the document store updates in place. An idle host with active sessions writes ``
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import msgspec
@@ -19,6 +19,7 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.messages import Doc, Match, Op, PutDoc, Refused, Unknown, XtdbFailure
 from ctxd.clock import Clock
+from ctxd.observe.logs import LogEvent
 
 PREFIX: Final = "ctxd/lease/"
 
@@ -39,9 +40,6 @@ BEAT_S: Final = 2.0
 
 STEP_S: Final = 10.0
 """Seconds that a node has to index a transaction; then its outcome is looked up."""
-
-LogEvent = Callable[[str, dict[str, Any]], None]
-"""Logs an event, by name, with its figures."""
 
 
 class HostLease(msgspec.Struct, frozen=True, kw_only=True):

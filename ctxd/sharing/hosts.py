@@ -20,14 +20,15 @@ from anyio.abc import TaskStatus
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.projection import fences, owners
+from ctxd.observe.logs import LogEvent
+from ctxd.projection import owners
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership_guard import Ownership
+from ctxd.projection.ownership import FENCES, Ownership
 from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions, no_session, summary_of
 from ctxd.sessions.segments import read_head
 from ctxd.sessions.session import SessionLock
-from ctxd.sharing.heartbeat import Heartbeat, LogEvent
+from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
@@ -82,7 +83,7 @@ class Hosts:
     async def start(self) -> None:
         """Load the fences, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
         self._sessions.shared = True
-        self._ownership.open(await self._store.scan(fences.PREFIX), self._loss.settle)
+        self._ownership.open(await self._store.scan(FENCES), self._loss.settle)
         for session in self._ownership.fences.sessions:
             if (token := await self._loss.bar_again(session)) is not None:
                 self._claimed[session] = token

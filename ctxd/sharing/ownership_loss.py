@@ -16,14 +16,12 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
-from ctxd.projection import fences
-from ctxd.projection.fences import NO_ROW, Fence
+from ctxd.observe.logs import LogEvent
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership_guard import Ownership, OwnershipLost
+from ctxd.projection.ownership import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings, read_head
-from ctxd.sharing.heartbeat import LogEvent
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog, unavailable
 from ctxd.store.writes import Write
@@ -158,7 +156,7 @@ class OwnershipLoss:
         self._log_event("sharing.lost", {"session": session, "to": host, "branch": kept})
 
     async def _put(self, fence: Fence) -> None:
-        write = Write(kind="session.fence", principal="daemon", puts=(fences.document_of(fence),))
+        write = Write(kind="session.fence", principal="daemon", puts=(fence_document(fence),))
         receipt = await self._store.submit(write).wait()
         self._ownership.fences.add(fence, receipt.seq)
 

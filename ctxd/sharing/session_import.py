@@ -23,7 +23,7 @@ from anyio.to_thread import run_sync
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document, Stored, risen
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
-from ctxd.projection.fences import Fences
+from ctxd.projection.ownership import Fences
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sharing.session_rewriter import (
     INNER,

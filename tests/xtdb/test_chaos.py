@@ -14,8 +14,8 @@ from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import SystemClock
 from ctxd.projection import projection, stream
-from ctxd.projection.backlog import Room
 from ctxd.projection.node import connect
+from ctxd.projection.progress import Room
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.store import VersionStore

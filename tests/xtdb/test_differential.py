@@ -13,9 +13,9 @@ from anyio.to_thread import run_sync
 from ctxd import dbfile
 from ctxd.backends.port import Version
 from ctxd.clock import SystemClock
-from ctxd.projection.backlog import Room
 from ctxd.projection.node import connect
 from ctxd.projection.node_reads import NodeReads
+from ctxd.projection.progress import Room
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.purge import KIND

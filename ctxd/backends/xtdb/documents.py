@@ -21,7 +21,7 @@ from ctxd.backends.xtdb.messages import Doc
 from ctxd.objects.document import Document, decode_document, encode_document, source_of
 from ctxd.objects.identity import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
+from ctxd_protocol.objects import FilesystemSource, Source
 
 FIXED_VALID_TIME: Final = 946_684_800_000
 """2000-01-01T00:00:00Z in ms: the valid time of entities without one of their own, such as texts."""
@@ -100,12 +100,10 @@ def _named(document: Document) -> Doc:
     for key, kind in _LOOKED_UP.items():
         if type(value := fields.get(key)) is kind:
             named[key] = value
-    if document.source is not None:
-        named["source"] = msgspec.structs.asdict(document.source)
-        if (file := filesystem_source(document.source)) is not None:
-            named["path"] = file.path
-        else:
-            named["source"] = msgspec.to_builtins(document.source)
+    if isinstance(document.source, FilesystemSource):
+        named["source"], named["path"] = msgspec.structs.asdict(document.source), document.source.path
+    elif document.source is not None:
+        named["source"] = msgspec.to_builtins(document.source)
     named["identity_hash"] = document.identity_hash
     if document.source_hash is not None:
         named["source_hash"] = document.source_hash

@@ -10,9 +10,9 @@ from anyio.to_thread import run_sync
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock, SystemClock
-from ctxd.projection.backlog import Room
 from ctxd.projection.compare import Comparison, compare
 from ctxd.projection.node import Connect
+from ctxd.projection.progress import Room
 from ctxd.projection.projection import Projection, Target
 from ctxd.projection.rows import Rows
 from ctxd.store.store import VersionStore

@@ -6,8 +6,8 @@ import pytest
 from ctxd.backends.xtdb.documents import content_id, cursor_id
 from ctxd.backends.xtdb.messages import Match, PutDoc
 from ctxd.errors import CtxdError
-from ctxd.projection import backlog
-from ctxd.projection.backlog import Room
+from ctxd.projection import progress
+from ctxd.projection.progress import Room
 from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import put
@@ -162,7 +162,7 @@ class TestRoomToWait:
             with pytest.raises(CtxdError) as refused:
                 fill(store, 100, first=800)
             assert (refused.value.code, refused.value.outcome) == ("rate_limited", "not_applied")
-            assert 0 < refused.value.retry_after_ms <= 1_000 / backlog.DRAIN_LEAST
+            assert 0 < refused.value.retry_after_ms <= 1_000 / progress.DRAIN_LEAST
 
     @pytest.mark.requirement("PRJ-8")
     async def test_a_full_backlog_refuses_writes_until_it_drains(self, root, node):
@@ -174,7 +174,7 @@ class TestRoomToWait:
             with pytest.raises(CtxdError) as refused:
                 store.submit(write(document("over")))
             assert (refused.value.code, refused.value.outcome) == ("store_backlog_full", "not_applied")
-            assert refused.value.retry_after_ms == backlog.RETRY_FULL_MS
+            assert refused.value.retry_after_ms == progress.RETRY_FULL_MS
             node.down = False
             await level(store)
             await store.submit(write(document("again"))).wait()

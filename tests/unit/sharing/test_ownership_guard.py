@@ -10,10 +10,9 @@ import pytest
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import Document
-from ctxd.projection import fences, owners, projection
-from ctxd.projection.fences import Fence
+from ctxd.projection import owners, projection
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership_guard import Ownership, OwnershipLost
+from ctxd.projection.ownership import FENCES, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
@@ -47,7 +46,7 @@ class Host(Projecting):
         self.lost.append(lost)
         for session, owner in lost.sessions.items():
             fence = Fence(session=session, first=lost.first, branch=None, host="other", token=owner.token)
-            put = fences.document_of(fence)
+            put = fence_document(fence)
             receipt = await self.submit(Write(kind="session.fence", principal="daemon", puts=(put,))).wait()
             self.ownership.fences.add(fence, receipt.seq)
 
@@ -57,7 +56,7 @@ async def host(root: Path, node: MemoryNode) -> AsyncIterator[Host]:
     store = Host(root, node)
     async with anyio.create_task_group() as group:
         await group.start(store.run)
-        store.ownership.open(await store.scan(fences.PREFIX), store.settle)
+        store.ownership.open(await store.scan(FENCES), store.settle)
         with anyio.fail_after(30):
             yield store
         group.cancel_scope.cancel()

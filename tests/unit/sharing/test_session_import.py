@@ -11,7 +11,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.next_version import toolcall
-from ctxd.projection.fences import Fence, Fences
+from ctxd.projection.ownership import Fence, Fences
 from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN
 from ctxd.sessions.session import WriteRequest
