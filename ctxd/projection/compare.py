@@ -30,6 +30,9 @@ from ctxd.projection.progress import Cursor, cursor_from_doc
 from ctxd.projection.rows import Rows
 from ctxd.store.verify import LogicalDigest, Problem, Severity
 
+SYNC_S: Final = 60.0
+"""Seconds that the node has to index what is in the log already."""
+
 AT_ONCE: Final = 8
 """Requests to the node under way."""
 
@@ -84,6 +87,8 @@ async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) ->
     read. Cancel: safe.
     """
     report = Comparison(head_seq=await run_sync(rows.head))
+    # An eviction by another host removes documents before this node knows of it.
+    await node.sync(SYNC_S)
     cursor = await _cursor(node, rows, report)
     if cursor is not None:
         await _Comparing(node, rows, cursor, Fences(await run_sync(rows.scan, FENCES)), report, step).run()

@@ -125,6 +125,9 @@ class MemoryNode:
             raise Unknown("not indexed")
         return self._committed[tx_id]
 
+    async def sync(self, timeout_s: float) -> None:
+        self._require()
+
     def _reads(self, tx_id: int | None) -> int:
         self._require()
         if not self.answers:

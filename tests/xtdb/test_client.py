@@ -173,7 +173,7 @@ async def test_a_transaction_to_come_is_behind(client):
 async def test_what_the_node_refuses_is_known_for_certain(memory_node, body, certainty, named):
     """The client writes none of these: so they are sent past it."""
     async with HttpConnections(memory_node.url) as exchange:
-        answer = await exchange.post("submit-tx", {}, body, timeout_s=20)
+        answer = await exchange.request("submit-tx", {}, body=body, timeout_s=20)
     failure = messages.failure(answer.status, answer.media_type, answer.body)
     assert type(failure) is certainty
     assert (getattr(failure, "op", None) is not None) == named

@@ -94,7 +94,7 @@ class XtdbClient:
 
     async def status(self) -> NodeStatus:
         """Status of the node. The circuit breaker neither blocks nor counts this request."""
-        answer = await self._http.get("status", {}, timeout_s=self._answer_s)
+        answer = await self._http.request("status", {}, timeout_s=self._answer_s)
         return await self._read(answer, messages.to_status)
 
     async def latest_completed(self) -> int | None:
@@ -126,7 +126,7 @@ class XtdbClient:
         """Append ``ops`` to the log as one transaction. Returns: its id, for ``committed``."""
         body = encode_transaction(ops)
         with self.breaker.request():
-            answer = await self._http.post("submit-tx", {}, body, timeout_s=self._answer_s)
+            answer = await self._http.request("submit-tx", {}, body=body, timeout_s=self._answer_s)
             tx_id = await self._read(answer, _tx_id, success=202)
         if tx_id <= self._awaiter.completed:
             # Ids only rise: perhaps this is another node than the one that completed that.
@@ -149,7 +149,7 @@ class XtdbClient:
     async def _await(self, tx_id: int, timeout_s: float) -> int | None:
         parameters = {"tx-id": tx_id, "timeout": max(1, int(timeout_s * 1000))}
         with self.breaker.request():
-            answer = await self._http.get("await-tx", parameters, timeout_s=timeout_s + self._answer_s)
+            answer = await self._http.request("await-tx", parameters, timeout_s=timeout_s + self._answer_s)
             if not messages.too_early(answer.status, answer.media_type, answer.body):
                 return await self._read(answer, _tx_id)
         return await self.latest_completed()
@@ -266,7 +266,7 @@ class XtdbClient:
         """
         body = _query_body(text, arguments)
         parameters = {"valid-time": _date(valid_time), "tx-id": tx_id}
-        answer = await self._http.post("query", parameters, body, timeout_s=timeout_s)
+        answer = await self._http.request("query", parameters, body=body, timeout_s=timeout_s)
         return await self._read(answer, messages.to_rows)
 
     # --- requests ---
@@ -277,19 +277,19 @@ class XtdbClient:
         body = _query_body(query, arguments)
         parameters = {"valid-time": _date(valid_time), "tx-id": tx_id}
         with self.breaker.request():
-            answer = await self._http.post("query", parameters, body, timeout_s=self._answer_s)
+            answer = await self._http.request("query", parameters, body=body, timeout_s=self._answer_s)
             return await self._read(answer, read)
 
     async def _ask(self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, waits_s: float = 0.0) -> T:
         with self.breaker.request():
-            answer = await self._http.get(path, parameters, timeout_s=waits_s + self._answer_s)
+            answer = await self._http.request(path, parameters, timeout_s=waits_s + self._answer_s)
             return await self._read(answer, read)
 
     async def _ask_if_any(
         self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, waits_s: float = 0.0
     ) -> T | None:
         with self.breaker.request():
-            answer = await self._http.get(path, parameters, timeout_s=waits_s + self._answer_s)
+            answer = await self._http.request(path, parameters, timeout_s=waits_s + self._answer_s)
             if messages.absent(answer.status, answer.media_type, answer.body):
                 return None
             return await self._read(answer, read)

@@ -93,17 +93,14 @@ class HttpConnections:
                 await self._ended.wait()
             await session.close()
 
-    async def get(self, path: str, parameters: dict[str, Any], *, timeout_s: float) -> Answer:
-        """Response to a GET. Raises: Unreachable, Unknown. Cancel: safe."""
-        return await self._send("GET", path, parameters, None, timeout_s)
-
-    async def post(self, path: str, parameters: dict[str, Any], body: bytes, *, timeout_s: float) -> Answer:
-        """Response to a POST of transit. Raises: Unreachable, Unknown. Cancel: the node may have received it."""
-        return await self._send("POST", path, parameters, body, timeout_s)
-
-    async def _send(
-        self, method: str, path: str, parameters: dict[str, Any], body: bytes | None, timeout_s: float
+    async def request(
+        self, path: str, parameters: dict[str, Any], *, body: bytes | None = None, timeout_s: float
     ) -> Answer:
+        """Response to a GET, with ``body`` to a POST of transit.
+
+        Raises: Unreachable, Unknown. Cancel: the node may have received it.
+        """
+        method = "GET" if body is None else "POST"
         given = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
         headers = {} if body is None else {"Content-Type": TYPE}

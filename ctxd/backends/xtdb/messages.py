@@ -333,10 +333,16 @@ def to_row(read: Any, *, docs: bool = False) -> HistoryRow:  # noqa: ANN401
 
 def to_history(read: Any, id: str, *, docs: bool) -> list[HistoryRow]:  # noqa: ANN401
     """The rows of entity ``id``. Raises: ValueError, KeyError."""
-    rows = [to_row(item, docs=docs) for item in _rows(read)]
+    rows = [to_row(item, docs=docs) for item in _rows(read) if not _is_evicted(item)]
     if any(row.doc is not None and row.doc["xt/id"] != id for row in rows):
         raise ValueError("a version is another entity's")
     return rows
+
+
+def _is_evicted(read: Any) -> bool:  # noqa: ANN401
+    """True for a row whose document is a tombstone: another node has carried out an eviction, this one not yet."""
+    doc = named(read).get("doc")
+    return isinstance(doc, dict) and named(doc).get("evicted?") is True
 
 
 def to_entity(read: Any, id: str) -> Doc | None:  # noqa: ANN401

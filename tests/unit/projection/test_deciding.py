@@ -66,9 +66,7 @@ class TestBatches:
         puts = [documents([piece(1, "a")], texts, "w", put=put) for put in ("", "w.run.1", "w.run.2")]
         said = [str(op.doc) for ops in puts for op in ops if op.doc["type"] == "content"]
         assert len(said) == len(set(said)) == 3 * 4
-        (once,), (anew,) = (
-            documents([piece(1, "a")], {}, "w", put="w.run.1", again=again) for again in (False, True)
-        )
+        (once,), (anew,) = (documents([piece(1, "a")], {}, "w", put="w.run.1", again=again) for again in (False, True))
         assert once.doc != anew.doc and xtdb_documents.from_doc(once.doc, 1) == xtdb_documents.from_doc(anew.doc, 1)
         assert (
             xtdb_documents.put_after(xtdb_documents.evictions_doc("w.run.1")) == "w.run.1"

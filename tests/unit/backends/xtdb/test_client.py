@@ -261,10 +261,10 @@ async def test_a_request_that_comes_while_a_client_is_closing_finds_it_closed(se
 
     async def ask():
         with pytest.raises(Unreachable, match="closed"):
-            await exchange.get("status", {}, timeout_s=5)
+            await exchange.request("status", {}, timeout_s=5)
 
     # One connection is kept, and has to be closed.
-    await exchange.get("status", {}, timeout_s=5)
+    await exchange.request("status", {}, timeout_s=5)
     async with anyio.create_task_group() as group:
         group.start_soon(exchange.__aexit__, None, None, None)
         for _ in range(20):
@@ -352,6 +352,18 @@ async def test_a_version_without_its_document_makes_the_answer_none(server, clie
         await client.history("a")
     server.behave = lambda asked: answer(200, b"[" + row + hashed % (b"0" * 40) + b"]")
     assert [(found.present, found.doc) for found in await client.history("a")] == [(False, None)]
+
+
+async def test_a_version_that_another_node_has_evicted_is_left_out_of_a_history(server, client):
+    row = (
+        b'["^ ","~:xtdb.api/tx-id",1,"~:xtdb.api/tx-time","~m1","~:xtdb.api/valid-time","~m1",'
+        b'"~:xtdb.api/content-hash","1","~:xtdb.api/doc",%s]'
+    )
+    # XTDB names the entity of a tombstone by its hash.
+    tombstone = b'["^ ","~:xt/id",["~#xtdb/oid","%s"],"~:xtdb.api/evicted?",true]' % (b"2" * 40)
+    kept = b'["^ ","~:xt/id","a"]'
+    server.behave = lambda asked: answer(200, b"[%s,%s]" % (row % tombstone, row % kept))
+    assert [found.doc for found in await client.history("a")] == [{"xt/id": "a"}]
 
 
 @pytest.mark.parametrize("media_type", [f"{TRANSIT};charset=utf-8", f"{TRANSIT}; charset=UTF-8"])
