@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 from anyio.abc import TaskStatus
-from anyio.to_thread import run_sync
 from structlog.typing import FilteringBoundLogger
 
 from ctxd import __version__
@@ -28,6 +27,7 @@ from ctxd.mounts.devices import host_devices
 from ctxd.mounts.filesystem_id import host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
+from ctxd.offload import in_thread
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.process import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
 from ctxd.projection.ownership import Ownership
@@ -196,7 +196,7 @@ class Daemon:
     async def _reload(self, settings: Settings) -> str:
         """Take up what has changed. Returns: what came of it, in words."""
         try:
-            changes = await run_sync(settings.reread)
+            changes = await in_thread(settings.reread)
         except ConfigError as error:
             self._log.error("daemon.not_reloaded", reason=str(error))
             return f"{self._said()}; settings not taken up: {error}"
@@ -226,7 +226,7 @@ class Daemon:
         store, clock = self._store, self._clock
         host = host_filesystem_id(substitute=self._machine_id_substitute())
         on_host = HostFiles(clock)
-        guard = Guard(self._options.scanner or Scanner(), await run_sync(load_key, store.root))
+        guard = Guard(self._options.scanner or Scanner(), await in_thread(load_key, store.root))
         indexer = Indexer(store, on_host, host, host_devices=host_devices(), guard=guard)
         live = self._sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer)
         # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
@@ -323,7 +323,7 @@ class Daemon:
             commits=self._store.commit_durations,
             tracked=[] if tracking is None else [file.state for file in tracking.trackers.tracked.files.values()],
         )
-        return await run_sync(exposition, figures)
+        return await in_thread(exposition, figures)
 
     def status(self) -> DaemonStatus:
         """Health and figures, as ``daemon.status`` answers them."""

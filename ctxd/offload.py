@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
 
@@ -75,13 +76,20 @@ _POOL: Final = ThreadPool()
 
 
 class Job(Generic[T]):
-    """One call in a thread of the shared pool. ``ended`` is set on the loop that made it."""
+    """One call in a thread of the shared pool. Once it has ended, ``ended`` is set on the loop that made it, and
+    ``then`` is called there."""
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], T], then: Callable[[], object] | None = None) -> None:
         self.ended = anyio.Event()
         self._future: Future[T] = Future()
-        loop, future, ended = LoopHandle(), self._future, self.ended
-        _POOL.start(lambda: complete(future, work), lambda: loop.soon(ended.set))
+        loop, future = LoopHandle(), self._future
+        self._then = then
+        _POOL.start(lambda: complete(future, work), lambda: loop.soon(self._end))
+
+    def _end(self) -> None:
+        self.ended.set()
+        if self._then is not None:
+            self._then()
 
     def result(self) -> T:
         """The result of the call; only once ``ended`` is set. Raises: what the call raised."""
@@ -103,28 +111,55 @@ def background(work: Callable[[], T]) -> "Future[T]":
     return future
 
 
-class Lane:
-    """A named limit on calls at once.
+async def in_thread(work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+    """Return what ``work`` returns, from a thread: for calls that come once, as at a start, and need no limit.
 
-    ``threads``: how many there may be. ``inline``: the greatest size of work that stays on the loop.
+    Raises: what ``work`` raises. Cancel: before it has begun at once, then once it has ended.
+    """
+    await checkpoint()
+    return await _ended(Job(partial(work, *args)), abandon=False)
+
+
+class Lane:
+    """Limit on the calls of one kind in threads at once: ``threads``.
+
+    ``inline``: the greatest size of work that stays on the loop. ``name`` is that of its threads while they work.
     """
 
     def __init__(self, name: str, threads: int = 1, *, inline: int = -1) -> None:
         self.name = name
         self.inline = inline
-        self._turns = anyio.Semaphore(threads)
+        self._turns = anyio.Semaphore(threads, fast_acquire=True)
 
-    async def run(self, work: Callable[[], T], size: int | None = None, *, abandon: bool = False) -> T:
+    async def run(
+        self,
+        work: Callable[[Unpack[Args]], T],
+        *args: *Args,
+        size: int | None = None,
+        abandon: bool = False,
+    ) -> T:
         """Return what ``work`` returns, from a thread unless ``size`` is at most ``inline``.
 
         Raises: what ``work`` raises. Cancel: before it has begun at once, then once it has ended; with ``abandon`` at
-        once, the call going on by itself.
+        once, the call going on by itself, and counting until it ends.
         """
         if size is not None and size <= self.inline:
-            return work()
+            return work(*args)
         await checkpoint()
-        async with self._turns:
-            job = Job(work)
-            with anyio.CancelScope(shield=not abandon):
-                await job.ended.wait()
-            return job.result()
+        await self._turns.acquire()
+        try:
+            job = Job(partial(self._named, work, args), self._turns.release)
+        except RuntimeError:
+            self._turns.release()
+            raise
+        return await _ended(job, abandon=abandon)
+
+    def _named(self, work: Callable[..., T], args: tuple[object, ...]) -> T:
+        threading.current_thread().name = f"ctxd-{self.name}"
+        return work(*args)
+
+
+async def _ended(job: Job[T], *, abandon: bool) -> T:
+    with anyio.CancelScope(shield=not abandon):
+        await job.ended.wait()
+    return job.result()

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from ctxd.examples.agent_loop import SYSTEM_PROMPT, Agent
 from ctxd.examples.scripted import CHECK, FIX, GLANCE, LOOK, READ, ModelStep, make_tree, scripted
 from ctxd.examples.telling import Teller
+from ctxd.offload import in_thread
 from ctxd_client import Client, connect
 from ctxd_protocol.sessions import Notice
 
@@ -52,7 +52,7 @@ class DemoDaemon:
         assert self._process is not None, "the daemon was started"
         process = self._process
         os.kill(process.pid, signum)
-        return await anyio.to_thread.run_sync(lambda: process.wait(WAIT_S_MAX))
+        return await in_thread(lambda: process.wait(WAIT_S_MAX))
 
     def clean_up(self) -> None:
         """End the process if it still runs."""

@@ -221,7 +221,7 @@ class Freshener:
         """
         if not is_due(decide(head, seen.state)):
             return None
-        document = await self.capturing.run(lambda: self.builder.build(id, source, seen.state, head), seen.size)
+        document = await self.capturing.run(lambda: self.builder.build(id, source, seen.state, head), size=seen.size)
         return await self._versions.keep(document)
 
     async def _changed(self, files: dict[str, Stored], policy: SecretPolicy) -> dict[str, int]:

@@ -173,7 +173,7 @@ class Indexer:
 
     async def _received(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
         work = partial(self._builder.seen_in, content, policy, author)
-        return await self.freshener.capturing.run(work, len(content))
+        return await self.freshener.capturing.run(work, size=len(content))
 
     async def _known_by_name(
         self, mounts: MountTable, workdir: str, path: str, source: FilesystemSource

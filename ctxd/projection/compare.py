@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
-from anyio.to_thread import run_sync
 from blake3 import blake3
 
 from ctxd.backends.port import Version
@@ -23,6 +22,7 @@ from ctxd.backends.xtdb.documents import (
     text_of,
 )
 from ctxd.backends.xtdb.messages import Doc
+from ctxd.offload import in_thread
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.node import Node
 from ctxd.projection.ownership import FENCES, Fences
@@ -86,12 +86,12 @@ async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) ->
     Raises: XtdbFailure if the node does not respond; CtxdError ``corrupt``, ``store_failed`` if the journal cannot be
     read. Cancel: safe.
     """
-    report = Comparison(head_seq=await run_sync(rows.head))
+    report = Comparison(head_seq=await in_thread(rows.head))
     # An eviction by another host removes documents before this node knows of it.
     await node.sync(SYNC_S)
     cursor = await _cursor(node, rows, report)
     if cursor is not None:
-        await _Comparing(node, rows, cursor, Fences(await run_sync(rows.scan, FENCES)), report, step).run()
+        await _Comparing(node, rows, cursor, Fences(await in_thread(rows.scan, FENCES)), report, step).run()
     return report
 
 
@@ -107,7 +107,7 @@ async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
             report.note("warning", f"the node has nothing of this journal, which has {report.head_seq} rows")
         return None
     report.seq, report.quarantined = cursor.seq, cursor.quarantined
-    chain = await run_sync(rows.chain, cursor.seq)
+    chain = await in_thread(rows.chain, cursor.seq)
     if chain is None:
         report.note("data_loss", f"the node has row {cursor.seq} of this journal, which ends at {report.head_seq}")
         return None
@@ -162,7 +162,7 @@ class _Comparing:
     async def _journal(self) -> None:
         digest, after = LogicalDigest(), 0
         while after < self._cursor.seq:
-            pieces = await run_sync(self._rows.pieces, after)
+            pieces = await in_thread(self._rows.pieces, after)
             for piece in pieces:
                 if self._counts(piece.seq):
                     for version in self._fences.kept(piece.versions):
@@ -176,7 +176,7 @@ class _Comparing:
     async def _entities(self) -> None:
         after = 0
         while True:
-            portion = await run_sync(self._rows.histories, after, _STEP)
+            portion = await in_thread(self._rows.histories, after, _STEP)
             if not portion:
                 return
             after = portion[-1][0]
@@ -258,7 +258,7 @@ class _Comparing:
 
     async def _strange(self, ids: list[str]) -> dict[str, Doc]:
         """Documents of those of ``ids`` that the journal does not know."""
-        unknown = await run_sync(self._rows.unknown, ids)
+        unknown = await in_thread(self._rows.unknown, ids)
         return await self._node.entities(unknown, valid_time=NEWEST_VALID_TIME)
 
     async def _texts(self) -> None:

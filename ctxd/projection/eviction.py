@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Final
 
 import msgspec
-from anyio.to_thread import run_sync
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
 from ctxd.backends.xtdb.messages import Doc, Evict, Op, PutDoc
+from ctxd.offload import in_thread
 from ctxd.projection.node import Node
 from ctxd.projection.ownership import Fences
 from ctxd.projection.progress import Cursor, advance
@@ -49,21 +49,21 @@ async def steps(
     """
     evicted = [id for id in piece.purged if fences is None or not fences.skips(id, piece.seq)]
     texts = await _texts(node, evicted)
-    kept = await run_sync(rows.kept, frozenset(texts))
+    kept = await in_thread(rows.kept, frozenset(texts))
     tip = _moved(tip)
     # A name of this attempt alone: the one before it may have put again what is evicted now.
     put = f"{rows.writer}.{tip.run}.{tip.incarnation}"
     gone = (*evicted, *(text for text in texts if text not in kept))
     marks = [PutDoc(purged_mark(id), FIXED_VALID_TIME) for id in gone]
     yield EvictionStep([*map(Evict, gone), *marks, PutDoc(evictions_doc(put), FIXED_VALID_TIME)], tip)
-    versions = await run_sync(rows.versions_of, piece.purged, piece.seq)
+    versions = await in_thread(rows.versions_of, piece.purged, piece.seq)
     if fences is not None:
         versions = list(fences.kept(tuple(versions)))
     versions = [version for version in versions if version.tx not in tip.quarantined]
     # A rewritten version has another text, which the node never had.
     for ref in dict.fromkeys(version.content for version in versions if version.content is not None):
         tip = _moved(tip)
-        text = await run_sync(rows.text, ref)
+        text = await in_thread(rows.text, ref)
         yield EvictionStep(documents([], {ref: text}, rows.writer, put=put), tip)
     for some in _rounds(versions):
         tip = _moved(tip)

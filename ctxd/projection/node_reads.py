@@ -15,6 +15,7 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cu
 from ctxd.backends.xtdb.messages import Doc, Refused, XtdbFailure, offload
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.offload import Lane
 from ctxd.projection.datalog import bounded, plain
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.node import Node
@@ -69,7 +70,7 @@ class NodeReads:
         self._clock = clock
         self._writer = writer
         self._fences = fences
-        self._decoding = anyio.CapacityLimiter(1)
+        self._decoding = Lane("xtdb.versions")
         self._avoided_until = 0.0
         self.answered = 0
         self.fallen_back = 0

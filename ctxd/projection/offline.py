@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import anyio
 import msgspec
-from anyio.to_thread import run_sync
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
@@ -21,6 +20,7 @@ from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
+from ctxd.offload import in_thread
 from ctxd.projection.compare import Comparison, compare
 from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.node import connect as connect_to
@@ -68,13 +68,13 @@ async def held(root: Path) -> AsyncIterator[statedir.StateDir]:
     """
     if not (root / "state.db").is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=EXIT_NO_STATE)
-    state = await run_sync(statedir.hold, root)
+    state = await in_thread(statedir.hold, root)
     try:
-        await run_sync(partial(_name_writer, state.database, afresh=False))
+        await in_thread(partial(_name_writer, state.database, afresh=False))
         yield state
     finally:
         with anyio.CancelScope(shield=True):
-            await run_sync(state.close)
+            await in_thread(state.close)
 
 
 def become_another_writer(state: statedir.StateDir) -> None:
@@ -105,12 +105,12 @@ async def rows_of(root: Path) -> AsyncIterator[Rows]:
     database = root / "state.db"
     if not database.is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=EXIT_NO_STATE)
-    rows = await run_sync(Rows, database, ArtifactStore(root / "artifacts"))
+    rows = await in_thread(Rows, database, ArtifactStore(root / "artifacts"))
     try:
         yield rows
     finally:
         with anyio.CancelScope(shield=True):
-            await run_sync(rows.close)
+            await in_thread(rows.close)
 
 
 async def found(url: str, rows: Rows, connect: Connect) -> Cursor | Halt | None:
@@ -127,8 +127,8 @@ async def _look(node: Node, rows: Rows) -> Cursor | Halt | None:
         cursor = cursor_from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
     except ValueError as error:
         return Halt(f"the cursor at the node cannot be read: {error}")
-    chain = None if cursor is None else await run_sync(rows.chain, cursor.seq)
-    verdict = judge(cursor, None, run="", chain=chain, head_seq=await run_sync(rows.head))
+    chain = None if cursor is None else await in_thread(rows.chain, cursor.seq)
+    verdict = judge(cursor, None, run="", chain=chain, head_seq=await in_thread(rows.head))
     return verdict if isinstance(verdict, Halt) else cursor
 
 
@@ -146,7 +146,7 @@ async def project(
     Raises: GivenUp if the node holds something else, or makes no progress for ``patience_s``. Cancel: safe.
     """
     projection = Projection(target, clock, log_event=_silent, connect=connect)
-    await run_sync(projection.open, state.database, ArtifactStore(state.artifacts), state.projection)
+    await in_thread(projection.open, state.database, ArtifactStore(state.artifacts), state.projection)
     faults: list[Exception] = []
     try:
         async with anyio.create_task_group() as group:
@@ -160,7 +160,7 @@ async def project(
         raise _first(given_up) from None
     finally:
         with anyio.CancelScope(shield=True):
-            await run_sync(projection.close)
+            await in_thread(projection.close)
 
 
 async def _watched(
@@ -243,12 +243,12 @@ async def _fenced(node: Node, rows: Rows) -> Cursor:
 async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
     """Put row ``seq``. Returns: the reason why it was refused; empty if it is at the node."""
     try:
-        fences = Fences(await run_sync(rows.scan, FENCES))
+        fences = Fences(await in_thread(rows.scan, FENCES))
         pieces = [
             msgspec.structs.replace(piece, versions=fences.kept(piece.versions))
-            for piece in await run_sync(rows.pieces, seq - 1, 1)
+            for piece in await in_thread(rows.pieces, seq - 1, 1)
         ]
-        ops, _ = await run_sync(
+        ops, _ = await in_thread(
             rows.operations, pieces, KnownTexts(), f"{rows.writer}.{cursor.run}.{cursor.incarnation}"
         )
         tx_id = await node.submit(transaction(cursor, requeued(cursor, seq), ops, rows.writer))
@@ -287,7 +287,7 @@ async def rebuild(
     """
     async with held(root) as state:
         if await _stands_in_the_way(root, url, connect, force=force, compared_step=compared_step):
-            await run_sync(become_another_writer, state)
+            await in_thread(become_another_writer, state)
         await project(state, Target(url=url), clock, connect, step)
     return await compared(url, root, connect, compared_step)
 
@@ -299,7 +299,7 @@ async def _stands_in_the_way(
     may not."""
     try:
         async with rows_of(root) as rows:
-            cursor, head = await found(url, rows, connect), await run_sync(rows.head)
+            cursor, head = await found(url, rows, connect), await in_thread(rows.head)
     except XtdbFailure as error:
         raise unanswered(url, error) from error
     except CtxdError as error:

@@ -14,7 +14,6 @@ from typing import Any, Final
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
-from anyio.to_thread import run_sync
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
@@ -22,6 +21,7 @@ from ctxd.backends.xtdb.messages import Refused, Unknown, Unreachable, XtdbFailu
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.observe.logs import LogEvent
+from ctxd.offload import Lane, in_thread
 from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.node_reads import NodeReads
 from ctxd.projection.ownership import FENCES, Fences, Ownership, OwnershipLost
@@ -103,7 +103,7 @@ class Projector:
         self._doubted = 0
         self._doubts = 0
         self._backoff_s = BACKOFF_MIN_S
-        self._lives = anyio.CapacityLimiter(1)
+        self._lives = Lane("projection.cursor")
 
     async def run(self) -> None:
         """Project until cancelled. Cancel: safe, at any moment."""
@@ -207,7 +207,7 @@ class Projector:
 
     async def _chain(self, seq: int) -> str | None:
         try:
-            return await run_sync(self._rows.chain, seq, limiter=self._lives)
+            return await self._lives.run(self._rows.chain, seq)
         except CtxdError as error:
             raise Stopped(f"the journal cannot be read: {error.message}") from error
 
@@ -301,7 +301,7 @@ class Projection:
         Raises: CtxdError ``corrupt``, ``store_failed`` before it has started.
         """
         directory = store.directory
-        await run_sync(self.open, directory.database, ArtifactStore(directory.artifacts), directory.projection)
+        await in_thread(self.open, directory.database, ArtifactStore(directory.artifacts), directory.projection)
         try:
             store.read_past_from(self.past(store.embedded))
             store.on_submit(self.admit)
@@ -310,7 +310,7 @@ class Projection:
             await self.run(store.note_fault)
         finally:
             with anyio.CancelScope(shield=True):
-                await run_sync(self.close)
+                await in_thread(self.close)
 
     async def run(self, fault: Callable[[Exception], None]) -> None:
         """Project until cancelled. ``fault`` receives unexpected errors, after which it continues."""
@@ -337,13 +337,13 @@ class Projection:
                     await self._clock.sleep(RECHECK_S)
 
     async def _remember(self) -> None:
-        limiter = anyio.CapacityLimiter(1)
+        keeping = Lane("projection.keep")
         kept = -1
         while True:
             await self._clock.sleep(RECORD_S)
             if kept != self._progress.changes:
                 kept = self._progress.changes
-                await run_sync(self._keep, limiter=limiter)
+                await keeping.run(self._keep)
 
     def _keep(self) -> None:
         progress = self._progress

@@ -12,13 +12,13 @@ from typing import Final
 import anyio
 import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.documents import EVICTIONS_ID, FIXED_VALID_TIME, put_after
 from ctxd.backends.xtdb.messages import Doc, Match, Op, Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
+from ctxd.offload import Lane
 from ctxd.projection.eviction import steps
 from ctxd.projection.node import Node
 from ctxd.projection.ownership import Guarded, Ownership, OwnershipLost
@@ -194,7 +194,7 @@ class Stream:
         self._read_again = 0
         self._condemned = condemned
         self._ownership = ownership
-        self._thread = anyio.CapacityLimiter(1)
+        self._thread = Lane("projection")
         self._idle_at = 0.0
         self.pace = pace
 
@@ -251,7 +251,7 @@ class Stream:
                 # The stream is level: a short wait makes one transaction of many rows.
                 await self._clock.sleep(linger_s(self.pace))
         try:
-            self._buffer += await run_sync(self._rows.pieces, last, limiter=self._thread)
+            self._buffer += await self._thread.run(self._rows.pieces, last)
         except CtxdError as error:
             raise Stopped(f"the journal cannot be read: {error.message}") from error
 
@@ -298,7 +298,7 @@ class Stream:
         evictions, put = await self._newest_evictions()
         guarded.ops.append(evictions)
         try:
-            ops, refs = await run_sync(self._rows.operations, guarded.pieces, self._texts, put, limiter=self._thread)
+            ops, refs = await self._thread.run(self._rows.operations, guarded.pieces, self._texts, put)
             tx_id, at = await self._append(after, [*guarded.ops, *ops])
         except CtxdError as error:
             if error.code == "store_failed":

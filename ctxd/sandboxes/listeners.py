@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.identity import granted
 from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
@@ -143,7 +143,7 @@ class SandboxListeners:
         """
         bound = self._supervisor.kept(kept_as(sandbox), str(path))
         if bound is None:
-            bound = await anyio.to_thread.run_sync(server.bind)
+            bound = await in_thread(server.bind)
             await self._supervisor.keep(kept_as(sandbox), bound)
         return bound
 

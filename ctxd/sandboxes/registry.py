@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.to_thread
 import msgspec
 from anyio.abc import TaskStatus
 from structlog.typing import FilteringBoundLogger
@@ -20,6 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.mounts.mapping import normalise
+from ctxd.offload import Lane, in_thread
 from ctxd.sandboxes import registration
 from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.listeners import SandboxListeners
@@ -40,6 +40,9 @@ SANDBOXES_MAX: Final = 4096
 
 ROOTS_S: Final = 5.0
 """Deadline in seconds of the look-up of mount roots."""
+
+ROOTS_AT_ONCE: Final = 16
+"""Such look-ups at once, those that hang included."""
 
 RESTART_GRACE_S: Final = 30.0
 """Least duration in seconds of a lease after the daemon's start: without a daemon it could not be renewed."""
@@ -108,6 +111,7 @@ class Sandboxes:
         self._store = sessions.store
         self._sessions = sessions
         self._confinement = confinement
+        self._checking = Lane("sandbox.mounts", ROOTS_AT_ONCE)
         self._clock = clock
         self._listeners = listeners
         self._directories = directories
@@ -132,7 +136,7 @@ class Sandboxes:
         kept = [(registration.read(each), each.valid_time) for each in stored]
         ids = {one.id for one, _ in kept}
         await self._listeners.close_others(ids)
-        await anyio.to_thread.run_sync(self._directories.remove_strays, ids)
+        await in_thread(self._directories.remove_strays, ids)
         for one, valid_time in kept:
             (first,) = await self._store.history(registration.entity_id(one.id), limit=1)
             self._admit(one, valid_time, first.tx)
@@ -303,9 +307,7 @@ class Sandboxes:
         self._require_mounts(msgspec.structs.replace(wanted, mounts=mounts))
         try:
             with anyio.fail_after(ROOTS_S):
-                await anyio.to_thread.run_sync(
-                    registration.require_plain_roots, mounts, self._state_dir, abandon_on_cancel=True
-                )
+                await self._checking.run(registration.require_plain_roots, mounts, self._state_dir, abandon=True)
         except TimeoutError as error:
             raise CtxdError(
                 "source_unreachable",
@@ -346,8 +348,8 @@ class Sandboxes:
     async def _open(self, known: Registration) -> None:
         """Open the socket. Raises: OSError, StateDirError, CtxdError."""
         # The limits first: they hold for all who read below the mounts, even if the socket cannot be opened.
-        await anyio.to_thread.run_sync(self._limit, known)
-        await anyio.to_thread.run_sync(self._directories.make, known.id)
+        await in_thread(self._limit, known)
+        await in_thread(self._directories.make, known.id)
         self._write_context(known)
         await self._listeners.open(known, self._directories.socket(known.id))
         self._directories.grant_socket(known.id, known.uid)
@@ -370,7 +372,7 @@ class Sandboxes:
         await self._listeners.close(sandbox)
         self._confinement.lift(sandbox)
         try:
-            await anyio.to_thread.run_sync(self._directories.remove, sandbox)
+            await in_thread(self._directories.remove, sandbox)
         except OSError as error:
             self._log.warning("sandbox.directory_stays", sandbox=sandbox, error=str(error))
 

@@ -4,18 +4,16 @@ The newest state is read by its bundles and the segments after the last one; a p
 a few are held at once, and of their messages only the marks stay.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
-from anyio import CapacityLimiter
-from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import number_of, segment_id, segments_prefix
+from ctxd.offload import Lane
 from ctxd.sessions.segments import (
     RUN,
     SessionDelta,
@@ -70,7 +68,7 @@ async def load(
     session: str,
     *,
     host_filesystem_id: str,
-    limiter: CapacityLimiter,
+    lane: Lane,
     tx: int | None = None,
     valid_time: int | None = None,
 ) -> LiveSession | None:
@@ -82,10 +80,10 @@ async def load(
     if stored is None or (tx is None and valid_time is None and read_head(stored).entering):
         return None
     if tx is None and valid_time is None:
-        segments = await _newest(store, session, limiter)
+        segments = await _newest(store, session, lane)
     else:
         segments = await _past(store, session, tx=tx, valid_time=valid_time)
-    state = await _in_thread(limiter, len(segments.deltas), lambda: fold(segments.deltas))
+    state = await lane.run(fold, segments.deltas, size=len(segments.deltas))
     state.chat_chars = segments.chars
     return LiveSession(
         store,
@@ -150,7 +148,7 @@ async def _past(store: VersionStore, session: str, *, tx: int | None, valid_time
     return Segments(whole, seqs, [], chars, newest)
 
 
-async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -> Segments:
+async def _newest(store: VersionStore, session: str, lane: Lane) -> Segments:
     prefix = segments_prefix(session)
     newest = await store.scan_newest(prefix, before_id=None, limit=1)
     count = number_of(newest[0].document.id) + 1 if newest else 0
@@ -163,7 +161,7 @@ async def _newest(store: VersionStore, session: str, limiter: CapacityLimiter) -
         carrying = await store.bulk(some, content=True)
         if len(carrying) < len(some):
             raise CtxdError("corrupt", f"segments of session {session} are missing")
-        deltas, more, size = await _in_thread(limiter, len(some) * RUN, partial(_unbundled, list(carrying.values())))
+        deltas, more, size = await lane.run(_unbundled, list(carrying.values()), size=len(some) * RUN)
         seqs += more
         chars += size
         large = {segment_id(session, len(whole) + n): n for n, delta in enumerate(deltas) if delta is None}
@@ -207,7 +205,3 @@ def _unbundled(carrying: Sequence[Stored]) -> tuple[list[SessionDelta | None], l
 
 def _chars(deltas: Iterable[SessionDelta]) -> int:
     return sum(len(message.content) for delta in deltas for message in messages_of(delta))
-
-
-async def _in_thread(limiter: CapacityLimiter, segments: int, work: Callable[[], T]) -> T:
-    return await run_sync(work, limiter=limiter) if segments > SEGMENTS_INLINE_MAX else work()

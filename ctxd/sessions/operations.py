@@ -12,8 +12,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
 from typing import Any, Final, TypeVar
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from ctxd.errors import CtxdError, purged
@@ -25,6 +23,7 @@ from ctxd.objects.document import Stored
 from ctxd.objects.identity import is_reserved
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.objects.next_version import renamed, system_prompt
+from ctxd.offload import Lane
 from ctxd.secrets.guard import DEFAULT, Capture
 from ctxd.sessions import transitions
 from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, until_durable
@@ -139,7 +138,7 @@ class Operations:
         self._indexer = indexer
         self._collapse = collapse
         self._policy = policy
-        self._parsing = anyio.CapacityLimiter(1)
+        self._parsing = Lane("commands")
 
     def by_method(self) -> dict[str, Operation]:
         """Every operation under the name of its method."""
@@ -515,7 +514,7 @@ class Operations:
         if len(params.command) + len(params.output) <= OUTPUT_INLINE_CHARS_MAX:
             found = named()
         else:
-            found = await anyio.to_thread.run_sync(named, limiter=self._parsing)
+            found = await self._parsing.run(named)
         find = partial(discover_named, self._indexer, live.mounts, found.paths, params.valid_time)
         return _discovered(tx, await found_for(tx, self._indexer, find), params.valid_time)
 

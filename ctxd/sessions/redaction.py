@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 import msgspec
 
 from ctxd.objects.document import Document
+from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.segments import text_size
 from ctxd_protocol.methods.files import ToolcallRecordParams
@@ -57,18 +57,16 @@ def _message(capture: Capture, message: Message) -> Message:
     return msgspec.structs.replace(message, content=content, meta=meta, secrets=secrets)
 
 
-_limiter: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("_limiter")
+_lane: Final = anyio.lowlevel.RunVar[Lane]("_lane")
 
 
 async def off_loop(chars: int, work: Callable[[], T]) -> T:
     """Return the result of ``work``, run on a thread for many characters. Cancel: waits for the thread."""
-    if chars <= INLINE_CHARS_MAX:
-        return work()
-    limiter = _limiter.get(None)
-    if limiter is None:
-        limiter = anyio.CapacityLimiter(_THREADS)
-        _limiter.set(limiter)
-    return await anyio.to_thread.run_sync(work, limiter=limiter)
+    lane = _lane.get(None)
+    if lane is None:
+        lane = Lane("redaction", _THREADS, inline=INLINE_CHARS_MAX)
+        _lane.set(lane)
+    return await lane.run(work, size=chars)
 
 
 _NOT_SAID = frozenset({"secrets", "preview"})

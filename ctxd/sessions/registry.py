@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from typing import Final
 
-import anyio
 import msgspec
 
 from ctxd.clock import Clock
@@ -20,8 +19,9 @@ from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import Document
 from ctxd.objects.next_version import system_prompt
+from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard, fleeting_guard
-from ctxd.sessions.loading import load
+from ctxd.sessions.loading import SEGMENTS_INLINE_MAX, load
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.segments import SessionHead, SessionSettings, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
@@ -223,7 +223,7 @@ class Sessions:
         """True if other hosts have sessions in the same log."""
         self._creating = SessionLock()
         self._ordinal = 0
-        self._folding = anyio.CapacityLimiter(1)
+        self._folding = Lane("session.load", inline=SEGMENTS_INLINE_MAX)
         self._on_live: list[Callable[[LiveSession], None]] = []
         store.on_lost(self._drop)
         store.on_durable(self._note, types=("session",))
@@ -301,7 +301,7 @@ class Sessions:
             self.store,
             session,
             host_filesystem_id=self.host_filesystem_id,
-            limiter=self._folding,
+            lane=self._folding,
             tx=tx,
             valid_time=valid_time,
         )

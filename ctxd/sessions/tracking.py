@@ -258,7 +258,7 @@ class Tracking:
             behind = [row for row in rows if state in (None, row[1].state) and place_of(*row) > after]
             return heapq.nsmallest(limit, behind, key=lambda row: place_of(*row))
 
-        return await self._listing.run(page, len(rows))
+        return await self._listing.run(page, size=len(rows))
 
 
 def place_of(id: str, file: TrackedFile) -> str:

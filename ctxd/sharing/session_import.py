@@ -18,11 +18,11 @@ from typing import Final, Literal, Protocol, TypeVar
 import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
-from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document, Stored, risen
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
+from ctxd.offload import in_thread
 from ctxd.projection.ownership import Fences
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sharing.session_rewriter import (
@@ -337,7 +337,7 @@ class _Import:
 
 async def _in_thread(segments: Sequence[Stored], work: Callable[[], T]) -> T:
     """Return the result of ``work``, from a thread if there are many ``segments``: other sessions go on meanwhile."""
-    return await run_sync(work) if len(segments) > SEGMENTS_INLINE_MAX else work()
+    return await in_thread(work) if len(segments) > SEGMENTS_INLINE_MAX else work()
 
 
 class _Texts:

@@ -11,11 +11,11 @@ from typing import Final
 import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
-from anyio.to_thread import run_sync
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
+from ctxd.offload import Lane
 from ctxd.store import journal
 from ctxd.store.idempotency import BloomFilter, Operation
 from ctxd.store.journal import Body
@@ -280,14 +280,14 @@ class HeadLoader:
 
     async def run(self, reader: Reader) -> None:
         """Serve ``find`` until cancelled; calls that wait then are refused as ``draining``."""
-        limiter = anyio.CapacityLimiter(1)
+        lane = Lane("heads")
         try:
             while True:
                 await self._wake.wait()
                 self._wake = anyio.Event()
                 batch, self._next = self._next, Batch()
                 self._reading = batch
-                await run_sync(batch.read, reader, limiter=limiter)
+                await lane.run(batch.read, reader)
                 self._reading = None
                 self.loading = bool(self._next.ids)
                 self._answer(batch)
@@ -319,16 +319,16 @@ async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str]
     The tables are read, not the indexes by which both are looked up later; these are compared with the tables on the
     way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
     """
-    limiter = anyio.CapacityLimiter(1)
+    lane = Lane("operations")
     stored = BloomFilter()
     try:
-        last = await run_sync(answered, reader.last_keys, limiter=limiter)
+        last = await lane.run(answered, reader.last_keys)
         for index in KEY_INDEXES:
             sums = []
             for by_index in (False, True):
                 walk = reader.keys(index, last, _KEYS_READ, by_index=by_index)
                 total = 0
-                while keys := await run_sync(answered, lambda walk=walk: next(walk, ()), limiter=limiter):
+                while keys := await lane.run(answered, lambda walk=walk: next(walk, ())):
                     total = (total + sum(map(hash, keys))) % 2**64
                     if not by_index:
                         stored.add(text for text, _ in keys)

@@ -12,12 +12,11 @@ from typing import Any, Final, Literal, TypeVar
 
 import anyio
 import anyio.lowlevel
-from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
-from ctxd.offload import LoopHandle
+from ctxd.offload import LoopHandle, in_thread
 from ctxd.store.committer import Committer, StateRemoved
 from ctxd.store.health import Health
 from ctxd.store.writes import Pending, QueuedWrite
@@ -58,7 +57,7 @@ class CommitThread:
     async def run(self) -> None:
         """Make calls until ``stop``. Cancel: has no effect; call ``stop``."""
         with anyio.CancelScope(shield=True):
-            await run_sync(self._work, LoopHandle(), limiter=anyio.CapacityLimiter(1))
+            await in_thread(self._work, LoopHandle())
 
     def _work(self, loop: LoopHandle) -> None:
         while (given := self._given.get()) is not None:

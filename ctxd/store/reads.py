@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-import anyio
 import msgspec
-from anyio.to_thread import run_sync
 from blake3 import blake3
 
 from ctxd import dbfile
@@ -17,6 +15,7 @@ from ctxd.backends.port import LATEST, DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored, decode_document
+from ctxd.offload import Lane
 from ctxd.store import journal
 from ctxd.store.writes import Change
 from ctxd_protocol.objects import Receipt
@@ -301,19 +300,19 @@ class QueryRows(msgspec.Struct, frozen=True):
 class EmbeddedReads:
     """See ``AsOfReads``. Reads what is durable, one call at a time on a thread."""
 
-    def __init__(self, reader: Reader, limiter: anyio.CapacityLimiter) -> None:
-        """``limiter`` is that of all who use ``reader``."""
+    def __init__(self, reader: Reader, lane: Lane) -> None:
+        """``lane`` is that of all who use ``reader``."""
         self.reader = reader
-        self.limiter = limiter
+        self.lane = lane
 
     async def valid_time(self, tx: int) -> int:
         """The valid time of the newest journal row at or below ``tx``; 0 before the first. Raises: as the reads."""
-        return await run_sync(answered, lambda: self.reader.valid_time(tx), limiter=self.limiter)
+        return await self.lane.run(answered, lambda: self.reader.valid_time(tx))
 
     async def wrote_past(self, valid_time: int, after: int) -> int:
         """See ``SqliteBackend.wrote_past``. Raises: as the reads."""
         versions = self.reader.versions
-        return await run_sync(answered, lambda: versions.wrote_past(valid_time, after), limiter=self.limiter)
+        return await self.lane.run(answered, lambda: versions.wrote_past(valid_time, after))
 
     async def query(
         self, query: str, arguments: Sequence[Any], *, valid_time: int, tx: int, limit: int, timeout_s: float
@@ -332,7 +331,7 @@ class EmbeddedReads:
                 versions.require_versions({*ids}.difference(version.id for version in found))
             return found
 
-        return await run_sync(answered, read, limiter=self.limiter)
+        return await self.lane.run(answered, read)
 
     async def history(
         self,
@@ -362,7 +361,7 @@ class EmbeddedReads:
                 versions.require_versions((id,))
             return found
 
-        return await run_sync(answered, read, limiter=self.limiter)
+        return await self.lane.run(answered, read)
 
     async def scan(
         self,
@@ -376,8 +375,6 @@ class EmbeddedReads:
     ) -> list[Version]:
         """See ``AsOfReads.scan``."""
         read = self.reader.versions.scan
-        return await run_sync(
-            answered,
-            lambda: read(prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx),
-            limiter=self.limiter,
+        return await self.lane.run(
+            answered, lambda: read(prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx)
         )

@@ -8,13 +8,11 @@ resumes where the last run of the daemon left it.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import anyio
-from anyio.to_thread import run_sync
-
 from ctxd import dbfile, limits
 from ctxd.backends.port import DamagedVersion
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.offload import Lane
 from ctxd.store import journal
 from ctxd.store.follow import Follower
 from ctxd.store.reads import Reader, answered
@@ -42,14 +40,14 @@ class Scrub:
 
     async def run(self, follower: Follower, reader: Reader, directory: StateDir) -> None:
         """Read pass after pass until cancelled, with ``reader`` for itself. Cancel: safe."""
-        limiter = anyio.CapacityLimiter(1)
+        lane = Lane("scrub")
         await self._clock.sleep(limits.SCRUB_DELAY_S)
         while True:
             await follower.wait(0)
             self.seq = follower.after
             while True:
                 try:
-                    step = await run_sync(answered, lambda: check(reader, self.seq), limiter=limiter)
+                    step = await lane.run(answered, lambda: check(reader, self.seq))
                 except CtxdError as error:
                     self._damaged(error.message)
                     break
@@ -60,17 +58,17 @@ class Scrub:
                 follower.mark(step.seq)
                 self.seq = step.seq
                 await self._clock.sleep(step.size / limits.SCRUB_BYTES_PER_S)
-            await self._check_files(reader, directory, limiter)
+            await self._check_files(reader, directory, lane)
             self.finished_ms = self._clock.wall_ms()
             await self._clock.sleep(limits.SCRUB_PAUSE_S)
             follower.mark(0)
 
-    async def _check_files(self, reader: Reader, directory: StateDir, limiter: anyio.CapacityLimiter) -> None:
-        found = await run_sync(file_damage, reader, directory, limiter=limiter)
+    async def _check_files(self, reader: Reader, directory: StateDir, lane: Lane) -> None:
+        found = await lane.run(file_damage, reader, directory)
         if found:
             # A commit writes the witness meanwhile: damage is what both looks find.
             await self._clock.sleep(limits.WITNESS_S)
-            found &= await run_sync(file_damage, reader, directory, limiter=limiter)
+            found &= await lane.run(file_damage, reader, directory)
         for sentence in sorted(found):
             self._damaged(sentence)
 

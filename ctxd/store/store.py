@@ -15,13 +15,13 @@ from typing import Any, Final, Literal, TypeVar
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
-from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
 from ctxd.clock import Clock, ValidTimes
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
+from ctxd.offload import Lane, in_thread
 from ctxd.store import statedir
 from ctxd.store.cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.committer import Committer, Durations
@@ -71,7 +71,7 @@ class VersionStore:
         """See ``Heads.peek``."""
         self._texts = Texts(limits.CONTENT_CACHE_BYTES)
         self._loader = HeadLoader(self._heads)
-        self._reading = anyio.CapacityLimiter(1)
+        self._reading = Lane("store.read")
         self._root = root
         self.root = root or Path()
         self._clock = clock
@@ -98,21 +98,21 @@ class VersionStore:
         Raises: StateDirError before it has started. StoreFailed when the disk failed: end the process with code 74.
         Cancel: what is queued is refused as ``draining``; call ``drain`` before.
         """
-        directory = await run_sync(statedir.hold, self._root)
+        directory = await in_thread(statedir.hold, self._root)
         self.root, self.directory = directory.root, directory
         try:
             await self._serve(directory, task_status)
         finally:
             with anyio.CancelScope(shield=True):
-                await run_sync(directory.close)
+                await in_thread(directory.close)
 
     async def _serve(self, directory: statedir.StateDir, task_status: TaskStatus[None]) -> None:
         artifacts = self._large.open(directory.artifacts)
         committer = Committer(directory, artifacts, self._clock)
         self._committer = committer
         try:
-            damage = await run_sync(committer.open)
-            await run_sync(artifacts.create)
+            damage = await in_thread(committer.open)
+            await in_thread(artifacts.create)
         except (dbfile.FileDamaged, dbfile.SqlFailed, dbfile.DiskFailed, dbfile.DiskFull, OSError) as error:
             message = f"{directory.database} cannot be opened: {error}"
             raise StateDirError(message, exit_code=_EXIT_IO) from error
@@ -176,10 +176,10 @@ class VersionStore:
 
     async def _end(self, failure: Exception | None, *readers: Reader) -> None:
         self._health.close()
-        await run_sync(self._reader.close, limiter=self._reading)
+        await self._reading.run(self._reader.close)
         for reader in readers:
-            await run_sync(reader.close)
-        await run_sync(self._close_committer, failure)
+            await in_thread(reader.close)
+        await in_thread(self._close_committer, failure)
 
     def _close_committer(self, failure: Exception | None) -> None:
         # What does not fit into the database stays in its write-ahead log: the next start reads it from there.
@@ -432,7 +432,7 @@ class VersionStore:
     async def _read(self, function: Callable[[], T]) -> T:
         """Call ``function`` on the reader's thread, over everything accepted so far."""
         await self.settled()
-        return await run_sync(answered, function, limiter=self._reading)
+        return await self._reading.run(answered, function)
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The newest accepted versions of ``ids``, in their order, without content; None for what does not exist.
@@ -574,12 +574,12 @@ class VersionStore:
 
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
-        after = await run_sync(answered, lambda: self._reader.follower_mark(name), limiter=self._reading)
+        after = await self._reading.run(answered, lambda: self._reader.follower_mark(name))
         return Follower(name, after, self._rows_after, self._wait_beyond, self._keep_mark)
 
     async def _rows_after(self, after: int, limit: int) -> list[Row]:
         self._health.require_readable()
-        return await run_sync(answered, lambda: self._reader.rows_after(after, limit), limiter=self._reading)
+        return await self._reading.run(answered, lambda: self._reader.rows_after(after, limit))
 
     async def _wait_beyond(self, seq: int) -> None:
         while self._durable is None or self._durable.seq <= seq:

@@ -6,11 +6,10 @@ import weakref
 from collections.abc import Callable
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from ctxd import offload
-from ctxd.offload import Job, Lane, LoopHandle, ThreadPool, background
+from ctxd.offload import Job, Lane, LoopHandle, ThreadPool, background, in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +33,7 @@ async def test_a_thread_that_reported_is_used_again() -> None:
 async def test_work_waits_for_no_other_work() -> None:
     go_on, together = threading.Event(), threading.Barrier(21)
     jobs = [Job(lambda: (together.wait(5), go_on.wait(5))) for _ in range(20)]
-    await anyio.to_thread.run_sync(together.wait, 5)
+    await in_thread(together.wait, 5)
     assert not any(job.ended.is_set() for job in jobs)
     go_on.set()
     with anyio.fail_after(5):
@@ -65,8 +64,8 @@ async def test_a_lane_runs_at_most_its_threads_at_once_and_raises_what_the_work_
 
 async def test_small_work_stays_on_the_loop() -> None:
     lane = Lane("test", inline=10)
-    assert await lane.run(threading.get_ident, 10) == threading.get_ident()
-    assert await lane.run(threading.get_ident, 11) != threading.get_ident()
+    assert await lane.run(threading.get_ident, size=10) == threading.get_ident()
+    assert await lane.run(threading.get_ident, size=11) != threading.get_ident()
 
 
 @pytest.mark.parametrize("abandon", [False, True])
@@ -80,12 +79,36 @@ async def test_a_cancelled_call_waits_for_its_thread_unless_it_may_be_abandoned(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: Lane("test").run(work, abandon=abandon))
-        await anyio.to_thread.run_sync(begun.wait, 5)
+        await in_thread(begun.wait, 5)
         tasks.cancel_scope.cancel()
         if not abandon:
             go_on.set()
     assert ended.is_set() is not abandon
     go_on.set()
+
+
+async def test_an_abandoned_call_counts_until_it_ends() -> None:
+    lane, begun, go_on = Lane("test"), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(5)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: lane.run(work, abandon=True))
+        await in_thread(begun.wait, 5)
+        tasks.cancel_scope.cancel()
+    order: list[str] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lane.run, lambda: order.append("next"))
+        await anyio.wait_all_tasks_blocked()
+        order.append("ended")
+        go_on.set()
+    assert order == ["ended", "next"]
+
+
+async def test_a_thread_has_the_name_of_its_lane() -> None:
+    assert await Lane("capture").run(lambda: threading.current_thread().name) == "ctxd-capture"
 
 
 def test_work_without_a_loop_has_a_future() -> None:

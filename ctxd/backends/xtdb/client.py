@@ -29,6 +29,7 @@ from ctxd.backends.xtdb.messages import (
     offload,
 )
 from ctxd.clock import Clock, SystemClock
+from ctxd.offload import Lane
 
 __all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "PutDoc", "XtdbClient"]
 
@@ -79,7 +80,7 @@ class XtdbClient:
         self.breaker = Breaker(clock or SystemClock())
         self._http = HttpConnections(url)
         self._awaiter = Awaiter(self._await)
-        self._readers = anyio.CapacityLimiter(1)
+        self._readers = Lane("xtdb.answers")
 
     async def __aenter__(self) -> "XtdbClient":
         await self._http.__aenter__()

@@ -9,10 +9,10 @@ import gc
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-import anyio
 import msgspec
 
 from ctxd.backends.xtdb import transit
+from ctxd.offload import Lane
 
 
 class XtdbFailure(Exception):
@@ -395,9 +395,9 @@ def to_ids(read: Any) -> list[str]:  # noqa: ANN401
     return list(ids)
 
 
-async def offload(function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
-    """Return what ``function`` returns, called on a thread of ``limiter``. Cancel: only once it has returned."""
-    return await anyio.to_thread.run_sync(_uncollected, function, limiter=limiter)
+async def offload(function: Callable[[], T], lane: Lane) -> T:
+    """Return what ``function`` returns, called on a thread of ``lane``. Cancel: only once it has returned."""
+    return await lane.run(_uncollected, function)
 
 
 def _uncollected(function: Callable[[], T]) -> T:

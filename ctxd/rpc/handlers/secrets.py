@@ -1,17 +1,14 @@
 """``object.purge`` and ``object.scan``: what an operator does about secrets that are stored; ``session.export``: what
 leaves the store without them."""
 
-from collections.abc import Callable
-from functools import partial
 from heapq import nsmallest
 from typing import Final, TypeVar, cast
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document
+from ctxd.offload import Lane
 from ctxd.rpc.identity import Caller
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.chat import read_turns
@@ -40,7 +37,7 @@ class SecretCalls:
         self._store = sessions.store
         self._objects = Objects(sessions)
         self._exports = Exports(sessions.store, sessions.guard)
-        self._scanning = anyio.CapacityLimiter(1)
+        self._scanning = Lane("secrets.scan")
 
     async def object_purge(
         self, _: Caller, params: wire.ObjectPurgeParams, call: WriteRequest
@@ -110,7 +107,7 @@ class SecretCalls:
 
     async def _object(self, newest: Document, *, history: bool) -> list[wire.Scanned]:
         guard = self._sessions.guard
-        told = await self._off_loop(lambda: scanned(guard, newest))
+        told = await self._scanning.run(scanned, guard, newest)
         after: tuple[int, int] | None = None
         while history and newest.type != "session":
             page = await self._store.history(newest.id, corrections=True, after=after, limit=_SCANNED_AT_ONCE)
@@ -119,7 +116,7 @@ class SecretCalls:
                 document = each.document
                 if each.content_ref is not None:
                     document = msgspec.structs.replace(document, content=texts[each.content_ref])
-                told = merged(told, await self._off_loop(partial(scanned, guard, document)))
+                told = merged(told, await self._scanning.run(scanned, guard, document))
             if len(page) < _SCANNED_AT_ONCE:
                 break
             after = (page[-1].valid_time, page[-1].tx)
@@ -131,7 +128,7 @@ class SecretCalls:
         rows: list[wire.Scanned] = []
         async for turn in read_turns(live, 0, len(live.state.turns)):
             number = turn.number
-            found = await self._off_loop(partial(scanned_turn, guard, turn.messages))
+            found = await self._scanning.run(scanned_turn, guard, turn.messages)
             if found is not None:
                 rows.append(
                     wire.Scanned(
@@ -139,9 +136,6 @@ class SecretCalls:
                     )
                 )
         return rows
-
-    async def _off_loop(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, limiter=self._scanning)
 
 
 def _row(guard: Guard, document: Document, told: Found) -> wire.Scanned:
