@@ -19,6 +19,8 @@ import anyio
 from bench.figures import Figure
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
 from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.stubs import discover
@@ -49,7 +51,7 @@ class Bench:
         self.store = store
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
-        archive = Archive(store, self.sessions)
+        archive = Archive(store, self.sessions, spec, estimate_tokens)
         self.assembler = lambda: Assembler(store, self.sessions, self.indexer, archive, clock)
 
     def make_files(self) -> list[Path]:

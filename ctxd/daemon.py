@@ -19,6 +19,8 @@ from structlog.typing import FilteringBoundLogger
 from ctxd import __version__
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError
 from ctxd.errors import CtxdError, StateDirError
@@ -236,7 +238,7 @@ class Daemon:
         self._tracking = self._make_tracking(live, indexer, on_host)
         notices = NoticeFeeds(live)
         operations = Operations(live, indexer, self._options.collapse, self._options.secrets)
-        archive = Archive(store, live)
+        archive = Archive(store, live, spec, estimate_tokens)
         assembler = Assembler(store, live, indexer, archive, clock)
         boxes = self._make_sandboxes(live, on_host.confinement)
         return complete(

@@ -3,8 +3,10 @@
 Reads only. The promise: a text given out has the hash that was recorded, or there is no text but an error.
 """
 
-from ctxd.assembly.composition import Composition, Rendering, View, sha256
-from ctxd.assembly.pieces import named
+from collections.abc import Iterable
+
+from ctxd.assembly.layout import Composition, Heads, Layout, View, compose
+from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.record import Assembled, Recorded, context_of, read_record
 from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError, purged
@@ -15,18 +17,18 @@ from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_purge import PURGED_TEXT
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
-from ctxd.sessions.state import Place
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, system_prompt_id
-from ctxd_protocol.sessions import Message
 
 
 class Archive:
-    """The recorded assemblies of all sessions. What is read is durable."""
+    """The recorded assemblies of all sessions, in one layout. What is read is durable."""
 
-    def __init__(self, store: VersionStore, sessions: Sessions) -> None:
+    def __init__(self, store: VersionStore, sessions: Sessions, layout: Layout, count: TokenCounter) -> None:
         self._store = store
         self._sessions = sessions
+        self.layout = layout
+        self.count = count
 
     async def records(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """The records of ``session`` with a number above ``after``, in order.
@@ -44,8 +46,7 @@ class Archive:
         """An assembly, the newest of ``turn``, or the newest at all, byte for byte as it was.
 
         Raises: CtxdError session_not_found, assembly_not_found, too_large, unsupported (recorded in a format that this
-        version
-        does not render), corrupt (what the store holds does not render to the recorded hash), store_failed.
+        version does not render), corrupt (what the store holds does not render to the recorded hash), store_failed.
         Cancel: safe.
         """
         stored = await self._find(session, number, turn)
@@ -61,12 +62,22 @@ class Archive:
         if recorded.renderer != RENDERER:
             raise CtxdError("unsupported", f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}")
         live = await self._sessions.as_of(session, tx=stored.tx)
-        view = await self._view(live, stored.tx, recorded)
-        composition = Rendering().compose(view)
+        state, prompt = live.state, system_prompt_id(live.session)
+        called = (mark.toolcall for marks in state.turns for mark in marks if mark.toolcall is not None)
+        # In one go: the versions may be read over a network.
+        found = await self._store.bulk(list(dict.fromkeys((*state.pool, *called, prompt))), tx=stored.tx)
+
+        async def heads(ids: Iterable[str]) -> Heads:
+            return {id: found.get(id) for id in ids}
+
+        view = View(live=live, heads=heads, contents=self._store.contents, count=self.count)
+        components = self.layout()
+        for component in components:
+            await component.update(view)
+        composition = compose(components, live.settings.budget_tokens, self.count)
         text = composition.text()
         if sha256(text) != recorded.sha256:
-            heads = (view.head(id) for id in (*live.state.pool, view.prompt))
-            if gone := [head.document.id for head in heads if head is not None and is_purged(head.document)]:
+            if gone := [head.document.id for head in found.values() if is_purged(head.document)]:
                 raise purged(f"{gone[0]}, which {stored.document.id} showed,")
             if await _says_purged(live):
                 raise purged(f"what {stored.document.id} showed of {chat_id(session)}")
@@ -81,27 +92,6 @@ class Archive:
         """The newest record of ``session``, None if it has none."""
         found = await self._store.scan_newest(assemblies_prefix(session), before_id=None, limit=1)
         return found[0] if found else None
-
-    async def _view(self, live: LiveSession, tx: int, recorded: Recorded) -> View:
-        state, prompt = live.state, system_prompt_id(live.session)
-        called = (mark.toolcall for marks in state.turns for mark in marks if mark.toolcall is not None)
-        heads = await self._store.bulk([*dict.fromkeys((*state.pool, *called)), prompt], tx=tx)
-        whole = [stored for id in (*state.active, prompt) if (stored := heads.get(id)) is not None]
-        texts = await self._store.contents(stored.content_ref for stored in whole if stored.content_ref is not None)
-        said: dict[Place, tuple[Message, int]] = {}
-        async for page in read_pages(live):
-            said |= {place: (message, page.seq) for place, message in page.placed()}
-        return View(
-            session=live.session,
-            seq=live.seqs[-1] if live.seqs else 0,
-            state=state,
-            prompt=prompt,
-            message_at=said.__getitem__,
-            head=named(heads.get, live.settings.renamed),
-            content=texts.__getitem__,
-            display=live.mounts.display,
-            budget_tokens=live.settings.budget_tokens,
-        )
 
     async def _find(self, session: str, number: int | None, turn: int | None) -> Stored:
         newest = await self.newest(session)

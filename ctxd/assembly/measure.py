@@ -1,15 +1,17 @@
-"""Measures of a context: bytes of UTF-8, estimated tokens against a budget, and the stable prefix. Pure.
+"""Pieces of a context and their measures: bytes of UTF-8, tokens against a budget, and the stable prefix. Pure.
 
-The token estimate is a quarter of the bytes, rounded up. It needs no tokenizer, never shrinks when text is added, and
-is the same on every host. ``plan`` decides from it which active objects are left out so that a context fits its token
-budget: tool calls first, the oldest of them first, then files, the one activated longest ago first; pinned objects
-never. It is only a plan: no set changes, and what is left out keeps its metadata line. The stable prefix is what a
-provider's prefix cache can reuse; texts come as fragments that are cached from one assembly to the next, so equal
-beginnings are mostly the same objects and cost nothing to compare.
+Tokens come from a ``TokenCounter``. ``estimate_tokens`` takes a quarter of the bytes: it needs no tokenizer, never
+shrinks when text is added, and is the same on every host. ``plan`` decides which pieces are left out so that a context
+fits its token budget: tool calls first, the oldest of them first, then files, the one activated longest ago first;
+pinned objects never. It is only a plan: no set changes, and what is left out keeps its metadata line. The stable prefix
+is what a provider's prefix cache can reuse; texts that did not change are mostly the same objects, and cost nothing to
+compare.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import ceil
 from typing import Final, Literal
 
 import msgspec
@@ -17,10 +19,38 @@ import msgspec
 from ctxd.assembly.render import SEPARATOR
 from ctxd_protocol.context import BudgetPlan, Dropped
 
+TokenCounter = Callable[[str], float]
+"""Tokens of a text. Fractions are for estimates: a sum is rounded up, not each of its terms."""
+
 BYTES_PER_TOKEN: Final = 4
 """Bytes of UTF-8 that count as one token: what common tokenizers reach on English text and code."""
 
 _CACHED_TEXTS: Final = 512
+
+DropReason = Literal["oldest tool call", "file activated longest ago"]
+"""Why an object goes before the others. A closed set."""
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One rendered block of ``size`` bytes, and the version that it shows.
+
+    ``key`` names, within the section, the same part of the window in every context of a session, however its text
+    changes. ``entries`` are counted for the section. ``is_active``: the piece shows an active object. ``drop``: the
+    reason for which a budget may leave the piece out, None if it may not.
+    """
+
+    key: str
+    section: str
+    text: str
+    size: int
+    tokens: float
+    reason: str
+    object: str
+    valid_time: int | None = None
+    tx: int | None = None
+    entries: int = 1
+    is_active: bool = False
+    drop: DropReason | None = None
 
 
 def size_bytes(text: str) -> int:
@@ -33,35 +63,26 @@ def _encoded_size(text: str) -> int:
     return len(text.encode())
 
 
-def tokens_of(size: int) -> int:
-    """Estimated tokens of a text of ``size`` bytes."""
-    return -(-size // BYTES_PER_TOKEN)
+def estimate_tokens(text: str) -> float:
+    """Estimated tokens of ``text``: a quarter of its bytes."""
+    return size_bytes(text) / BYTES_PER_TOKEN
+
+
+def sha256(text: str) -> str:
+    """The hash of a text's UTF-8, 64 hex digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def stable_prefix(old: Sequence[str], new: Sequence[str]) -> int:
-    """Leading UTF-8 bytes in which the concatenations of ``old`` and ``new`` are equal.
+    """Leading UTF-8 bytes in which the contexts that consist of the texts ``old`` and ``new`` are equal.
 
-    Cost: the number of fragments before the first that differs, then the length of the equal part from there on.
+    Cost: the number of texts before the first that differs, then the length of the equal part from there on.
     """
-    same, at = 0, 0
-    for a, b in zip(old, new, strict=False):
-        if a is not b and a != b:
-            break
-        same += size_bytes(a)
-        at += 1
-    left, right = "".join(old[at:]), "".join(new[at:])
-    equal = _common_characters(left, right)
-    same += size_bytes(left[:equal])
-    if equal < len(left) and equal < len(right):
-        # Two characters that differ may begin with the same bytes.
-        for x, y in zip(left[equal].encode(), right[equal].encode(), strict=False):
-            if x != y:
-                break
-            same += 1
-    return same
-
-
-def _common_characters(a: str, b: str) -> int:
+    pairs = enumerate(zip(old, new, strict=False))
+    at = next((n for n, (a, b) in pairs if a is not b and a != b), min(len(old), len(new)))
+    same = sum(map(size_bytes, old[:at])) + max(0, at - 1) * len(SEPARATOR)
+    # From the first text on, a separator comes before each.
+    a, b = (SEPARATOR.join(("", *texts[at:]) if at else texts).encode() for texts in (old, new))
     low, high = 0, min(len(a), len(b))
     step = 64
     # Texts mostly differ early: look there first, then halve.
@@ -70,43 +91,30 @@ def _common_characters(a: str, b: str) -> int:
         if a[low:middle] == b[low:middle]:
             low, step = middle, step * 2
         elif step == 1:
-            return low
+            break
         else:
             high, step = middle, max(1, (middle - low) // 2)
-    return low
+    return same + low
 
 
-DropReason = Literal["oldest tool call", "file activated longest ago"]
-"""Why an object goes before the others. A closed set."""
+def plan(pieces: Sequence[Piece], budget_tokens: int | None, count: TokenCounter) -> BudgetPlan:
+    """Plan a context of ``pieces``, those of active objects in order of activation, against its budget.
 
-_REASONS: Final[dict[bool, DropReason]] = {True: "oldest tool call", False: "file activated longest ago"}
-
-
-class Droppable(msgspec.Struct, frozen=True, kw_only=True):
-    """Active object with content. ``size`` is the bytes of its block, header included and separator excluded."""
-
-    id: str
-    size: int
-    is_toolcall: bool
-    is_pinned: bool
-
-
-def plan(candidates: Sequence[Droppable], *, total_bytes: int, budget_tokens: int | None) -> BudgetPlan:
-    """Plan a context of ``total_bytes`` against its budget.
-
-    ``candidates`` are in order of activation. ``over_by`` is what remains too much when all that may go is gone.
+    ``over_by`` is what remains too much when all that may go is gone.
     """
-    tokens = tokens_of(total_bytes)
-    left, dropped = total_bytes, []
+    between = count(SEPARATOR)
+    left = sum(piece.tokens for piece in pieces) + max(0, len(pieces) - 1) * between
+    tokens, dropped = ceil(left), []
     if budget_tokens is not None and tokens > budget_tokens:
-        for candidate in _in_order_of_leaving(candidates):
-            if tokens_of(left) <= budget_tokens:
+        # Sorting is stable: within each kind the order of activation stands.
+        leaving = [(piece, piece.drop) for piece in pieces if piece.drop is not None]
+        for piece, reason in sorted(leaving, key=lambda each: each[1] != "oldest tool call"):
+            if ceil(left) <= budget_tokens:
                 break
             # The last block to go has no separator to take with it.
-            left = max(0, left - candidate.size - len(SEPARATOR))
-            reason = _REASONS[candidate.is_toolcall]
-            dropped.append(Dropped(object=candidate.id, tokens=tokens_of(candidate.size), reason=reason))
-    after = tokens_of(left)
+            left = max(0.0, left - piece.tokens - between)
+            dropped.append(Dropped(object=piece.object, tokens=ceil(piece.tokens), reason=reason))
+    after = ceil(left)
     return BudgetPlan(
         budget_tokens=budget_tokens,
         tokens=tokens,
@@ -114,9 +122,3 @@ def plan(candidates: Sequence[Droppable], *, total_bytes: int, budget_tokens: in
         over_by=0 if budget_tokens is None else max(0, after - budget_tokens),
         dropped=tuple(dropped),
     )
-
-
-def _in_order_of_leaving(candidates: Sequence[Droppable]) -> list[Droppable]:
-    loose = [candidate for candidate in candidates if not candidate.is_pinned]
-    # Sorting is stable: within each kind the order of activation stands.
-    return sorted(loose, key=lambda candidate: not candidate.is_toolcall)

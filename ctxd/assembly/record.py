@@ -6,18 +6,19 @@ result is encoded once for each of its forms.
 """
 
 from datetime import UTC, datetime
+from math import ceil
 from typing import Final
 
 import msgspec
 
-from ctxd.assembly.composition import Composition
-from ctxd.assembly.render import RENDERER
+from ctxd.assembly.layout import Composition
+from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import assembly_id
 from ctxd.store.writes import Pending
-from ctxd_protocol.context import AssembledContext, AssemblyRecord, Block
+from ctxd_protocol.context import AssembledContext, AssemblyRecord, Block, SectionSize
 from ctxd_protocol.ids import context_id
 from ctxd_protocol.objects import Receipt
 
@@ -131,6 +132,24 @@ class Assembled(msgspec.Struct):
 
 def context_of(session: str, recorded: Recorded, composition: Composition, text: str) -> AssembledContext:
     """The answer for ``recorded``, of which ``composition`` is the context and ``text`` its text."""
+    blocks: list[Block] = []
+    sizes = {section: [0, 0.0, 0] for section in composition.sections}
+    offset = 0
+    for piece in composition.pieces:
+        block = Block(
+            section=piece.section,
+            text=piece.text,
+            offset=offset,
+            tokens=ceil(piece.tokens),
+            reason=piece.reason,
+            object=piece.object,
+            valid_time=piece.valid_time,
+            tx=piece.tx,
+        )
+        blocks.append(block)
+        offset += piece.size + len(SEPARATOR)
+        size = sizes[piece.section]
+        size[0], size[1], size[2] = size[0] + piece.size, size[1] + piece.tokens, size[2] + piece.entries
     return AssembledContext(
         session=session,
         number=recorded.number,
@@ -140,8 +159,12 @@ def context_of(session: str, recorded: Recorded, composition: Composition, text:
         sha256=recorded.sha256,
         bytes=recorded.bytes,
         tokens=recorded.tokens,
-        sections=composition.sections(),
-        blocks=composition.blocks(),
+        sections=tuple(
+            # Separators between blocks are not counted.
+            SectionSize(section=section, bytes=int(size), tokens=ceil(tokens), entries=int(entries))
+            for section, (size, tokens, entries) in sizes.items()
+        ),
+        blocks=tuple(blocks),
         plan=composition.plan,
         stable_prefix=recorded.stable_prefix,
         assembled_at=recorded.assembled_at,

@@ -15,7 +15,7 @@ from ctxd.command_line import Command, Stop
 from ctxd.screen import Colour, cell, count
 from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, Section, SectionSize
+from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, SectionSize
 from ctxd_protocol.limits import PATHS_MAX
 from ctxd_protocol.objects import ObjectVersion
 
@@ -25,12 +25,13 @@ BAR_COLUMNS: Final = 72
 LABEL_CHARS: Final = 44
 """Longest name of an object in the table of blocks."""
 
-_LOOKS: Final[dict[Section, tuple[str, Colour]]] = {
+_LOOKS: Final[dict[str, tuple[str, Colour]]] = {
     "system_prompt": ("S", "magenta"),
     "metadata_pool": ("M", "blue"),
     "chat": ("C", "green"),
     "active_content": ("A", "yellow"),
 }
+"""Letter and colour of a section; one that is not listed has the first letter of its name."""
 
 
 @click.command(
@@ -83,7 +84,7 @@ def context(
             _show(run, shown, labels_of(client, id, objects if wants_labels else ()), as_text=as_text)
 
 
-def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[tuple[Section, int]]:
+def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[tuple[str, int]]:
     """Return the columns of each section: ``columns`` divided by tokens, at least one for a section with tokens."""
     filled = [each for each in sections if each.tokens > 0]
     total = sum(each.tokens for each in filled)
@@ -160,7 +161,7 @@ def _show(run: Invocation, shown: AssembledContext, labels: dict[str, str], *, a
     screen.table(
         ("SECTION", "OBJECT", "TOKENS", "REASON", "TEXT"),
         [
-            (_LOOKS[b.section][0], labels.get(b.object or "", ""), count(b.tokens), b.reason, _start(b))
+            (_look(b.section)[0], labels.get(b.object or "", ""), count(b.tokens), b.reason, _start(b))
             for b in shown.blocks
         ],
         right=(2,),
@@ -170,12 +171,17 @@ def _show(run: Invocation, shown: AssembledContext, labels: dict[str, str], *, a
         _show_plan(run, shown.plan, labels)
 
 
+def _look(section: str) -> tuple[str, Colour]:
+    return _LOOKS.get(section, (cell(section[:1]), "cyan"))
+
+
 def _show_bar(run: Invocation, sections: tuple[SectionSize, ...]) -> None:
     screen = run.screen
-    drawn = (screen.paint(_LOOKS[section][0] * width, _LOOKS[section][1]) for section, width in bar(sections))
+    looks = {each.section: _look(each.section) for each in sections}
+    drawn = (screen.paint(looks[section][0] * width, looks[section][1]) for section, width in bar(sections))
     screen.line(f"[{''.join(drawn)}]")
     for each in sections:
-        letter, colour = _LOOKS[each.section]
+        letter, colour = looks[each.section]
         name = f"{letter} {each.section:<15}"
         screen.line(
             f"{screen.paint(name, colour)} {count(each.tokens, 'token'):>16}  {count(each.entries, 'entry'):>13}"

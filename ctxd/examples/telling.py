@@ -8,10 +8,12 @@ from typing import Final
 from ctxd_protocol.context import AssembledContext, Block
 
 COLOURS: Final = {"system_prompt": "45", "metadata_pool": "44", "chat": "42", "active_content": "43"}
-"""The background of a section in the bar, as terminals number it."""
+"""The background of a section in the bar, as terminals number it; ``OTHER`` for one that is not listed."""
+
+OTHER: Final = "46"
 
 SIGNS: Final = {"system_prompt": "s", "metadata_pool": "m", "chat": "c", "active_content": "a"}
-"""What a section looks like in the bar where there are no colours."""
+"""The letter of a section in the bar where there are no colours; of one that is not listed, its first."""
 
 BAR_CELLS: Final = 72
 LABEL_CELLS: Final = 56
@@ -81,7 +83,9 @@ class Teller:
         whole = max(1, sum(section.tokens for section in context.sections))
         return "".join(
             self._paint(
-                SIGNS[each.section] * max(1, round(BAR_CELLS * each.tokens / whole)), _BLACK, COLOURS[each.section]
+                SIGNS.get(each.section, each.section[:1]) * max(1, round(BAR_CELLS * each.tokens / whole)),
+                _BLACK,
+                COLOURS.get(each.section, OTHER),
             )
             for each in context.sections
             if each.tokens

@@ -81,7 +81,8 @@ class VersionStore:
         self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._listeners.fault)
         self._times = ValidTimes()
         self._operations = RecentOperations(limits.OPS_CACHED_MAX)
-        self._next_seq = 1
+        self.next_seq = 1
+        """Sequence of the write that is accepted next."""
         self._damage: dict[str, None] = {}
         self._grown = anyio.Event()
         self._scrub = Scrub(clock, self._note_damage)
@@ -143,7 +144,7 @@ class VersionStore:
         self.incarnation = self._committer.incarnation
         self.journal_id = self._committer.journal_id
         self.writer = self._committer.writer
-        self._next_seq = head.seq + 1
+        self.next_seq = head.seq + 1
         self._times = ValidTimes(self._committer.head_vt)
         self._heads.durable = head.seq
         if head.seq:
@@ -224,7 +225,7 @@ class VersionStore:
             self._heads.forget(entry.prepared.ids)
             if write.op_id is not None:
                 self._operations.end((write.principal, write.op_id), durable=False)
-        self._next_seq = entries[0].pending.seq
+        self.next_seq = entries[0].pending.seq
         sessions = frozenset(write.session for write in writes if write.session is not None)
         self._listeners.lost(sessions)
 
@@ -247,8 +248,8 @@ class VersionStore:
         wall = self.require_past(write.valid_times.values()) if write.valid_times else self._clock.wall_ms()
         prepared = EncodedWrite(write)
         vt = self._times.next(wall, write.floor_vt, prepared.ids)
-        pending = Pending(self._next_seq, vt, prepared.size)
-        self._next_seq += 1
+        pending = Pending(self.next_seq, vt, prepared.size)
+        self.next_seq += 1
         entry = QueuedWrite(prepared, pending, wall)
         if key is None:
             self._bloom.add(prepared.ids)

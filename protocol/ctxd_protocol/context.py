@@ -1,12 +1,12 @@
 """The assembled context, block by block, with the reason for each block (spec 1 §4)."""
 
-from typing import Literal
-
 import msgspec
 
 from ctxd_protocol.objects import Receipt
 
-Section = Literal["system_prompt", "metadata_pool", "chat", "active_content"]
+Section = str
+"""A section of the context. The layout names them: ``system_prompt``, ``metadata_pool``, ``chat`` and
+``active_content``."""
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from tests.traced import Entered, Traced, traced
 RECORD = (47, 198)
 """Modules and functions from bytes to the acknowledged ``toolcall.record``."""
 
-ASSEMBLE = (56, 250)
+ASSEMBLE = (35, 130)
 """The same of ``context.assemble``."""
 
 NOTICE = (38, 176)

@@ -8,6 +8,8 @@ import anyio
 
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.stubs import discover
@@ -52,7 +54,7 @@ class Household:
         self.files = files
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
-        self.archive = Archive(store, self.sessions)
+        self.archive = Archive(store, self.sessions, spec, estimate_tokens)
         self.assembler = Assembler(store, self.sessions, self.indexer, self.archive, clock)
 
     async def create(

@@ -1,13 +1,20 @@
 """What is kept between two assemblies never shows: the text is always that of a rendering from scratch."""
 
 import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
-from ctxd.assembly.composition import CHUNK_LINES, Composition, Rendering, View
-from ctxd.assembly.measure import stable_prefix, tokens_of
+from ctxd.assembly.layout import Component, Composition, Heads, View, compose
+from ctxd.assembly.measure import Piece, TokenCounter, estimate_tokens, stable_prefix
+from ctxd.assembly.record import Recorded, context_of
+from ctxd.assembly.spec_layout import spec
 from ctxd.errors import CtxdError
+from ctxd.mounts.mapping import MountTable
 from ctxd.objects import next_version
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import source_hash
@@ -23,11 +30,14 @@ from ctxd.sessions.segments import (
     RecordCalls,
     SegmentOperation,
 )
-from ctxd.sessions.state import Place, SessionState, apply
+from ctxd.sessions.state import SessionState, apply
+from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.events import event_of
 from ctxd_protocol.objects import FilesystemSource
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.sessions import Message, Mount
 from tests.unit.assembly.parsing import parse
+
+pytestmark = pytest.mark.anyio
 
 
 class World:
@@ -38,10 +48,17 @@ class World:
         self.state = SessionState()
         self.heads: dict[str, Stored] = {}
         self.texts: dict[str, str] = {}
-        self.budget: int | None = None
-        self.looks = 0
-        self.said: dict[Place, tuple[Message, int]] = {}
+        self.count: TokenCounter = estimate_tokens
         self._tx = 0
+        mounts = (Mount(agent_prefix="/workspace", canonical_prefix="/src"),)
+        self.live: Any = SimpleNamespace(
+            session="s",
+            state=self.state,
+            mounts=MountTable(mounts, filesystem_id="fs", host_filesystem_id="fs"),
+            settings=SimpleNamespace(renamed={}),
+            seqs=[],
+            recent=defaultdict(tuple),
+        )
 
     def store(self, document: Document) -> Stored:
         self._tx += 1
@@ -78,69 +95,77 @@ class World:
         self.store(next_version.toolcall(id, tool="bash", args={}, content=text, chat_ref="chat:s"))
         return id
 
-    def view(self, budget: int | None = None) -> View:
-        return View(
-            session="s",
-            seq=self._tx,
-            state=self.state,
-            message_at=self.said.__getitem__,
-            prompt="system_prompt:s",
-            head=self._head,
-            content=self.texts.__getitem__,
-            display=lambda source: source.path.replace("/src", "/workspace", 1),
-            budget_tokens=budget,
-        )
+    async def heads_of(self, ids: Iterable[str]) -> Heads:
+        return {id: self.heads.get(id) for id in ids}
+
+    async def contents_of(self, refs: Iterable[str]) -> Mapping[str, str]:
+        return {ref: self.texts[ref] for ref in refs}
+
+    def view(self, **rest: Any) -> View:
+        usual = {"heads": self.heads_of, "contents": self.contents_of, "count": self.count}
+        return View(live=self.live, **(usual | rest))
+
+    async def composed(self, components: Sequence[Component] | None = None, budget: int | None = None) -> Composition:
+        """The context as of now, of ``components`` or from scratch."""
+        components = components or spec()
+        for component in components:
+            await component.update(self.view())
+        return compose(components, budget, self.count)
+
+    def apply(self, *operations: SegmentOperation) -> None:
+        apply(self.state, operations)
+        self.live.seqs.append(self._tx)
 
     def say(self, message: Message, *rest: SegmentOperation) -> None:
-        apply(self.state, (AppendChat((event_of(message),)), *rest))
-        turn = self.state.turn
-        self.said[turn, len(self.state.turns[turn]) - 1] = (message, self._tx)
-
-    def _head(self, id: str) -> Stored | None:
-        self.looks += 1
-        return self.heads.get(id)
+        self.live.recent[self.state.segments] = (message,)
+        self.apply(AppendChat((event_of(message),)), *rest)
 
     def step(self) -> None:  # noqa: C901 - one case for each thing that can happen
         rng, state = self.rng, self.state
         text = rng.choice(("", "a", "ACTIVE_CONTENT id=x\n", "é\n" * rng.randint(0, 9)))
-        match rng.randint(0, 10):
+        calls = [id for id in state.index if not state.is_file(id)]
+        match rng.randint(0, 11):
             case 0:
                 self.store(next_version.system_prompt("s", text))
             case 1 | 2:
-                apply(state, (DiscoverObjects(tuple(self.file(rng.randint(0, 400), stub=True) for _ in range(40))),))
+                self.apply(DiscoverObjects(tuple(self.file(rng.randint(0, 400), stub=True) for _ in range(40))))
             case 3:
-                apply(state, (ReadObjects((self.file(rng.randint(0, 400), text),)),))
+                self.apply(ReadObjects((self.file(rng.randint(0, 400), text),)))
             case 4:
                 id = self.call(len(self.heads), text)
                 self.say(Message(role="toolcall", toolcall=id), RecordCalls((id,)))
             case 5:
                 self.say(Message(role=rng.choice(("user", "assistant")), content=text))
             case 6 if state.active:
-                apply(state, (DeactivateObjects((rng.choice(list(state.active)),)),))
+                self.apply(DeactivateObjects((rng.choice(list(state.active)),)))
             case 7 if state.pool:
-                apply(state, (HideObjects((rng.choice(list(state.pool)),)),))
+                self.apply(HideObjects((rng.choice(list(state.pool)),)))
             case 8 if state.pool:
-                apply(state, (PinObjects((rng.choice(list(state.pool)),)),))
+                self.apply(PinObjects((rng.choice(list(state.pool)),)))
             case 9 if state.index:
-                apply(state, (ActivateObjects((rng.choice(list(state.index)),)),))
+                self.apply(ActivateObjects((rng.choice(list(state.index)),)))
             case 10:
                 self.file(rng.randint(0, 400), text, deleted=rng.random() < 0.3)
+            case 11 if calls:
+                document = self.heads[rng.choice(calls)].document
+                payload = {**document.payload, "status": rng.choice(("ok", "error"))}
+                self.store(msgspec.structs.replace(document, payload=payload, content=text))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_kept_rendering_gives_what_one_from_scratch_gives(seed: int) -> None:
-    world, kept = World(seed), Rendering()
+async def test_kept_components_give_what_new_ones_give(seed: int) -> None:
+    world, kept = World(seed), spec()
     before: Composition | None = None
     for _ in range(60):
         world.step()
         budget = world.rng.choice((None, None, 5, 60, 300))
-        made, fresh = kept.compose(world.view(budget)), Rendering().compose(world.view(budget))
+        made, fresh = await world.composed(kept, budget), await world.composed(budget=budget)
         assert made == fresh
         text = made.text()
         assert (made.size, made.text()) == (len(text.encode()), fresh.text())
         if before is not None:
-            assert stable_prefix(before.fragments, made.fragments) == equal_bytes(before.text(), text)
-            assert (made.fragments == before.fragments) == (text == before.text())
+            assert stable_prefix(before.texts, made.texts) == equal_bytes(before.text(), text)
+            assert (made.texts == before.texts) == (text == before.text())
         before = made
 
 
@@ -154,11 +179,11 @@ def equal_bytes(a: str, b: str) -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_text_says_what_the_session_holds(seed: int) -> None:
+async def test_the_text_shows_what_the_session_holds(seed: int) -> None:
     world = World(seed)
     for _ in range(80):
         world.step()
-    context = parse(Rendering().compose(world.view()).text())
+    context = parse((await world.composed()).text())
     assert [line.id for line in context.pool] == list(world.state.pool)
     shown = [id for id in world.state.active if world.heads[id].content_ref is not None]
     assert [active.id for active in context.active] == shown
@@ -168,17 +193,24 @@ def test_the_text_says_what_the_session_holds(seed: int) -> None:
     assert len(context.chat) == sum(map(len, world.state.turns))
 
 
-def test_blocks_lie_where_they_say_and_name_their_version_and_reason() -> None:
+def assembled(made: Composition) -> AssembledContext:
+    """The answer for ``made``, as if it had been recorded."""
+    figures: dict[str, Any] = dict.fromkeys(("number", "segments", "turn", "bytes", "tokens", "assembled_at"), 0)
+    figures |= {"context_id": "", "parent": "", "sha256": "", "stable_prefix": None}
+    return context_of("s", Recorded(**figures), made, made.text())
+
+
+async def test_blocks_lie_at_their_offset_and_name_their_version_and_reason() -> None:
     world = World()
     world.store(next_version.system_prompt("s", "Sei nützlich.\n"))
     read, stub, call = world.file(1, "text é"), world.file(2, stub=True), world.call(1, "out\n")
     chosen, pinned = world.file(3, "chosen"), world.file(4, "pinned")
-    said = (Message(role="user", content="grüß dich"), Message(role="toolcall", toolcall=call))
-    world.say(said[0])
-    apply(world.state, (RecordCalls((call,)), ReadObjects((read, pinned)), DiscoverObjects((stub, chosen))))
-    world.say(said[1], ActivateObjects((chosen,)), PinObjects((pinned,)))
-    made = Rendering().compose(world.view())
-    data, blocks = made.text().encode(), made.blocks()
+    world.say(Message(role="user", content="grüß dich"))
+    said_at = world.live.seqs[-1]
+    world.apply(RecordCalls((call,)), ReadObjects((read, pinned)), DiscoverObjects((stub, chosen)))
+    world.say(Message(role="toolcall", toolcall=call), ActivateObjects((chosen,)), PinObjects((pinned,)))
+    context = assembled(await world.composed())
+    data, blocks = context.text.encode(), context.blocks
     assert [data[b.offset : b.offset + len(b.text.encode())].decode() for b in blocks] == [b.text for b in blocks]
     assert [(b.section, b.reason, b.object) for b in blocks] == [
         ("system_prompt", "system prompt", "system_prompt:s"),
@@ -191,81 +223,125 @@ def test_blocks_lie_where_they_say_and_name_their_version_and_reason() -> None:
         ("active_content", "activated explicitly", chosen),
     ]
     assert all(b.tx == world.heads[str(b.object)].tx for b in blocks if b.object in world.heads)
-    assert blocks[1].tx == world.view().seq
-    assert blocks[2].tx == world.said[1, 0][1]
-    sections = {size.section: size for size in made.sections()}
+    assert blocks[1].tx == world.live.seqs[-1]
+    assert blocks[2].tx == said_at
+    sections = {size.section: size for size in context.sections}
     assert sections["metadata_pool"].entries == 5
     assert sections["active_content"].entries == 4
     assert sum(size.bytes for size in sections.values()) + 2 * (len(blocks) - 1) == len(data)
 
 
-def test_a_deleted_active_object_shows_a_line_and_no_content() -> None:
+async def test_a_key_names_one_piece_of_a_context_and_the_same_one_in_the_next() -> None:
+    world, kept = World(5), spec()
+    before: dict[tuple[str, str], Piece] = {}
+    for _ in range(60):
+        world.step()
+        pieces = (await world.composed(kept)).pieces
+        made = {(piece.section, piece.key): piece for piece in pieces}
+        assert len(made) == len(pieces)
+        for key in before.keys() & made.keys():
+            old, new = before[key], made[key]
+            assert old.object == new.object
+            assert old.text == new.text or old.tx != new.tx or new.section == "metadata_pool"
+        before = made
+
+
+async def test_a_deleted_active_object_shows_a_line_and_no_content() -> None:
     world = World()
-    apply(world.state, (ReadObjects((world.file(1, "text"),)),))
+    world.apply(ReadObjects((world.file(1, "text"),)))
     id = world.file(1, deleted=True)
-    text = Rendering().compose(world.view()).text()
+    text = (await world.composed()).text()
     assert text == f"METADATA_POOL\nid={id} type=file path=/workspace/f1.py file_type=py char_count=0 [deleted]"
 
 
-def test_what_is_dropped_for_the_budget_keeps_its_line() -> None:
+async def test_an_object_dropped_for_the_budget_keeps_its_line() -> None:
     world = World()
     call, file = world.call(1, "x" * 4000), world.file(1, "y" * 400)
-    apply(world.state, (RecordCalls((call,)), ReadObjects((file,))))
-    made = Rendering().compose(world.view(budget=300))
+    world.apply(RecordCalls((call,)), ReadObjects((file,)))
+    made = await world.composed(budget=300)
     assert [dropped.object for dropped in made.plan.dropped] == [call]
     context = parse(made.text())
     assert [line.id for line in context.pool] == [call, file]
     assert [active.id for active in context.active] == [file]
-    assert made.plan.tokens_after == tokens_of(made.size)
+    assert made.plan.tokens_after == -(-made.size // 4)
 
 
-def test_one_changed_object_leaves_the_other_chunks_as_they_are() -> None:
-    world, kept = World(), Rendering()
-    ids = tuple(world.file(n, stub=True) for n in range(10 * CHUNK_LINES))
-    apply(world.state, (DiscoverObjects(ids),))
-    before = kept.compose(world.view())
-    world.file(5 * CHUNK_LINES + 3, "now read")
-    after = kept.compose(world.view())
-    assert sum(a is not b for a, b in zip(before.fragments, after.fragments, strict=True)) == 1
+async def test_a_reference_to_a_tool_call_is_replaced_in_its_place_when_that_has_a_new_version() -> None:
+    world, kept = World(), spec()
+    call = world.call(1, "out")
+    world.say(Message(role="toolcall", toolcall=call), RecordCalls((call,)))
+    world.say(Message(role="assistant", content="Done."))
+    before = await world.composed(kept)
+    document = world.heads[call].document
+    world.store(msgspec.structs.replace(document, payload={**document.payload, "status": "error"}, content="out"))
+    after = await world.composed(kept)
+    assert [piece.key for piece in after.pieces] == [piece.key for piece in before.pieces]
+    assert [status in after.text() for status in ("status=ok", "status=error")] == [False, True]
 
 
-def test_an_unchanged_pool_is_not_even_looked_at_when_no_head_moved() -> None:
-    world, kept = World(), Rendering()
-    apply(world.state, (DiscoverObjects(tuple(world.file(n, stub=True) for n in range(1000))),))
-    before = kept.compose(world.view())
-    world.looks = 0
-    after = kept.compose(world.view(), heads_moved=False)
-    assert after.fragments == before.fragments
-    assert world.looks <= 1
+class Reversed:
+    """The chat, its newest message first."""
+
+    section = "newest_first"
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, Piece] = {}
+
+    async def update(self, view: View) -> None:
+        for said in reversed(list(view.live.recent.values())):
+            for message in said:
+                key, text = str(len(self.pieces)), message.content
+                self.pieces[key] = view.piece(self.section, key, text, reason="said", object="chat:s", tx=None)
 
 
-def test_an_object_without_a_version_is_corrupt() -> None:
+async def test_another_layout_brings_its_own_sections_and_another_counter_its_own_tokens() -> None:
     world = World()
-    apply(world.state, (DiscoverObjects(("f" * 64,)),))
+    world.count = lambda text: len(text.split())
+    world.say(Message(role="user", content="one two three"))
+    world.say(Message(role="assistant", content="four five"))
+    context = assembled(await world.composed((Reversed(), *spec()[:1])))
+    assert context.text == "four five\n\none two three"
+    assert [(size.section, size.tokens, size.entries) for size in context.sections] == [
+        ("newest_first", 5, 2),
+        ("system_prompt", 0, 0),
+    ]
+    assert (context.plan.tokens, [block.tokens for block in context.blocks]) == (5, [2, 3])
+
+
+async def test_an_object_without_a_version_is_corrupt() -> None:
+    world = World()
+    world.apply(DiscoverObjects(("f" * 64,)))
     with pytest.raises(CtxdError, match="no version"):
-        Rendering().compose(world.view())
+        await world.composed()
 
 
-def test_a_composition_that_was_cut_short_by_a_version_out_of_reach_can_be_made_again() -> None:
+async def test_an_update_that_was_cut_short_can_be_made_again() -> None:
     class OutOfReach(Exception):
         pass
 
-    world, kept = World(7), Rendering()
-    for _ in range(40):
+    world, kept = World(7), spec()
+    for _ in range(60):
         world.step()
-        whole = world.view()
-        for _ in range(3):
-            left = world.rng.randint(0, 60)
+        for _ in range(4):
+            left = world.rng.randint(0, 5)
 
-            def head(id: str) -> Stored | None:
+            async def heads(ids: Iterable[str]) -> Heads:
                 nonlocal left
                 left -= 1
                 if left < 0:
                     raise OutOfReach
-                return world.heads.get(id)
+                return await world.heads_of(ids)
+
+            async def contents(refs: Iterable[str]) -> Mapping[str, str]:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise OutOfReach
+                return await world.contents_of(refs)
 
             try:
-                kept.compose(msgspec.structs.replace(whole, head=head))
+                for component in kept:
+                    await component.update(world.view(heads=heads, contents=contents))
             except OutOfReach:
                 continue
-        assert kept.compose(whole) == Rendering().compose(whole)
+        assert await world.composed(kept) == await world.composed()

@@ -7,7 +7,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.composition import WARM_LINES
+from ctxd.assembly.spec_layout import PORTION_LINES
 from ctxd.clock import SystemClock
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.next_version import file_text
@@ -15,7 +15,7 @@ from ctxd.sessions.session import LiveSession, WriteRequest
 from tests.unit.assembly.household import Household, household
 
 pytestmark = pytest.mark.anyio
-FILES = 8 * WARM_LINES
+FILES = 8 * PORTION_LINES
 
 
 async def made(home: Household) -> tuple[LiveSession, tuple[str, ...]]:
@@ -58,7 +58,7 @@ async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) 
             await checkpoint()
             before = turns
             assembled = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"))
-            assert turns - before >= FILES // WARM_LINES // 2
+            assert turns - before >= FILES // PORTION_LINES // 2
             group.cancel_scope.cancel()
         assert assembled.pending is not None
         await assembled.pending.wait()

@@ -11,7 +11,7 @@ from ctxd.cli.context import BAR_COLUMNS, bar
 from ctxd.cli.resolve import moment_ms
 from ctxd.command_line import Stop
 from ctxd.screen import count
-from ctxd_protocol.context import SectionSize
+from ctxd_protocol.context import AssembledContext, SectionSize
 from tests.fakes.daemon import Refusal, smallest
 
 
@@ -207,6 +207,14 @@ def sizes(tokens):
         SectionSize(section=section, bytes=count, tokens=count, entries=1)
         for section, count in zip(sections, tokens, strict=True)
     )
+
+
+def test_a_section_of_another_layout_is_drawn_with_its_first_letter(scripted, daemon, sessions):
+    shown = smallest(AssembledContext, session="alpha-1")
+    size = {"section": "notes", "bytes": 8, "tokens": 2, "entries": 1}
+    daemon.script["context.show"] = lambda seen: shown | {"sections": [size]}
+    ran = scripted("context", "alpha-1", "--turn", "1")
+    assert ran.out.splitlines()[1:3] == [f"[{'n' * BAR_COLUMNS}]", "n notes                   2 tokens        1 entry"]
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=4, max_size=4))

@@ -8,6 +8,8 @@ import pytest
 
 from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.next_version import toolcall
@@ -31,7 +33,7 @@ class Host:
         self.w = w
         self.origin = LocalSession(w.store)
         self.fences = Fences()
-        self.archive = Archive(w.store, w.sessions)
+        self.archive = Archive(w.store, w.sessions, spec, estimate_tokens)
         self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, SystemClock())
 
     async def assemble(self, session: str = "s1") -> str:

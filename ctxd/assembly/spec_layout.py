@@ -1,0 +1,238 @@
+"""Layout ``spec`` (spec 1 §4.1): system prompt, metadata pool, chat, active content.
+
+Owns the closed set of reasons and which values a version shows; how values become text is ``render``'s. A tool call
+that had to be renamed is shown under its old id (``SessionSettings.renamed``).
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+from anyio.lowlevel import checkpoint
+
+from ctxd.assembly.layout import Component, View
+from ctxd.assembly.measure import DropReason, Piece
+from ctxd.assembly.render import (
+    POOL_HEADER,
+    ActiveContent,
+    ChatText,
+    FileLine,
+    ToolcallLine,
+    ToolcallRef,
+    escape,
+    render_active,
+    render_chat_entry,
+    render_pool_line,
+)
+from ctxd.errors import CtxdError
+from ctxd.mounts.mapping import MountTable
+from ctxd.objects.document import Stored
+from ctxd.objects.kinds import state_of
+from ctxd.sessions.chat import ChatPage, read_pages
+from ctxd.sessions.session import LiveSession
+from ctxd.sessions.state import SessionState
+from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
+
+Reason = Literal["system prompt", "metadata pool", "chat", "pinned", "activated explicitly", "recent tool call", "read"]
+"""Why a block is in the context."""
+
+PORTION_LINES: Final = 512
+"""Lines of the pool that are rendered in a row: some 2 ms."""
+
+PORTION_CHARACTERS: Final = 512 * 1024
+"""Characters of active objects that are rendered in a row: some 2 ms, each object counting for a thousand more."""
+
+_PIECE_CHARACTERS: Final = 1_000
+
+TEXTS_AT_ONCE: Final = 16
+"""Texts loaded at once: at most 16 MiB of what sandboxes record."""
+
+
+def spec() -> Sequence[Component]:
+    """The components of one session."""
+    return PromptSection(), PoolSection(), ChatSection(), ActiveSection()
+
+
+class PromptSection:
+    """The system prompt."""
+
+    section = "system_prompt"
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, Piece] = {}
+
+    async def update(self, view: View) -> None:
+        """See ``Component``. An empty prompt has no piece."""
+        id = system_prompt_id(view.live.session)
+        stored = (await view.heads((id,))).get(id)
+        if stored is None or (ref := stored.content_ref) is None:
+            self.pieces = {}
+        elif id not in self.pieces or self.pieces[id].tx != stored.tx:
+            text = escape((await view.contents((ref,)))[ref])
+            piece = view.piece(
+                self.section,
+                id,
+                text,
+                reason="system prompt",
+                object=id,
+                tx=stored.tx,
+                valid_time=stored.valid_time,
+            )
+            self.pieces = {id: piece} if text else {}
+
+
+class PoolSection:
+    """The metadata pool, one line for each object in it."""
+
+    section = "metadata_pool"
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, Piece] = {}
+        self._mounts: MountTable | None = None
+        self._lines: dict[str, tuple[int, str]] = {}
+
+    async def update(self, view: View) -> None:
+        """See ``Component``. The version that the piece shows is the session's, of its newest segment."""
+        if view.live.mounts is not self._mounts:
+            # Every path may be called something else now.
+            self._mounts, self._lines = view.live.mounts, {}
+        live, made = view.live, 0
+        heads = await view.heads(live.state.pool)
+        lines: dict[str, tuple[int, str]] = {}
+        for id in live.state.pool:
+            if (stored := heads.get(id)) is None:
+                raise _without_version(id)
+            line = self._lines.get(id)
+            if line is None or line[0] != stored.tx:
+                line = self._lines[id] = stored.tx, _pool_line(live, id, stored)
+                made += 1
+                if made % PORTION_LINES == 0:
+                    await checkpoint()
+            lines[id] = line
+        self._lines, self.pieces = lines, {}
+        if lines:
+            id = session_object_id(live.session)
+            self.pieces[id] = view.piece(
+                self.section,
+                id,
+                "\n".join((POOL_HEADER, *(text for _, text in lines.values()))),
+                reason="metadata pool",
+                object=id,
+                tx=live.seqs[-1],
+                entries=len(lines),
+            )
+
+
+class ChatSection:
+    """The chat, message by message; the result of a tool is a reference to its tool call."""
+
+    section = "chat"
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, Piece] = {}
+        self._calls: dict[str, str] = {}
+        self._end = (0, 0)
+
+    async def update(self, view: View) -> None:
+        """See ``Component``. Messages do not change; a reference is replaced where its tool call has a new version."""
+        turns = view.live.state.turns
+        if self._end != (len(turns) - 1, len(turns[-1])):
+            async for page in read_pages(view.live, self._end):
+                self._add(view, page)
+        heads = await view.heads(self._calls.values())
+        for key, id in self._calls.items():
+            if (stored := heads.get(id)) is None:
+                raise _without_version(id)
+            if self.pieces[key].tx != stored.tx:
+                name, payload = view.live.settings.renamed.get(id, id), stored.document.payload
+                text = render_chat_entry(ToolcallRef(id=name, tool=payload["tool"], status=payload["status"]))
+                self.pieces[key] = view.piece(
+                    self.section, key, text, reason="chat", object=id, tx=stored.tx, valid_time=stored.valid_time
+                )
+
+    def _add(self, view: View, page: ChatPage) -> None:
+        for place, message in page.placed():
+            if place < self._end:
+                continue
+            key = f"{place[0]}.{place[1]}"
+            text, tx = "", None
+            if message.role == "toolcall":
+                assert message.toolcall is not None, "the result of a tool names its tool call"
+                # An empty piece, of no version, keeps the place until ``update`` renders it.
+                self._calls[key] = message.toolcall
+            else:
+                text, tx = render_chat_entry(ChatText(role=message.role, text=message.content)), page.seq
+            self.pieces[key] = view.piece(
+                self.section, key, text, reason="chat", object=chat_id(view.live.session), tx=tx
+            )
+            self._end = place[0], place[1] + 1
+
+
+class ActiveSection:
+    """The active objects, whole, in order of activation."""
+
+    section = "active_content"
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, Piece] = {}
+
+    async def update(self, view: View) -> None:
+        """See ``Component``. What is too long is refused before all of it is in memory."""
+        live, kept = view.live, self.pieces
+        heads = await view.heads(live.state.active)
+        shown = {id: stored for id, stored in heads.items() if stored is not None and stored.content_ref is not None}
+        changed = [id for id, stored in shown.items() if id not in kept or kept[id].tx != stored.tx]
+        chars, portion = live.state.chat_chars, 0
+        for first in range(0, len(changed), TEXTS_AT_ONCE):
+            refs = {id: shown[id].content_ref or "" for id in changed[first : first + TEXTS_AT_ONCE]}
+            texts = await view.contents(refs.values())
+            chars += sum(map(len, texts.values()))
+            if view.chars_max is not None and chars > view.chars_max:
+                raise view.too_long(chars)
+            for id, ref in refs.items():
+                stored, content = shown[id], texts[ref]
+                text = render_active(ActiveContent(id=live.settings.renamed.get(id, id), content=content))
+                kept[id] = view.piece(
+                    self.section, id, text, reason="", object=id, tx=stored.tx, valid_time=stored.valid_time
+                )
+                portion += _PIECE_CHARACTERS + len(content)
+                if portion >= PORTION_CHARACTERS:
+                    portion = 0
+                    await checkpoint()
+        for id, stored in shown.items():
+            reason = why_active(live.state, id)
+            if kept[id].reason != reason:
+                drop = None if reason == "pinned" else _DROPS[stored.document.type == "toolcall"]
+                kept[id] = msgspec.structs.replace(kept[id], reason=reason, drop=drop, is_active=True)
+        self.pieces = {id: kept[id] for id in shown}
+
+
+_DROPS: Final[dict[bool, DropReason]] = {True: "oldest tool call", False: "file activated longest ago"}
+
+
+def why_active(state: SessionState, id: str) -> Reason:
+    """Why the active object ``id`` is in the window: the strongest of its reasons."""
+    if id in state.pinned:
+        return "pinned"
+    if id in state.chosen:
+        return "activated explicitly"
+    # An active tool call that was not chosen has a place in its turn; a file never has.
+    return "recent tool call" if id in state.recency else "read"
+
+
+def _pool_line(live: LiveSession, id: str, stored: Stored) -> str:
+    document = stored.document
+    payload = document.payload
+    if document.type == "toolcall":
+        name = live.settings.renamed.get(id, id)
+        return render_pool_line(ToolcallLine(id=name, tool=payload["tool"], status=payload["status"]))
+    if document.source is None:
+        raise CtxdError("corrupt", f"the file {id} has no source")
+    state = state_of(document)
+    assert state != "orphaned", "a version does not know that its source is out of reach"
+    path, file_type, char_count = live.mounts.display(document.source), payload["file_type"], payload["char_count"]
+    return render_pool_line(FileLine(id=id, path=path, file_type=file_type, char_count=char_count, state=state))
+
+
+def _without_version(id: str) -> CtxdError:
+    return CtxdError("corrupt", f"{id} is in the session but has no version", hint="Run `ctxd verify`.")
