@@ -7,6 +7,16 @@ from typing import Any, Literal, TypeVar
 
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.context import AssembledContext, CurrentContext
+from ctxd_protocol.events import (
+    CompactionEvent,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from ctxd_protocol.methods.context import (
     AssembleParams,
     AssemblyListParams,
@@ -56,6 +66,8 @@ from ctxd_protocol.methods.sandboxes import SandboxListResult, SandboxParams, Sa
 from ctxd_protocol.methods.sessions import (
     ChatParams,
     ChatResult,
+    EventLogParams,
+    EventLogResult,
     MembershipParams,
     MembershipResult,
     NoticesParams,
@@ -316,11 +328,27 @@ class ClientMethods(ABC):
         return await self.call(Call("session.close", SessionWriteParams(session=session, op_id=op_id), SessionResult))
 
     async def session_append(
-        self, session: str, messages: Sequence[Message], *, op_id: str | None = None
+        self,
+        session: str,
+        messages: Sequence[Message] = (),
+        *,
+        op_id: str | None = None,
+        events: Sequence[
+            PromptEvent
+            | ResponseEvent
+            | ThinkingEvent
+            | ToolCallEvent
+            | ToolResultEvent
+            | SystemEvent
+            | CompactionEvent
+            | OpaqueEvent
+        ] = (),
     ) -> SessionAppendResult:
-        """Add chat messages; a user message starts a turn.
+        """Add chat messages, or typed events; a user message or prompt starts a turn.
 
-        A user message has content; one without is refused.
+        Either ``messages`` or ``events`` is given. A user message has content, a prompt text or an attachment; one
+        without is refused. An event that names an ``object`` stands for the output of that tool call and has no text of
+        its own.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, not_in_index).
@@ -330,7 +358,7 @@ class ClientMethods(ABC):
         return await self.call(
             Call(
                 "session.append",
-                SessionAppendParams(session=session, messages=tuple(messages), op_id=op_id),
+                SessionAppendParams(session=session, messages=tuple(messages), op_id=op_id, events=tuple(events)),
                 SessionAppendResult,
             )
         )
@@ -364,6 +392,25 @@ class ClientMethods(ABC):
         """
         return await self.call(
             Call("session.chat", ChatParams(session=session, first_turn=first_turn, limit=limit), ChatResult)
+        )
+
+    async def session_events(
+        self, session: str, *, first_turn: int = 0, limit: int = 100, cursor: str | None = None
+    ) -> EventLogResult:
+        """Get the chat as typed events, page by page.
+
+        It begins at ``first_turn`` or goes on at ``cursor``. Turn 0 holds the events before the first prompt.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await client.session_events("s1")).events``
+        """
+        return await self.call(
+            Call(
+                "session.events",
+                EventLogParams(session=session, first_turn=first_turn, limit=limit, cursor=cursor),
+                EventLogResult,
+            )
         )
 
     async def session_export(self, session: str, *, limit: int = 100, cursor: str | None = None) -> SessionExportResult:
@@ -1102,17 +1149,34 @@ class SessionMethods:
         """
         return await self._calls.session_close(self.id, op_id=op_id)
 
-    async def append(self, messages: Sequence[Message], *, op_id: str | None = None) -> SessionAppendResult:
-        """Add chat messages; a user message starts a turn.
+    async def append(
+        self,
+        messages: Sequence[Message] = (),
+        *,
+        op_id: str | None = None,
+        events: Sequence[
+            PromptEvent
+            | ResponseEvent
+            | ThinkingEvent
+            | ToolCallEvent
+            | ToolResultEvent
+            | SystemEvent
+            | CompactionEvent
+            | OpaqueEvent
+        ] = (),
+    ) -> SessionAppendResult:
+        """Add chat messages, or typed events; a user message or prompt starts a turn.
 
-        A user message has content; one without is refused.
+        Either ``messages`` or ``events`` is given. A user message has content, a prompt text or an attachment; one
+        without is refused. An event that names an ``object`` stands for the output of that tool call and has no text of
+        its own.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, not_in_index).
 
         Example: ``(await s.append([Message(role="user", content="fix it")])).turn``
         """
-        return await self._calls.session_append(self.id, messages, op_id=op_id)
+        return await self._calls.session_append(self.id, messages=messages, op_id=op_id, events=events)
 
     async def set_system_prompt(
         self, content: str, *, valid_time: int | None = None, op_id: str | None = None
@@ -1136,6 +1200,17 @@ class SessionMethods:
         Example: ``(await s.chat()).turns``
         """
         return await self._calls.session_chat(self.id, first_turn=first_turn, limit=limit)
+
+    async def events(self, *, first_turn: int = 0, limit: int = 100, cursor: str | None = None) -> EventLogResult:
+        """Get the chat as typed events, page by page.
+
+        It begins at ``first_turn`` or goes on at ``cursor``. Turn 0 holds the events before the first prompt.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await s.events()).events``
+        """
+        return await self._calls.session_events(self.id, first_turn=first_turn, limit=limit, cursor=cursor)
 
     async def export(self, *, limit: int = 100, cursor: str | None = None) -> SessionExportResult:
         """Get a page of the redacted transcript.

@@ -189,15 +189,15 @@ class {self._prefix}SessionMethods:
 
     def _parameters(self, row: Method, *, skip: tuple[str, ...]) -> str:
         hints = get_type_hints(row.params)
-        required, optional = [], []
+        required: list[str] = []
+        optional: list[str] = []
         for field in msgspec.structs.fields(row.params):
             if field.name in skip:
                 continue
             text = f"{field.name}: {self._annotation(hints[field.name], sends=True)}"
-            if field.required:
-                required.append(text)
-            else:
-                optional.append(f"{text} = {self._default(field)}")
+            if not field.required:
+                text = f"{text} = {self._default(field)}"
+            (required if field.required or field.name in row.positional else optional).append(text)
         star = ["*"] if optional else []
         return "".join(f", {text}" for text in [*required, *star, *optional])
 
@@ -229,7 +229,8 @@ class {self._prefix}SessionMethods:
         for field in msgspec.structs.fields(row.params):
             if field.name in row.example and field.name not in skip:
                 value = _literal(msgspec.convert(row.example[field.name], hints[field.name]), example=True)
-                given.append(value if field.required else f"{field.name}={value}")
+                by_place = field.required or field.name in row.positional
+                given.append(value if by_place else f"{field.name}={value}")
         call = f"{self._await}{called}({', '.join(given)})"
         return (f"({call})" if self._asynchronous and row.shows else call) + row.shows
 

@@ -63,7 +63,7 @@ class Archive:
             raise CtxdError("unsupported", f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}")
         live = await self._sessions.as_of(session, tx=stored.tx)
         state, prompt = live.state, system_prompt_id(live.session)
-        called = (mark.toolcall for marks in state.turns for mark in marks if mark.toolcall is not None)
+        called = (mark.toolcall for marks in state.turns for mark in marks if mark and mark.toolcall)
         # In one go: the versions may be read over a network.
         found = await self._store.bulk(list(dict.fromkeys((*state.pool, *called, prompt))), tx=stored.tx)
 
@@ -138,6 +138,6 @@ class Archive:
 async def _says_purged(live: LiveSession) -> bool:
     """True if a message of the chat was purged."""
     async for page in read_pages(live):
-        if any(message.content == PURGED_TEXT for message in page.messages):
+        if any(message.content == PURGED_TEXT for _, message in page.messages()):
             return True
     return False

@@ -31,6 +31,7 @@ from ctxd.objects.kinds import state_of
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
+from ctxd_protocol.events import message_of
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 
 Reason = Literal["system prompt", "metadata pool", "chat", "pinned", "activated explicitly", "recent tool call", "read"]
@@ -151,8 +152,12 @@ class ChatSection:
                 )
 
     def _add(self, view: View, page: ChatPage) -> None:
-        for place, message in page.placed():
+        for place, event in page.placed():
             if place < self._end:
+                continue
+            self._end = place[0], place[1] + 1
+            # Reasoning, notices and all else that spec 1's chat has no message for is not shown.
+            if (message := message_of(event)) is None:
                 continue
             key = f"{place[0]}.{place[1]}"
             text, tx = "", None
@@ -165,7 +170,6 @@ class ChatSection:
             self.pieces[key] = view.piece(
                 self.section, key, text, reason="chat", object=chat_id(view.live.session), tx=tx
             )
-            self._end = place[0], place[1] + 1
 
 
 class ActiveSection:

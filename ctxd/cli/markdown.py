@@ -22,7 +22,7 @@ def markdown(records: Iterable[Record]) -> Iterator[str]:
     knows = False
     for record in records:
         kind = record["record"]
-        if kind == "message" and record["turn"] != turn:
+        if kind in ("message", "event") and record["turn"] != turn:
             turn = record["turn"]
             yield f"\n## Turn {turn}\n"
         elif kind in ("file", "toolcall") and "turn" not in record and not knows:
@@ -46,7 +46,19 @@ def _system_prompt(record: Record) -> str:
 def _message(record: Record) -> str:
     if record.get("toolcall") and not record.get("content"):
         return f"\n### result of {_code(record['toolcall'])}\n"
-    return f"\n### {cell(record['role'])}\n\n{_fenced(record.get('content') or '')}"
+    attachments = record.get("attachments")
+    more = f"\n{_fenced_json(attachments)}" if attachments else ""
+    return f"\n### {cell(record['role'])}\n\n{_fenced(record.get('content') or '')}{more}"
+
+
+def _event(record: Record) -> str:
+    parts = [f"\n### {cell(record['event'].replace('_', ' '))}\n"]
+    parts += [f"\n{_fenced(record[name])}" for name in ("text", "summary") if record.get(name)]
+    rest = {name: value for name, value in record.items() if name not in _SHOWN}
+    return "".join([*parts, f"\n{_fenced_json(rest)}"] if rest else parts)
+
+
+_SHOWN: Final = frozenset({"record", "turn", "event", "text", "summary"})
 
 
 def _toolcall(record: Record) -> str:
@@ -54,7 +66,7 @@ def _toolcall(record: Record) -> str:
     args = record.get("args")
     said = [head, _code(record["object"]), "\n"]
     if args is not None:
-        said += ["\n", _fenced(json.dumps(args, ensure_ascii=False, indent=1), "json")]
+        said += ["\n", _fenced_json(args)]
     said += ["\n", _fenced(record["content"]) if record["content"] is not None else f"({record['state']})\n"]
     return "".join(said)
 
@@ -74,6 +86,10 @@ def _fenced(text: str, kind: str = "text") -> str:
     return f"{fence}{kind}\n{text}{'' if text.endswith(chr(10)) else chr(10)}{fence}\n"
 
 
+def _fenced_json(value: object) -> str:
+    return _fenced(json.dumps(value, ensure_ascii=False, indent=1), "json")
+
+
 def _code(text: object) -> str:
     shown = cell(str(text))
     ticks = "`" * (1 + max(map(len, _TICKS.findall(shown)), default=0))
@@ -84,6 +100,7 @@ _PARTS: Final = {
     "session": _session,
     "system_prompt": _system_prompt,
     "message": _message,
+    "event": _event,
     "toolcall": _toolcall,
     "file": _file,
 }

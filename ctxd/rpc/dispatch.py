@@ -42,6 +42,7 @@ ANSWER_BYTES: Final = {
     "object.list": _MIB,
     "object.scan": _MIB,
     "session.chat": 16 * _MIB,
+    "session.events": 16 * _MIB,
     "session.export": 16 * _MIB,
     "session.get": 4 * _MIB,
     "session.list": _MIB,

@@ -10,9 +10,10 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.identity import segment_id
-from ctxd.sessions.segments import messages_of, read_segment, text_size
+from ctxd.sessions.segments import events_of, events_size, read_segment
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place
+from ctxd_protocol.events import Event, message_of, starts_turn
 from ctxd_protocol.sessions import Message, Turn
 
 BATCH_CHARS = 512 * 1024
@@ -22,24 +23,30 @@ _BATCH_MAX = 256
 
 
 class ChatPage(msgspec.Struct, frozen=True):
-    """Messages in a row, the first of them at ``first``; ``seq``: the journal sequence of their write."""
+    """Events in a row, the first of them at ``first``; ``seq``: the journal sequence of their write."""
 
     first: Place
     seq: int
-    messages: tuple[Message, ...]
+    events: tuple[Event, ...]
 
-    def placed(self) -> Iterator[tuple[Place, Message]]:
-        """The messages, each with its place."""
+    def placed(self) -> Iterator[tuple[Place, Event]]:
+        """The events, each with its place."""
         turn, place = self.first
-        for nth, message in enumerate(self.messages):
-            if nth and message.role == "user":
+        for nth, event in enumerate(self.events):
+            if nth and starts_turn(event):
                 turn, place = turn + 1, 0
-            yield (turn, place), message
+            yield (turn, place), event
             place += 1
+
+    def messages(self) -> Iterator[tuple[Place, Message]]:
+        """The messages of spec 1's chat among the events, each with its place."""
+        for place, event in self.placed():
+            if (message := message_of(event)) is not None:
+                yield place, message
 
 
 async def read_pages(live: LiveSession, first: Place = (0, 0), end: Place | None = None) -> AsyncIterator[ChatPage]:
-    """Read the pages of ``live`` that hold messages from ``first`` up to, without, ``end`` (None: the end now).
+    """Read the pages of ``live`` that hold events from ``first`` up to, without, ``end`` (None: the end now).
 
     The first and the last page may hold neighbours of those. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
@@ -52,19 +59,20 @@ async def read_pages(live: LiveSession, first: Place = (0, 0), end: Place | None
         for number in some:
             segment = pages.segment(number)
             yield ChatPage(pages.first(number), live.seqs[segment], read[segment])
-        size = sum(map(text_size, read.values()))
+        size = sum(map(events_size, read.values()))
         batch = max(1, batch // 2) if size > BATCH_CHARS else min(_BATCH_MAX, batch * 2)
         at = some.stop
 
 
 async def read_turns(live: LiveSession, first: int, end: int) -> AsyncIterator[Turn]:
-    """Read turns ``first`` up to, without, ``end``, one at a time. Raises and cancel: as ``read_pages``."""
+    """Read turns ``first`` up to, without, ``end``, of spec 1's chat, one at a time. Raises and cancel: as
+    ``read_pages``."""
     turns = live.state.turns
     end = min(end, len(turns))
     messages: list[Message] = []
     number = first
     async for page in read_pages(live, (first, 0), (end, 0)):
-        for (turn, _), message in page.placed():
+        for (turn, _), message in page.messages():
             while number < turn and number < end:
                 yield Turn(number=number, messages=tuple(messages))
                 number, messages = number + 1, []
@@ -75,7 +83,7 @@ async def read_turns(live: LiveSession, first: int, end: int) -> AsyncIterator[T
         number, messages = number + 1, []
 
 
-async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Message, ...]]:
+async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Event, ...]]:
     found = {number: live.recent[number] for number in segments if number in live.recent}
     wanted = {segment_id(live.session, number): number for number in segments if number not in found}
     if not wanted:
@@ -85,5 +93,5 @@ async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Messa
     if len(stored) < len(wanted):
         raise CtxdError("corrupt", f"segments of session {live.session} are missing", hint="Run `ctxd verify`.")
     for id, each in stored.items():
-        found[wanted[id]] = messages_of(read_segment(each.document))
+        found[wanted[id]] = events_of(read_segment(each.document))
     return found

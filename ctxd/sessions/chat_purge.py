@@ -1,8 +1,8 @@
-"""Purge of chat messages: turns keep their place, roles and tool calls, and lose their texts.
+"""Purge of a chat's events: turns keep their events with kind and references, which lose their content.
 
-A message's text is in its segment, perhaps in the bundle of its run, and in the preview of a listing; it
-goes from all versions of these. Equal texts elsewhere in the session go too, so that an earlier
-life of a segment keeps nothing. Pure.
+The content of an event is in its segment, perhaps in the bundle of its run, and in the preview of a listing; it goes
+from all versions of these, whether or not spec 1's chat shows the event. Equal content elsewhere in the session goes
+too, so that an earlier life of a segment keeps nothing. Pure.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ import msgspec
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.identity import segments_prefix
-from ctxd.sessions.chat import read_turns
+from ctxd.sessions.chat import read_pages
 from ctxd.sessions.segments import (
     PREVIEW_CHARS,
     AppendChat,
@@ -25,34 +25,51 @@ from ctxd.sessions.segments import (
     to_text,
 )
 from ctxd.sessions.session import LiveSession
-from ctxd_protocol.events import Event, message_of
+from ctxd_protocol.events import Event
 from ctxd_protocol.ids import session_object_id
-from ctxd_protocol.sessions import Message
 
 PURGED_TEXT: Final = "[purged]"
-"""Text of a purged message."""
+"""Text of a purged event."""
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
+_TEXTS: Final = ("text", "summary")
+_CONTENT: Final = (*_TEXTS, "signature", "encrypted", "attachments", "args", "data", "meta")
+"""Fields of events that hold content. The texts come first: with its text an event loses all of it."""
+
+_KEPT: Final = ("id", "parent", "message", "at", "sidechain", "call", "tool", "object", "is_error")
+
+
+def _content(event: Event) -> dict[str, str]:
+    """The content of ``event`` by field: texts as they are, all else as JSON."""
+    found: dict[str, str] = {}
+    for name in _CONTENT:
+        value = getattr(event, name, None)
+        if value not in (None, "", (), {}, [], PURGED_TEXT):
+            found[name] = value if isinstance(value, str) else _encode(value).decode()
+    return found
+
 
 class Gone:
-    """Texts and metadata to remove."""
+    """Content of events to remove."""
 
-    def __init__(self, messages: Iterable[Message]) -> None:
-        said = [message for message in messages if says_something(message)]
-        self.messages = len(said)
-        self.texts = frozenset(message.content for message in said) - {"", PURGED_TEXT}
-        self.metas = frozenset(_encode(message.meta) for message in said if message.meta is not None)
+    def __init__(self, events: Iterable[Event]) -> None:
+        contents = [content for event in events if (content := _content(event))]
+        self.events = len(contents)
+        self.texts = frozenset(text for content in contents for text in content.values())
         self._previews = frozenset(text[:PREVIEW_CHARS] for text in self.texts)
 
-    def message(self, message: Message) -> Message:
-        """Return ``message`` without purged texts; itself if unchanged."""
-        text_goes = message.content in self.texts
-        meta_goes = message.meta is not None and (text_goes or _encode(message.meta) in self.metas)
-        if not text_goes and not meta_goes:
-            return message
-        content = PURGED_TEXT if text_goes else message.content
-        return msgspec.structs.replace(message, content=content, meta=None, secrets=None)
+    def event(self, event: Event) -> Event:
+        """Return ``event`` without purged content; itself if unchanged. It keeps its kind and references."""
+        goes = [name for name, text in _content(event).items() if text in self.texts]
+        if not goes:
+            return event
+        if goes[0] not in _TEXTS:
+            nothing = {name: () if name == "attachments" else None for name in goes}
+            return msgspec.structs.replace(event, secrets=None, **nothing)
+        kept: dict[str, Any] = {name: getattr(event, name) for name in _KEPT if hasattr(event, name)}
+        kept |= {name: PURGED_TEXT for name in goes if name in _TEXTS}
+        return type(event)(**kept)
 
     def delta(self, delta: SessionDelta) -> SessionDelta:
         """Return ``delta`` without purged texts; itself if unchanged."""
@@ -66,34 +83,9 @@ class Gone:
         same = all(one is other for one, other in zip(operation.events, events, strict=True))
         return operation if same else AppendChat(events)
 
-    def event(self, event: Event) -> Event:
-        """Return ``event`` without purged texts; itself if unchanged. A purged event keeps its kind and references."""
-        message = message_of(event)
-        if message is None:
-            texts = (getattr(event, "text", ""), getattr(event, "summary", ""))
-            left = event if self.texts.isdisjoint(texts) else _emptied(event)
-        else:
-            left = event if self.message(message) is message else _emptied(event)
-        return left
-
     def preview(self, preview: str) -> str:
         """Return the preview of the newest user message without purged texts."""
         return PURGED_TEXT if preview in self._previews else preview
-
-
-_KEPT_OF_EVENTS: Final = ("id", "parent", "message", "at", "sidechain", "call", "tool", "object")
-
-
-def _emptied(event: Event) -> Event:
-    kept: dict[str, Any] = {name: getattr(event, name) for name in _KEPT_OF_EVENTS if name in event.__struct_fields__}
-    if "text" in event.__struct_fields__:
-        kept["text"] = PURGED_TEXT
-    return type(event)(**kept)
-
-
-def says_something(message: Message) -> bool:
-    """True if there is anything in ``message`` to purge."""
-    return message.content not in ("", PURGED_TEXT) or message.meta is not None
 
 
 def within(session: str) -> tuple[str, str]:
@@ -148,8 +140,8 @@ def _with(document: Document, payload: dict[str, Any], content: str | None) -> D
     return msgspec.structs.replace(document, payload=payload, content=content, content_hash=hashed)
 
 
-async def said_in(live: LiveSession, wanted: Iterable[int] | None) -> list[Message]:
-    """The messages of the turns ``wanted``, by number, of all with None; numbers beyond the last are left out.
+async def events_in(live: LiveSession, wanted: Iterable[int] | None) -> list[Event]:
+    """The events of the turns ``wanted``, by number, of all with None; numbers beyond the last are left out.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
@@ -157,8 +149,7 @@ async def said_in(live: LiveSession, wanted: Iterable[int] | None) -> list[Messa
     numbers = set(range(count)) if wanted is None else {number for number in wanted if number < count}
     if not numbers:
         return []
-    found: list[Message] = []
-    async for turn in read_turns(live, min(numbers), max(numbers) + 1):
-        if turn.number in numbers:
-            found += turn.messages
+    found: list[Event] = []
+    async for page in read_pages(live, (min(numbers), 0), (max(numbers) + 1, 0)):
+        found += [event for (turn, _), event in page.placed() if turn in numbers]
     return found

@@ -17,16 +17,16 @@ from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.redaction import off_loop
-from ctxd.sessions.segments import text_size
+from ctxd.sessions.redaction import captured, off_loop
+from ctxd.sessions.segments import events_size
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place, SessionState
 from ctxd.store.store import VersionStore
+from ctxd_protocol.events import Event, message_of
 from ctxd_protocol.ids import system_prompt_id
-from ctxd_protocol.sessions import Message
 
 PROMPT: Final = 0
-MESSAGE: Final = 1
+EVENT: Final = 1
 TOOLCALL: Final = 2
 OBJECT: Final = 3
 
@@ -90,9 +90,9 @@ class Outline:
         turns = state.turns
         first = self.reach.place
         for turn in range(self.reach.turn, len(turns)):
-            messages = turns[turn]
-            for place in range(first, len(messages)):
-                if (id := messages[place].toolcall) is not None:
+            marks = turns[turn]
+            for place in range(first, len(marks)):
+                if (mark := marks[place]) is not None and (id := mark.toolcall) is not None:
                     self._said.setdefault(id, (turn, place))
             first = 0
         self._index.extend(islice(state.index, len(self._index), None))
@@ -103,8 +103,8 @@ class Outline:
         is the first to stand for behind it, and then what else is in the index."""
         if at.part == PROMPT:
             yield START
-            at = Step(MESSAGE)
-        if at.part in (MESSAGE, TOOLCALL):
+            at = Step(EVENT)
+        if at.part in (EVENT, TOOLCALL):
             yield from self._chat(state, at, reach)
             at = Step(OBJECT)
         for place in range(at.place, min(reach.known, len(self._index))):
@@ -116,12 +116,13 @@ class Outline:
     def _chat(self, state: SessionState, at: Step, reach: Reach) -> Iterator[Step]:
         first, part = at.place, at.part
         for turn in range(at.turn, min(reach.turn + 1, len(state.turns))):
-            messages = state.turns[turn]
-            end = min(reach.place, len(messages)) if turn == reach.turn else len(messages)
+            marks = state.turns[turn]
+            end = min(reach.place, len(marks)) if turn == reach.turn else len(marks)
             for place in range(first, end):
-                if part == MESSAGE:
-                    yield Step(MESSAGE, turn, place)
-                id, part = messages[place].toolcall, MESSAGE
+                if part == EVENT:
+                    yield Step(EVENT, turn, place)
+                mark, part = marks[place], EVENT
+                id = None if mark is None else mark.toolcall
                 if id is not None and self._said.get(id) == (turn, place):
                     yield Step(TOOLCALL, turn, place, id)
             first = 0
@@ -129,6 +130,9 @@ class Outline:
 
 PAGE_CHARS: Final = 1024 * 1024
 """Characters of text beyond which a page ends: it holds at most one record more."""
+
+_IN_MESSAGE: Final = frozenset({"event", "text", "object", "model", "usage", "stop_reason"})
+"""Fields of an event that its message has under other names."""
 
 _LEFT_OUT: Final = frozenset({"purged", "secrets", "chat_ref"})
 
@@ -159,9 +163,9 @@ class Exports:
         steps = list(islice(self._shared(live).outline.steps(live.state, at, reach), limit + 1))
         records: list[Record] = []
         chars = 0
-        messages = await _messages(live, steps[:limit])
+        events = await _events(live, steps[:limit])
         for step in steps[:limit]:
-            record = await _record(self._store, live, step, messages)
+            record = await _record(self._store, self._guard, live, step, events)
             records.append(await _redacted(self._guard, record))
             chars += len(msgspec.json.encode(record))
             if chars >= PAGE_CHARS:
@@ -217,11 +221,20 @@ def _session(live: LiveSession) -> Record:
     }
 
 
-async def _record(store: VersionStore, live: LiveSession, step: Step, messages: Mapping[Place, Message]) -> Record:
-    if step.part == MESSAGE:
-        message = messages[step.turn, step.place]
-        fields = {name: value for name, value in msgspec.to_builtins(message).items() if name != "secrets"}
-        return {"record": "message", "turn": step.turn, **fields}
+async def _record(
+    store: VersionStore, guard: Guard, live: LiveSession, step: Step, events: Mapping[Place, Event]
+) -> Record:
+    if step.part == EVENT:
+        # Before bytes become base64, in which no secret is found.
+        (event,) = await captured(guard, "redact", (events[step.turn, step.place],))
+        fields = msgspec.to_builtins(event)
+        kind = "event"
+        if (message := message_of(event)) is not None:
+            kind = "message"
+            fields = {name: value for name, value in fields.items() if name not in _IN_MESSAGE}
+            fields |= msgspec.to_builtins(message)
+        fields.pop("secrets", None)
+        return {"record": kind, "turn": step.turn, **fields}
     id = str(system_prompt_id(live.session)) if step.part == PROMPT else step.object
     assert id is not None, "only the prompt's and a message's step are without an object"
     head = (await store.heads((id,)))[id]
@@ -238,18 +251,18 @@ async def _record(store: VersionStore, live: LiveSession, step: Step, messages: 
     return {"record": kind, "object": id, **place, **payload, "state": state, "content": content}
 
 
-async def _messages(live: LiveSession, steps: Sequence[Step]) -> dict[Place, Message]:
-    """The messages of ``steps``, up to those that fill a page."""
-    places = [(step.turn, step.place) for step in steps if step.part == MESSAGE]
-    found: dict[Place, Message] = {}
+async def _events(live: LiveSession, steps: Sequence[Step]) -> dict[Place, Event]:
+    """The events of ``steps``, up to those that fill a page."""
+    places = [(step.turn, step.place) for step in steps if step.part == EVENT]
+    found: dict[Place, Event] = {}
     if not places:
         return found
     chars = 0
     async for page in read_pages(live, places[0], (places[-1][0], places[-1][1] + 1)):
-        for place, message in page.placed():
+        for place, event in page.placed():
             if place >= places[0]:
-                found[place] = message
-                chars += text_size((message,))
+                found[place] = event
+                chars += events_size((event,))
         if chars >= PAGE_CHARS:
             break
     return found

@@ -18,13 +18,14 @@ from ctxd.sessions.segments import (
     RUN,
     SessionDelta,
     carriers,
+    chars_of,
+    events_of,
+    events_size,
     kept_in_run,
     marked,
-    messages_of,
     read_bundle,
     read_head,
     read_segment,
-    text_size,
 )
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import fold
@@ -131,7 +132,7 @@ async def pages(
         at += len(page)
         if len(page) < limit:
             return
-        size = sum(text_size(messages_of(delta)) for delta in deltas)
+        size = sum(events_size(events_of(delta)) for delta in deltas)
         batch = max(1, batch // 2) if size > PAGE_CHARS else min(RUN, batch * 2)
 
 
@@ -204,4 +205,4 @@ def _unbundled(carrying: Sequence[Stored]) -> tuple[list[SessionDelta | None], l
 
 
 def _chars(deltas: Iterable[SessionDelta]) -> int:
-    return sum(len(message.content) for delta in deltas for message in messages_of(delta))
+    return sum(chars_of(events_of(delta)) for delta in deltas)

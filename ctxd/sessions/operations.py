@@ -44,6 +44,7 @@ from ctxd.sessions.session import (
 from ctxd.sessions.state import SessionState
 from ctxd.sessions.visibility import as_first_seen
 from ctxd.store.writes import NotCached, Replay
+from ctxd_protocol.events import starts_turn
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 from ctxd_protocol.methods import files as file_methods
 from ctxd_protocol.methods import sessions as session_methods
@@ -300,11 +301,12 @@ class Operations:
 
     @admitted("session.append", session_methods.SessionAppendResult)
     async def append(self, tx: Transaction, params: session_methods.SessionAppendParams) -> Accepted:
-        """Append messages to the chat; each user message starts a turn."""
+        """Append messages or events to the chat; each user message or prompt starts a turn."""
         live = tx.live
-        messages = await captured(tx.guard, live.settings.secrets, params.messages)
-        delta = transitions.append(live.state, params.session, messages, live.settings.collapse)
-        turn = live.state.turn + sum(message.role == "user" for message in messages)
+        events = transitions.events_from(params.messages, params.events)
+        events = await captured(tx.guard, live.settings.secrets, events)
+        delta = transitions.append(live.state, params.session, events, live.settings.collapse)
+        turn = live.state.turn + sum(map(starts_turn, events))
         return tx.commit(session_methods.SessionAppendResult(turn=turn, receipt=None), delta)
 
     @admitted("session.set_system_prompt", WriteResult)

@@ -14,7 +14,8 @@ from ctxd.errors import CtxdError
 from ctxd.objects.identity import UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
-from ctxd.sessions.chat_purge import Gone, restating, said_in, within, without_bundle
+from ctxd.sessions.chat_purge import Gone, events_in, restating, within, without_bundle
+from ctxd.sessions.segments import chars_of
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.purge import KIND, counted
 from ctxd.store.store import VersionStore
@@ -55,8 +56,8 @@ async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) 
 async def purge_chat(
     store: VersionStore, guard: Guard, call: WriteRequest, live: LiveSession, turns: Sequence[int] | None
 ) -> Proof:
-    """Destroy the messages in ``turns`` of the chat of ``live``, in all of them with ``None``. The turns stay, with
-    roles and tool calls; equal text elsewhere in the session goes as well.
+    """Destroy the content of the events in ``turns`` of the chat of ``live``, in all of them with ``None``. The turns
+    stay, with kinds and references; equal content elsewhere in the session goes as well.
 
     Nothing left to purge writes nothing. Raises: CtxdError session_owned_elsewhere where the session went on on another
     host, which has its own copy, and those of the store. Cancel: the purge goes on.
@@ -65,17 +66,17 @@ async def purge_chat(
     async with live.lock:
         live.require_current()
         live.require_here()
-        said = await said_in(live, turns)
+        events = await events_in(live, turns)
         live.require_current()
-        gone = Gone(said)
-        if not gone.messages:
+        gone = Gone(events)
+        if not gone.events:
             return await _nothing_left(store, id)
         restate = restating(gone)
-        freed = sum(len(message.content) - len(gone.message(message).content) for message in said)
-        asked = PurgeRequest((), guard.keyed_hash, within=within(live.session), restate=restate, messages=gone.messages)
+        freed = chars_of(events) - chars_of(map(gone.event, events))
+        asked = PurgeRequest((), guard.keyed_hash, within=within(live.session), restate=restate, messages=gone.events)
         write = _write(call, asked, live.session)
         call.submitted = True
-        pending = live.restate(write, gone.message, gone.delta, gone.preview(live.preview), freed)
+        pending = live.restate(write, gone.event, gone.delta, gone.preview(live.preview), freed)
     return await _proof(store, asked, pending)
 
 

@@ -3,8 +3,8 @@
 Files are captured where they are read, see ``ctxd.indexing.decide``.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -13,11 +13,11 @@ import msgspec
 from ctxd.objects.document import Document
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard
-from ctxd.sessions.segments import text_size
+from ctxd.sessions.segments import events_size
+from ctxd_protocol.events import Attachment, Event
 from ctxd_protocol.methods.files import ToolcallRecordParams
 from ctxd_protocol.objects import source_label
 from ctxd_protocol.secrets import SecretFound, SecretPolicy
-from ctxd_protocol.sessions import Message
 
 INLINE_CHARS_MAX: Final = 64 * 1024
 """Characters that are scanned on the loop: under a millisecond. More go to a thread, so that other sessions go on."""
@@ -27,14 +27,14 @@ _THREADS: Final = 2
 T = TypeVar("T")
 
 
-async def captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """``messages`` as they are to be kept. Cancel: safe."""
-    return await off_loop(text_size(messages), lambda: messages_captured(guard, policy, messages))
+async def captured(guard: Guard, policy: SecretPolicy, events: Sequence[Event]) -> tuple[Event, ...]:
+    """``events`` as they are to be kept. Cancel: safe."""
+    return await off_loop(events_size(events), lambda: events_captured(guard, policy, events))
 
 
-def messages_captured(guard: Guard, policy: SecretPolicy, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """``messages`` as they are to be kept, without a wait: for at most ``INLINE_CHARS_MAX`` on the loop."""
-    return tuple(_message(Capture(guard, policy), message) for message in messages)
+def events_captured(guard: Guard, policy: SecretPolicy, events: Sequence[Event]) -> tuple[Event, ...]:
+    """``events`` as they are to be kept, without a wait: for at most ``INLINE_CHARS_MAX`` on the loop."""
+    return tuple([_event(Capture(guard, policy), event) for event in events])
 
 
 def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> ToolcallRecordParams:
@@ -47,14 +47,47 @@ def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> Toolcal
     return msgspec.structs.replace(params, content=content, args=args, args_display=shown)
 
 
-def _message(capture: Capture, message: Message) -> Message:
-    content = capture.text(message.content)
-    meta = None if message.meta is None else capture.value(message.meta)
+_REFERENCES: Final = frozenset({"id", "parent", "message", "sidechain", "call", "object", "kept_from", "secrets"})
+"""Fields of events that name something else: a redacted one would name nothing."""
+
+
+def _event(capture: Capture, event: Event) -> Event:
+    kept: dict[str, Any] = {}
+    for name in event.__struct_fields__:
+        given = getattr(event, name)
+        if name in _REFERENCES:
+            continue
+        if isinstance(given, str):
+            value: Any = capture.text(given)
+        elif isinstance(given, dict | list):
+            value = capture.value(given)
+        elif isinstance(given, tuple):
+            value = tuple([_attachment(capture, each) for each in given])
+        else:
+            continue
+        if value is not given and value != given:
+            kept[name] = value
     told = capture.secrets
     secrets = told if told is not None and told.found else None
-    if content is message.content and meta is message.meta and secrets is None and message.secrets is None:
-        return message
-    return msgspec.structs.replace(message, content=content, meta=meta, secrets=secrets)
+    if not kept and secrets is None and event.secrets is None:
+        return event
+    return msgspec.structs.replace(event, secrets=secrets, **kept)
+
+
+def _attachment(capture: Capture, attachment: Attachment) -> Attachment:
+    kept: dict[str, Any] = {}
+    for name in ("name", "url"):
+        if (given := getattr(attachment, name)) is not None and (text := capture.text(given)) is not given:
+            kept[name] = text
+    if attachment.data is not None:
+        try:
+            given = attachment.data.decode()
+        except UnicodeDecodeError:
+            pass  # Secrets are found in text.
+        else:
+            if (text := capture.text(given)) is not given:
+                kept["data"] = text.encode()
+    return msgspec.structs.replace(attachment, **kept) if kept else attachment
 
 
 _lane: Final = anyio.lowlevel.RunVar[Lane]("_lane")
@@ -96,15 +129,10 @@ def scanned(guard: Guard, document: Document) -> Found | None:
     return Found(told.found, lines)
 
 
-def scanned_turn(guard: Guard, messages: Sequence[Message]) -> Found | None:
-    """Return the secrets in the texts and metadata of a turn; None without any."""
-    capture = Capture(guard, "flag")
-    for message in messages:
-        capture.text(message.content)
-        if message.meta is not None:
-            capture.value(message.meta)
-    told = capture.secrets
-    return None if told is None else Found(told.found, ())
+def scan_events(capture: Capture, events: Iterable[Event]) -> None:
+    """Add the secrets in ``events`` to the findings of ``capture``."""
+    for event in events:
+        _event(capture, event)
 
 
 def merged(one: Found | None, other: Found | None) -> Found | None:

@@ -8,7 +8,7 @@ each new turn and with each assembly, and its figures may lag behind the segment
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 
@@ -17,10 +17,10 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import is_hash
 from ctxd.secrets.guard import DEFAULT
-from ctxd_protocol.events import Event, event_of, message_of
+from ctxd_protocol.events import Event, OpaqueEvent, PromptEvent, ResponseEvent, ToolResultEvent, event_of, message_of
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, Message, Mount, Role, SessionStatus
+from ctxd_protocol.sessions import Collapse, Message, Mount, SessionStatus
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot", gc=False):
@@ -225,8 +225,8 @@ def _require_known(version: int, id: str) -> None:
 
 
 def _unreadable(what: str, error: Exception) -> CtxdError:
-    # Of an unknown tag.
-    if str(error).startswith("Invalid value"):
+    # Of an unknown tag, or a field of an event.
+    if str(error).startswith(("Invalid value", "Object contains unknown field")):
         message = f"{what} has an operation or event that this ctxd does not know: {error}"
         return CtxdError("unsupported", message, hint="Update ctxd on this host.")
     return CtxdError("corrupt", f"{what} cannot be read: {error}", hint="Run `ctxd verify`.")
@@ -242,23 +242,41 @@ def shown_in(payload: dict[str, Any]) -> list[str]:
     return [id for tag, *fields in payload["ops"] if tag in ("read", "activate") for id in fields[0]]
 
 
-_MARKS: Final = {role: Message(role=role) for role in get_args(Role)}
+_PROMPT: Final = Message(role="user")
+_RESPONSE: Final = Message(role="assistant")
+_UNSEEN: Final = OpaqueEvent()
 
 
-def mark_of(message: Message) -> Message:
-    """``message`` without text: its role, and the tool call that it stands for. Marks of equal roles are one object."""
-    if message.toolcall is None:
-        return _MARKS[message.role]
-    return Message(role=message.role, toolcall=message.toolcall)
+def mark_of(event: Event) -> Message | None:
+    """The message of spec 1's chat for ``event`` without text: its role, and the tool call that it stands for. None if
+    it has none, see ``message_of``. Marks of prompts are one object, and so are those of responses."""
+    if event.sidechain is not None:
+        return None
+    match event:
+        case PromptEvent():
+            return _PROMPT
+        case ResponseEvent():
+            return _RESPONSE
+        case ToolResultEvent(object=str(id)):
+            return Message(role="toolcall", toolcall=id)
+        case _:
+            return None
+
+
+def chars_of(events: Iterable[Event]) -> int:
+    """Characters of the messages that ``events`` are in spec 1's chat."""
+    shown = (PromptEvent, ResponseEvent, ToolResultEvent)
+    return sum([len(event.text) for event in events if isinstance(event, shown) and mark_of(event) is not None])
 
 
 def marked(delta: SessionDelta) -> SessionDelta:
-    """``delta`` with marks instead of its events: all that folding a session needs of its chat."""
+    """``delta`` with events that hold no text: all that folding a session needs of its chat."""
     return tuple([_marked(operation) if isinstance(operation, AppendChat) else operation for operation in delta])
 
 
 def _marked(operation: AppendChat) -> AppendChat:
-    return AppendChat(tuple([event_of(mark_of(message)) for message in messages_of((operation,))]))
+    marks = map(mark_of, operation.events)
+    return AppendChat(tuple([_UNSEEN if mark is None else event_of(mark) for mark in marks]))
 
 
 PREVIEW_CHARS: Final = 200
@@ -380,6 +398,11 @@ def carries_bundle(number: int) -> bool:
 def carriers(segments: int) -> range:
     """The numbers of the segments with a bundle, of a session that has so many segments."""
     return range(RUN - 1, segments, RUN)
+
+
+def events_size(events: Iterable[Event]) -> int:
+    """The size of ``events`` in memory, by their bytes in JSON."""
+    return sum([len(_encode(event)) for event in events])
 
 
 def text_size(messages: Iterable[Message]) -> int:

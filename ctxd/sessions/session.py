@@ -35,19 +35,20 @@ from ctxd.sessions.segments import (
     SessionHead,
     SessionSettings,
     entering,
+    events_of,
+    events_size,
     head_document,
     kept_in_run,
-    messages_of,
     segment_document,
-    text_size,
     to_text,
 )
 from ctxd.sessions.state import SessionState, apply, snapshot
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
+from ctxd_protocol.events import Event, PromptEvent, starts_turn
 from ctxd_protocol.ids import chat_id, system_prompt_id
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sessions import Message, SessionView
+from ctxd_protocol.sessions import SessionView
 
 
 class Ticket(msgspec.Struct, eq=False):
@@ -189,7 +190,7 @@ def again(replay: Replay, result: type[R]) -> Accepted:
 
 
 RECENT_CHARS_MAX: Final = 64 * 1024
-"""Characters of the newest messages that are cached with a session: 512 sessions hold 32 MiB or less."""
+"""Size of the newest events that are cached with a session, in bytes of JSON: 512 sessions hold 32 MiB or less."""
 
 
 class LiveSession:
@@ -227,7 +228,7 @@ class LiveSession:
         self.seqs = seqs
         # The deltas of the run that has no bundle yet, None for those that are too large for one.
         self._run = run
-        self.recent: dict[int, tuple[Message, ...]] = {}
+        self.recent: dict[int, tuple[Event, ...]] = {}
         self._recent_chars = 0
         self.updated_at = updated_at
         self.lock = SessionLock()
@@ -364,19 +365,19 @@ class LiveSession:
     def restate(
         self,
         write: Write,
-        message: Callable[[Message], Message],
+        event: Callable[[Event], Event],
         delta: Callable[[SessionDelta], SessionDelta],
         preview: str,
         freed: int,
     ) -> Pending:
-        """Submit ``write``, which purges messages, and drop them from the live state: ``message`` and
+        """Submit ``write``, which purges events, and drop them from the live state: ``event`` and
         ``delta`` give what is left of each. Called under the lock, without an await since that was decided.
 
         Raises: as ``commit``.
         """
         self.require_current()
         pending = self.store.submit(write)
-        self.recent = {number: tuple(map(message, said)) for number, said in self.recent.items()}
+        self.recent = {number: tuple(map(event, said)) for number, said in self.recent.items()}
         self.state.chat_chars -= freed
         self._run = [None if each is None else delta(each) for each in self._run]
         self.preview = preview
@@ -437,14 +438,12 @@ class LiveSession:
         self.last_pending = pending
 
     def _note_recent(self, number: int, delta: SessionDelta) -> None:
-        """Cache the messages of segment ``number``, and evict the oldest beyond the bound."""
-        if not (said := messages_of(delta)):
-            return
-        self.recent[number] = said
-        self._recent_chars += text_size(said)
+        """Cache the events of segment ``number``, and evict the oldest beyond the bound."""
+        self.recent[number] = events = events_of(delta)
+        self._recent_chars += events_size(events)
         while self._recent_chars > RECENT_CHARS_MAX:
             oldest = next(iter(self.recent))
-            self._recent_chars -= text_size(self.recent.pop(oldest))
+            self._recent_chars -= events_size(self.recent.pop(oldest))
 
     def _head_after(
         self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None, indexed: int
@@ -456,9 +455,9 @@ class LiveSession:
         for operation in delta:
             match operation:
                 case AppendChat():
-                    prompts = [message.content for message in messages_of((operation,)) if message.role == "user"]
-                    turn += len(prompts)
-                    preview = prompts[-1][:PREVIEW_CHARS] if prompts else preview
+                    for event in operation.events:
+                        if isinstance(event, PromptEvent) and starts_turn(event):
+                            turn, preview = turn + 1, event.text[:PREVIEW_CHARS]
                 case RecordCalls() | ReadObjects() | ActivateObjects():
                     moved |= dict.fromkeys(operation.objects, True)
                 case CollapseCalls() | DeactivateObjects() | HideObjects():

@@ -133,7 +133,7 @@ def _chat(session: str, state: SessionState, deltas: Sequence[SessionDelta]) -> 
         if message.role == "user":
             turns.append([])
         turns[-1].append(message)
-    refs = dict.fromkeys(mark.toolcall for marks in state.turns for mark in marks if mark.toolcall)
+    refs = dict.fromkeys(mark.toolcall for marks in state.turns for mark in marks if mark and mark.toolcall)
     return {
         "turns": [
             {"number": number, "messages": msgspec.to_builtins(messages)}

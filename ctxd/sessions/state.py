@@ -26,9 +26,10 @@ from ctxd.sessions.segments import (
     ShowObjects,
     Snapshot,
     UnpinObjects,
+    chars_of,
     mark_of,
-    messages_of,
 )
+from ctxd_protocol.events import starts_turn
 from ctxd_protocol.sessions import ContextLevel, Message
 
 SNAPSHOT_TAIL_MIN: Final = 256
@@ -38,13 +39,13 @@ OrderedSet = dict[str, None]
 
 
 Place = tuple[int, int]
-"""A message of the chat: its turn, and its number within that, from 0."""
+"""An event of the chat: its turn, and its number within that, from 0."""
 
 _PLACE_BITS: Final = 32
 
 
 class ChatPages:
-    """Segments that add messages to the chat, each with the place of its first message. 16 bytes a segment."""
+    """Segments that add events to the chat, each with the place of its first event. 16 bytes a segment."""
 
     __slots__ = ("_firsts", "_segments")
 
@@ -56,12 +57,12 @@ class ChatPages:
         return len(self._segments)
 
     def add(self, segment: int, turn: int, place: int) -> None:
-        """Note that ``segment`` adds messages, the first of them at ``place`` of ``turn``."""
+        """Note that ``segment`` adds events, the first of them at ``place`` of ``turn``."""
         self._segments.append(segment)
         self._firsts.append(turn << _PLACE_BITS | place)
 
     def within(self, first: Place, end: Place) -> range:
-        """The numbers of the pages that hold messages from ``first`` up to, without, ``end``."""
+        """The numbers of the pages that hold events from ``first`` up to, without, ``end``."""
         start = bisect_right(self._firsts, first[0] << _PLACE_BITS | first[1])
         return range(max(0, start - 1), bisect_left(self._firsts, end[0] << _PLACE_BITS | end[1]))
 
@@ -70,7 +71,7 @@ class ChatPages:
         return self._segments[number]
 
     def first(self, number: int) -> Place:
-        """The place of the first message of page ``number``."""
+        """The place of the first event of page ``number``."""
         return divmod(self._firsts[number], 1 << _PLACE_BITS)
 
     def __eq__(self, other: object) -> bool:
@@ -84,14 +85,14 @@ class SessionState:
     """The sets of one session and the outline of its chat. Read it freely; only ``apply`` changes it.
 
     ``index``: object to its kind, which is that of the change that brought it in.
-    ``read``: object to the number of the segment that first showed its content. ``turns``: marks of the messages by
-    turn, without their texts; turn 0 holds those before the first user message. ``pages``: the segments that added to
+    ``read``: object to the number of the segment that first showed its content. ``turns``: marks of the events by
+    turn, see ``mark_of``; turn 0 holds those before the first prompt. ``pages``: the segments that added to
     the chat. ``calls``: turn to its count of tool calls. ``recency``: active tool
     call to its turn and its place in that; ``chosen``: active object to the turn in which it was activated by request.
     ``warm`` (with its place, as in ``recency``) and ``chosen_calls`` (by turn) are the active tool calls that the
     window may collapse. ``segments``: how many made this. ``tail``: changes of sets since the last snapshot;
     ``snapshot_due``: they outweigh the sets, so the next segment should carry a snapshot. ``turn``: number of the
-    current turn, 0 before the first user message. ``chat_chars``: characters of all messages.
+    current turn, 0 before the first prompt. ``chat_chars``: characters of all messages.
     """
 
     __slots__ = (
@@ -121,7 +122,7 @@ class SessionState:
         self.pinned: OrderedSet = {}
         self.read: dict[str, int] = {}
         self.turn = 0
-        self.turns: list[list[Message]] = [[]]
+        self.turns: list[list[Message | None]] = [[]]
         self.chat_chars = 0
         self.pages = ChatPages()
         self.calls: dict[int, int] = {}
@@ -284,12 +285,12 @@ def _comparable(state: SessionState) -> tuple[object, ...]:
 
 def _say(state: SessionState, operation: AppendChat) -> None:
     turns, pages = state.turns, state.pages
-    for message in messages_of((operation,)):
-        state.chat_chars += len(message.content)
-        if message.role == "user":
+    state.chat_chars += chars_of(operation.events)
+    for event in operation.events:
+        if starts_turn(event):
             state.turn += 1
             turns.append([])
-        turns[-1].append(mark_of(message))
+        turns[-1].append(mark_of(event))
         if not pages or pages.segment(-1) != state.segments:
             pages.add(state.segments, len(turns) - 1, len(turns[-1]) - 1)
 

@@ -29,7 +29,7 @@ from ctxd.sessions.segments import (
     UnpinObjects,
 )
 from ctxd.sessions.state import SessionState
-from ctxd_protocol.events import event_of
+from ctxd_protocol.events import Event, PromptEvent, ToolResultEvent, event_of, starts_turn
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, toolcall_alias
 from ctxd_protocol.methods.files import ToolcallRecordParams
 from ctxd_protocol.secrets import Secrets
@@ -122,35 +122,53 @@ def call(state: SessionState, id: str, window: Collapse) -> SessionDelta:
     return (RecordCalls((id,)), CollapseCalls(fallen)) if fallen else (RecordCalls((id,)),)
 
 
-def append(state: SessionState, session: str, messages: Sequence[Message], window: Collapse) -> SessionDelta:
-    """``messages`` go to the end of the chat; each user message starts a turn, and older tool calls leave the window.
+def append(state: SessionState, session: str, events: Sequence[Event], window: Collapse) -> SessionDelta:
+    """``events`` go to the end of the chat; each prompt starts a turn, and older tool calls leave the window.
 
     A tool result names its object as ``resolve`` takes it and is kept with the object's own id.
-    Raises: CtxdError invalid_params for a message that is malformed, and what ``resolve`` raises.
+    Raises: CtxdError invalid_params for an event that is malformed, and what ``resolve`` raises.
     """
-    said = AppendChat(tuple(event_of(_kept(state, session, message)) for message in messages))
-    turn = state.turn + sum(message.role == "user" for message in messages)
+    said = AppendChat(tuple(_kept(state, session, event) for event in events))
+    turn = state.turn + sum(map(starts_turn, events))
     fallen = overdue(state, window, turn=turn) if turn != state.turn else ()
     return (said, CollapseCalls(fallen)) if fallen else (said,)
 
 
-def _kept(state: SessionState, session: str, message: Message) -> Message:
-    if message.role != "toolcall":
-        if message.toolcall is not None:
-            raise CtxdError("invalid_params", f"a message of role {message.role} names no tool call")
-        if message.role == "user" and not message.content:
-            raise CtxdError(
-                "invalid_params", "a user message needs content", hint="Put its text in the member content."
-            )
-        return message
-    if message.toolcall is None or message.content:
+def events_from(messages: Sequence[Message], events: Sequence[Event]) -> tuple[Event, ...]:
+    """The events that are to be appended, given as either. Raises: CtxdError invalid_params for both or none, or for a
+    message that is malformed."""
+    if bool(messages) == bool(events):
+        raise CtxdError("invalid_params", "give messages or events, one of them", outcome="not_applied")
+    return tuple(events) or tuple(map(_event_from, messages))
+
+
+def _event_from(message: Message) -> Event:
+    if message.role != "toolcall" and message.toolcall is not None:
+        raise CtxdError("invalid_params", f"a message of role {message.role} names no tool call")
+    if message.role == "toolcall" and (message.toolcall is None or message.content):
         raise CtxdError(
             "invalid_params",
             "a message of role toolcall names its tool call and has no content",
             hint="Keep the output with toolcall.record, then append a message with its id.",
         )
-    id = resolve(state, session, message.toolcall, "toolcall")
-    return message if id == message.toolcall else msgspec.structs.replace(message, toolcall=id)
+    if message.role == "user" and not message.content:
+        raise CtxdError("invalid_params", "a user message needs content", hint="Put its text in the member content.")
+    return event_of(message)
+
+
+def _kept(state: SessionState, session: str, event: Event) -> Event:
+    if isinstance(event, PromptEvent) and not event.text and not event.attachments:
+        raise CtxdError("invalid_params", "a prompt needs text or an attachment")
+    if not isinstance(event, ToolResultEvent) or event.object is None:
+        return event
+    if event.text or event.attachments:
+        raise CtxdError(
+            "invalid_params",
+            "a tool result that names its object has no text and no attachments",
+            hint="Keep the output with toolcall.record, and append a result with the object alone.",
+        )
+    id = resolve(state, session, event.object, "toolcall")
+    return event if id == event.object else msgspec.structs.replace(event, object=id)
 
 
 def activate(state: SessionState, id: str) -> SessionDelta:

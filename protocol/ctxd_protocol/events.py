@@ -12,7 +12,7 @@ from ctxd_protocol.secrets import Secrets
 from ctxd_protocol.sessions import Message
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Tokens that a provider billed for one response. ``input`` excludes tokens read from or written to its cache."""
 
     input: int = 0
@@ -21,7 +21,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_write: int = 0
 
 
-class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """An image or a file within an event: its bytes in ``data``, or the name under which they are stored.
 
     ``artifact``: an artifact id; ``url``: an address outside the transcript. At most one of the three is given.
@@ -34,7 +34,9 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     url: str | None = None
 
 
-class ChatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+class ChatEvent(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="event"
+):
     """Fields that every kind of event has.
 
     ``id``: the entry's id at its source; ``parent``: the id of the entry it follows, where a source keeps a tree.
@@ -52,14 +54,16 @@ class ChatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     secrets: Secrets | None = None
 
 
-class PromptEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="prompt"):
+class PromptEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="prompt"):
     """Input of the user. It starts a turn unless it belongs to a sidechain."""
 
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
 
 
-class ResponseEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="response"):
+class ResponseEvent(
+    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="response"
+):
     """Text of the model. ``usage`` is that of the whole provider message."""
 
     text: str = ""
@@ -69,7 +73,9 @@ class ResponseEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, ta
     stop_reason: str | None = None
 
 
-class ThinkingEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="thinking"):
+class ThinkingEvent(
+    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="thinking"
+):
     """Reasoning of the model. ``signature``: the provider's, needed to send it back. ``encrypted``: reasoning that only
     the provider can read."""
 
@@ -80,7 +86,9 @@ class ThinkingEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, ta
     usage: Usage | None = None
 
 
-class ToolCallEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="tool_call"):
+class ToolCallEvent(
+    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="tool_call"
+):
     """Request of the model to run ``tool``; ``call`` is the id that the result refers to.
 
     ``args``: the decoded arguments, or the text itself where a source keeps text that is not JSON.
@@ -93,7 +101,9 @@ class ToolCallEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, ta
     usage: Usage | None = None
 
 
-class ToolResultEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="tool_result"):
+class ToolResultEvent(
+    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="tool_result"
+):
     """Output of a tool call. ``object``: the tool call object that holds the output; ``text`` is empty then."""
 
     call: str | None = None
@@ -103,14 +113,16 @@ class ToolResultEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, 
     is_error: bool = False
 
 
-class SystemEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="system"):
+class SystemEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="system"):
     """System prompt, instruction or notice that the harness put into the conversation; ``kind`` is its own word."""
 
     text: str = ""
     kind: str | None = None
 
 
-class CompactionEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="compaction"):
+class CompactionEvent(
+    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="compaction"
+):
     """Replacement of the conversation before this event by ``summary``; events from ``kept_from`` (an id) on stay."""
 
     summary: str = ""
@@ -119,7 +131,7 @@ class CompactionEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, 
     tokens_after: int | None = None
 
 
-class OpaqueEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, tag="opaque"):
+class OpaqueEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="opaque"):
     """Entry of a kind that no other event describes, kept as it came in ``data``; ``kind`` is the source's word.
 
     ``usage``: token counts that the source records in an entry of their own.
@@ -141,6 +153,11 @@ Event = (
     | OpaqueEvent
 )
 """Any event of a conversation."""
+
+
+def starts_turn(event: Event) -> bool:
+    """True for a prompt of the main conversation."""
+    return isinstance(event, PromptEvent) and event.sidechain is None
 
 
 def event_of(message: Message) -> Event:

@@ -12,6 +12,7 @@ from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.row import Method
 from ctxd_protocol.sandboxes import Quota, SandboxView
+from tests.client.running import Running
 
 BOX = "b" * 64
 ROOMY = Quota(requests_per_s=100_000, writes_per_s=100_000)
@@ -24,7 +25,7 @@ def inside(box: SandboxView) -> Iterator[SyncClient]:
 
 
 @contextmanager
-def wire(box: SandboxView, notified: list[Any] | None = None) -> Iterator[Callable[..., Any]]:
+def wire(box: SandboxView | Running, notified: list[Any] | None = None) -> Iterator[Callable[..., Any]]:
     """Raw calls: the whole answer. ``notified`` collects the notifications that come before it."""
     with socket.socket(socket.AF_UNIX) as raw, raw.makefile("rb") as lines:
         raw.settimeout(20)
@@ -60,5 +61,6 @@ SAMPLES: dict[str, Any] = {
 def sample(method: Method, session: str) -> dict[str, Any]:
     """Parameters that the method takes, with ``session`` in them. Fails for a field that has no sample yet."""
     fields = msgspec.structs.fields(method.params)
-    given = {field.name: SAMPLES[field.name] for field in fields if field.required and field.name != "session"}
+    needed = [field.name for field in fields if field.required or field.name in method.positional]
+    given = {name: SAMPLES[name] for name in needed if name != "session"}
     return {**given, "session": session} if any(field.name == "session" for field in fields) else given

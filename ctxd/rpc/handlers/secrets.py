@@ -2,6 +2,7 @@
 leaves the store without them."""
 
 from heapq import nsmallest
+from itertools import groupby
 from typing import Final, TypeVar, cast
 
 import msgspec
@@ -10,12 +11,12 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document
 from ctxd.offload import Lane
 from ctxd.rpc.identity import Caller
-from ctxd.secrets.guard import Guard
-from ctxd.sessions.chat import read_turns
+from ctxd.secrets.guard import Capture, Guard
+from ctxd.sessions.chat import read_pages
 from ctxd.sessions.export import Exports
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
-from ctxd.sessions.redaction import Found, merged, scanned, scanned_turn
+from ctxd.sessions.redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import WriteRequest, find_replay
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
@@ -125,17 +126,17 @@ class SecretCalls:
     async def _chat(self, id: str) -> list[wire.Scanned]:
         session, guard = id.removeprefix(_CHATS), self._sessions.guard
         live = self._sessions.peek(session) or await self._sessions.as_of(session)
-        rows: list[wire.Scanned] = []
-        async for turn in read_turns(live, 0, len(live.state.turns)):
-            number = turn.number
-            found = await self._scanning.run(scanned_turn, guard, turn.messages)
-            if found is not None:
-                rows.append(
-                    wire.Scanned(
-                        object=id, type="chat", label=f"turn {number}", found=found.found, lines=(), turn=number
-                    )
-                )
-        return rows
+        turns: dict[int, Capture] = {}
+        async for page in read_pages(live):
+            for turn, placed in groupby(page.placed(), lambda each: each[0][0]):
+                capture = turns.setdefault(turn, Capture(guard, "flag"))
+                events = [event for _, event in placed]
+                await self._scanning.run(scan_events, capture, events)
+        return [
+            wire.Scanned(object=id, type="chat", label=f"turn {turn}", found=told.found, lines=(), turn=turn)
+            for turn, capture in turns.items()
+            if (told := capture.secrets) is not None
+        ]
 
 
 def _row(guard: Guard, document: Document, told: Found) -> wire.Scanned:

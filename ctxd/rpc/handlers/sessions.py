@@ -8,11 +8,12 @@ from typing import Final
 from ctxd.errors import CtxdError
 from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.rpc.identity import Caller
-from ctxd.sessions.chat import read_turns
+from ctxd.sessions.chat import read_pages, read_turns
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operation, Operations
-from ctxd.sessions.segments import text_size
+from ctxd.sessions.segments import events_size, text_size
 from ctxd.sessions.session import Accepted, Actor, LiveSession
+from ctxd.sessions.state import Place
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.sessions import Turn
 
@@ -28,6 +29,8 @@ def _handler(operation: Operation) -> AsyncHandler:
         Actor(caller.principal, caller.capability != "host"), params, request
     )
 
+
+_CURSOR_CHARS_MAX: Final = 40
 
 CHAT_CHARS_MAX: Final = 64 * 1024 * 1024
 """Characters of the turns of one page of a chat."""
@@ -64,7 +67,7 @@ class _Reads:
         async with live.lock:
             live.require_current()
             every = live.state.turns
-            first = max(params.first_turn, 0 if every[0] else 1)
+            first = max(params.first_turn, 0 if any(every[0]) else 1)
             end = min(first + params.limit, len(every))
             turns = await _page(live, first, end, caller.answer_bytes_max)
             end = first + len(turns)
@@ -74,6 +77,18 @@ class _Reads:
                 turn_count=live.state.turn,
                 turns=tuple(turns),
                 next_turn=end if end < len(every) else None,
+            )
+            return Accepted(live.barrier, lambda _: result)
+
+    async def session_events(self, caller: Caller, params: wire.EventLogParams) -> Accepted:
+        live = await self._sessions.live(params.session)
+        first = (params.first_turn, 0) if params.cursor is None else _place(params.cursor)
+        async with live.lock:
+            live.require_current()
+            found, cursor = await _logged(live, first, params.limit, caller.answer_bytes_max)
+            live.require_current()
+            result = wire.EventLogResult(
+                session=params.session, turn_count=live.state.turn, events=tuple(found), next_cursor=cursor
             )
             return Accepted(live.barrier, lambda _: result)
 
@@ -100,3 +115,33 @@ async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) 
             break
         turns.append(turn)
     return turns
+
+
+def _place(cursor: str) -> Place:
+    """The place in the chat that ``cursor`` names. Raises: CtxdError invalid_params."""
+    turn, dot, place = cursor.partition(".")
+    if not (dot and len(cursor) < _CURSOR_CHARS_MAX and turn.isdecimal() and place.isdecimal() and cursor.isascii()):
+        raise CtxdError("invalid_params", f"invalid cursor {cursor!r}", hint="Pass next_cursor unchanged.")
+    return int(turn), int(place)
+
+
+async def _logged(
+    live: LiveSession, first: Place, limit: int, bytes_max: int | None
+) -> tuple[list[wire.LoggedEvent], str | None]:
+    """At most ``limit`` events from ``first`` on, as many as leave room in an answer of ``bytes_max``, and the cursor
+    of the next one; None at the end. Raises: CtxdError too_large if the first event alone is longer.
+    """
+    most, size = (CHAT_CHARS_MAX if bytes_max is None else min(CHAT_CHARS_MAX, bytes_max // 2)), 0
+    found: list[wire.LoggedEvent] = []
+    async for page in read_pages(live, first):
+        for (turn, place), event in page.placed():
+            if (turn, place) < first:
+                continue
+            size += events_size((event,))
+            if size > most and not found:
+                message = f"event {turn}.{place} of the chat has {size:,} bytes, and an answer at most {most:,}"
+                raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
+            if size > most or len(found) == limit:
+                return found, f"{turn}.{place}"
+            found.append(wire.LoggedEvent(turn=turn, place=place, seq=page.seq, event=event))
+    return found, None

@@ -76,7 +76,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     against a sandbox's quota of objects. ``resend_safe``: may be sent again after a lost reply. ``handle``: the name of
     the method on a session's handle in the client, empty for none. ``description`` follows the summary in all
     documentation, before the description of the parameters. ``example``: parameters as JSON has them; ``shows``: the
-    part of the result that the example reads.
+    part of the result that the example reads. ``positional``: optional parameters that the client takes by place too.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     resend_safe: bool = True
     handle: str = ""
     shows: str = ""
+    positional: tuple[str, ...] = ()
 
     @property
     def capability(self) -> Capability:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from ctxd_protocol.events import Event
 from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
 from ctxd_protocol.methods.row import (
     ACTIVE_ERRORS,
@@ -179,18 +180,20 @@ class SessionResumeResult(Result, frozen=True, kw_only=True):
 
 
 class SessionAppendParams(Params, frozen=True, kw_only=True):
-    """A session and the messages to add, in order.
+    """A session and the messages or the typed events to add, in order.
 
-    A user message has content; one without is refused.
+    Either ``messages`` or ``events`` is given. A user message has content, a prompt text or an attachment; one without
+    is refused. An event that names an ``object`` stands for the output of that tool call and has no text of its own.
     """
 
     session: SessionIdText
-    messages: Annotated[tuple[Message, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    messages: Annotated[tuple[Message, ...], msgspec.Meta(max_length=1000)] = ()
     op_id: OpIdText | None = None
+    events: Annotated[tuple[Event, ...], msgspec.Meta(max_length=1000)] = ()
 
 
 class SessionAppendResult(Result, frozen=True, kw_only=True):
-    """The number of the turn that the last message belongs to."""
+    """The number of the turn that the last message or event belongs to."""
 
     turn: int
     receipt: Receipt | None
@@ -225,6 +228,39 @@ class ChatParams(Params, frozen=True, kw_only=True):
     limit: PageSize = 100
 
 
+class LoggedEvent(Result, frozen=True, kw_only=True):
+    """One event of the chat: its ``turn``, its number ``place`` within that, from 0, and the sequence of its write.
+
+    ``event`` has the members that ``session.append`` takes.
+    """
+
+    turn: int
+    place: int
+    seq: int
+    event: Any
+
+
+class EventLogResult(Result, frozen=True, kw_only=True):
+    """Events in order; no ``next_cursor`` at the end."""
+
+    session: str
+    turn_count: int
+    events: tuple[LoggedEvent, ...]
+    next_cursor: str | None
+
+
+class EventLogParams(Params, frozen=True, kw_only=True):
+    """A part of the chat as it is kept: every event, also those that ``session.chat`` does not show.
+
+    It begins at ``first_turn`` or goes on at ``cursor``. Turn 0 holds the events before the first prompt.
+    """
+
+    session: SessionIdText
+    first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: PageSize = 100
+    cursor: str | None = None
+
+
 class SessionExportParams(Params, frozen=True, kw_only=True):
     """A session, and the page to export."""
 
@@ -237,7 +273,8 @@ class SessionExportResult(Result, frozen=True, kw_only=True):
     """One page of transcript records; no ``next_cursor`` at the end.
 
     Every secret is replaced by ``[REDACTED:rule:tag]``. Member ``record`` is the kind: ``session`` first, then
-    ``system_prompt``, then ``message`` by turn, each followed by the ``toolcall`` it stands for, then the other objects
+    ``system_prompt``, then by turn each ``message``, followed by the ``toolcall`` it stands for, and each ``event``
+    that is no message, then the other objects
     of the session: ``toolcall``, and ``file`` without content. An ``object`` of state ``unknown`` has no version any
     more. Messages that arrive after the first page are left out.
     """
@@ -391,10 +428,11 @@ ROWS: Final = (
         access="record",
         writes=True,
         handle="append",
-        summary="Add chat messages; a user message starts a turn.",
+        summary="Add chat messages, or typed events; a user message or prompt starts a turn.",
         errors=(*ACTIVE_ERRORS, "not_in_index"),
         example={"session": "s1", "messages": [{"role": "user", "content": "fix it"}]},
         shows=".turn",
+        positional=("messages",),
     ),
     Method(
         name="session.set_system_prompt",
@@ -417,6 +455,17 @@ ROWS: Final = (
         errors=SESSION_ERRORS,
         example={"session": "s1"},
         shows=".turns",
+    ),
+    Method(
+        name="session.events",
+        params=EventLogParams,
+        result=EventLogResult,
+        access="read",
+        handle="events",
+        summary="Get the chat as typed events, page by page.",
+        errors=SESSION_ERRORS,
+        example={"session": "s1"},
+        shows=".events",
     ),
     Method(
         name="session.export",

@@ -21,6 +21,7 @@ from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.events import event_of
 from ctxd_protocol.ids import chat_id
 from ctxd_protocol.sessions import Message, Mount
 
@@ -107,7 +108,7 @@ class Household:
         return id
 
     def append(self, live: LiveSession, *messages: Message) -> None:
-        delta = transitions.append(live.state, live.session, messages, live.settings.collapse)
+        delta = transitions.append(live.state, live.session, list(map(event_of, messages)), live.settings.collapse)
         live.commit(WriteRequest("session.append", "p"), delta)
 
     def activate(self, live: LiveSession, id: str) -> None:

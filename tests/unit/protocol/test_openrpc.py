@@ -41,8 +41,9 @@ def test_params_say_whether_they_are_required():
     append = next(method for method in document()["methods"] if method["name"] == "session.append")
     assert {param["name"]: param["required"] for param in append["params"]} == {
         "session": True,
-        "messages": True,
+        "messages": False,
         "op_id": False,
+        "events": False,
     }
 
 
@@ -139,7 +140,7 @@ def drop_notification(made):
     ("change", "said"),
     [
         (drop_method, "session.pin is gone"),
-        (drop_param, "session.append no longer takes op_id"),
+        (drop_param, "session.append no longer takes events"),
         (require_param, "session.append now requires op_id"),
         (require_new_param, "session.append now requires new"),
         (swap_params, "session.append takes its params in another order"),

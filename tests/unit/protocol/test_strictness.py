@@ -13,15 +13,19 @@ from ctxd.rpc.dispatch import MethodEntry
 from ctxd_protocol.methods import METHODS
 
 SCALARS = {inspect.StrType: "x1", inspect.FloatType: 0.5, inspect.BoolType: True, inspect.AnyType: {"free": "form"}}
+SCALARS |= {inspect.BytesType: "eA=="}
 
 
 def fullest(kind: inspect.Type) -> Any:
-    """A valid value with every member present and one item in each list."""
+    """A valid value with every member present and an item of each type in each list."""
     match kind:
-        case inspect.StructType(fields=fields):
-            return {field.encode_name: fullest(field.type) for field in fields}
+        case inspect.StructType(fields=fields, tag=tag, tag_field=name):
+            tagged = {} if name is None else {name: tag}
+            return tagged | {field.encode_name: fullest(field.type) for field in fields}
         case inspect.UnionType(types=types):
             return fullest(next(each for each in types if not isinstance(each, inspect.NoneType)))
+        case inspect.VarTupleType(item_type=inspect.UnionType(types=types)):
+            return [fullest(each) for each in types]
         case inspect.VarTupleType(item_type=item):
             return [fullest(item)]
         case inspect.IntType(ge=least):
@@ -43,6 +47,9 @@ def structs(kind: inspect.Type, path: tuple[str | int, ...] = ()) -> Iterator[tu
                 yield from structs(field.type, (*path, field.encode_name))
         case inspect.UnionType(types=types):
             yield from structs(next(each for each in types if not isinstance(each, inspect.NoneType)), path)
+        case inspect.VarTupleType(item_type=inspect.UnionType(types=types)):
+            for nth, each in enumerate(types):
+                yield from structs(each, (*path, nth))
         case inspect.VarTupleType(item_type=item):
             yield from structs(item, (*path, 0))
 
@@ -59,6 +66,7 @@ def test_the_walk_reaches_the_structs_within_parameters():
     assert {
         ("session.append", ("messages", 0)),
         ("session.append", ("messages", 0, "secrets", "found", 0)),
+        ("session.append", ("events", 7, "usage")),
         ("session.create", ("mounts", 0)),
         ("session.create", ("collapse",)),
         ("sandbox.register", ("quota",)),

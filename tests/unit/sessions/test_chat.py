@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.sessions.chat import read_pages, read_turns
-from ctxd.sessions.segments import AppendChat, events_of, read_segment
+from ctxd.sessions.segments import AppendChat, events_of, events_size, read_segment
 from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession, WriteRequest
 from ctxd_protocol.events import PromptEvent, ResponseEvent, ThinkingEvent, Usage
 from tests.unit.sessions.world import World, record, world
@@ -34,9 +34,9 @@ async def chatted(w: World, turns: int, chars: int) -> list[list[tuple[str, str]
 
 def held(live: LiveSession) -> int:
     """The characters of messages that the session keeps in memory."""
-    marks = [mark for turn in live.state.turns for mark in turn]
+    marks = [mark for turn in live.state.turns for mark in turn if mark is not None]
     assert not any(mark.content or mark.meta for mark in marks)
-    return sum(len(message.content) for messages in live.recent.values() for message in messages)
+    return sum(map(events_size, live.recent.values()))
 
 
 async def read(live: LiveSession, first: int = 0, end: int = 10**6) -> list[list[tuple[str, str]]]:
@@ -75,7 +75,7 @@ async def test_pages_name_their_write_and_the_place_of_each_message(tmp_path: Pa
     async with world(tmp_path / "state") as w:
         expected = await chatted(w, turns=9, chars=3)
         live = await w.sessions.live("s")
-        found = [(place, page.seq, message) async for page in read_pages(live) for place, message in page.placed()]
+        found = [(place, page.seq, message) async for page in read_pages(live) for place, message in page.messages()]
         places = [(turn, place) for turn, messages in enumerate(expected) for place in range(len(messages))]
         assert [place for place, _, _ in found] == places
         assert {seq for _, seq, _ in found} <= set(live.seqs)

@@ -120,7 +120,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(roles=st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=3))
     def say(self, roles: list) -> None:
         messages = [Message(role=role, content=role) for role in roles]
-        self.do(transitions.append(self.state, "s", messages, self.window))
+        self.do(transitions.append(self.state, "s", list(map(event_of, messages)), self.window))
         for message in messages:
             if message.role == "user":
                 self.model.turns.append([])

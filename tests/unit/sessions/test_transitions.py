@@ -6,6 +6,7 @@ from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
+from ctxd_protocol.events import Event, PromptEvent, ToolResultEvent, event_of
 from ctxd_protocol.sessions import Collapse, Message
 
 WINDOW = Collapse()
@@ -13,7 +14,7 @@ FILE = "ab" * 32
 
 
 def user(state: SessionState, window: Collapse = WINDOW) -> None:
-    apply(state, transitions.append(state, "s", [Message(role="user", content="go")], window))
+    apply(state, transitions.append(state, "s", [PromptEvent(text="go")], window))
 
 
 def record(state: SessionState, *ids: str, window: Collapse = WINDOW) -> None:
@@ -174,8 +175,8 @@ def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> N
     apply(state, (RecordCalls(("toolcall:s:c1",)),))
     said = [Message(role="user", content="a"), Message(role="assistant", content="b")]
     said += [Message(role="toolcall", toolcall="c1"), Message(role="assistant", content="c")]
-    apply(state, transitions.append(state, "s", said, WINDOW))
-    assert [message.role for message in state.turns[1]] == ["user", "assistant", "toolcall", "assistant"]
+    apply(state, transitions.append(state, "s", list(map(event_of, said)), WINDOW))
+    assert [mark and mark.role for mark in state.turns[1]] == ["user", "assistant", "toolcall", "assistant"]
     assert state.turns[1][2].toolcall == "toolcall:s:c1"
 
 
@@ -188,4 +189,20 @@ def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> N
     ],
 )
 def test_a_malformed_message_is_refused(message: Message, code: str) -> None:
-    assert code_of(transitions.append, SessionState(), "s", [message], WINDOW) == code
+    def append() -> None:
+        transitions.append(SessionState(), "s", transitions.events_from([message], []), WINDOW)
+
+    assert code_of(append) == code
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (PromptEvent(), "invalid_params"),
+        (PromptEvent(sidechain="a1"), "invalid_params"),
+        (ToolResultEvent(object="call-never-recorded"), "not_in_index"),
+        (ToolResultEvent(object="call-1", text="its output"), "invalid_params"),
+    ],
+)
+def test_a_malformed_event_is_refused(event: Event, code: str) -> None:
+    assert code_of(transitions.append, SessionState(), "s", [event], WINDOW) == code

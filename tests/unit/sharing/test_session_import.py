@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ctxd.assembly.archive import Archive
@@ -150,6 +151,32 @@ async def test_a_file_arrives_as_its_versions_were_shown_though_others_were_writ
         await b.take(a)
         assert await b.shown() == await a.shown() == list(dict.fromkeys(texts))
         assert (await b.w.store.get(id, content=True)).document.content == "three"
+
+
+@pytest.mark.requirement("HST-1")
+async def test_typed_events_come_along_with_the_results_of_renamed_tool_calls(tmp_path: Path) -> None:
+    events = [
+        {"event": "prompt", "text": "go", "at": 5},
+        {"event": "thinking", "text": "hm", "signature": "c2ln"},
+        {"event": "tool_call", "call": "c", "tool": "bash", "args": {"command": "ls"}},
+        {"event": "tool_result", "call": "c", "object": "c"},
+        {"event": "compaction", "summary": "all done", "sidechain": "a1"},
+    ]
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        await record(a.w, "s1", "c", "made on a")
+        await a.w.call("session.append", session="s1", events=events)
+        await b.w.call("session.create", agent="b", session="other")
+        await record(b.w, "other", "c", "made on b")
+        await b.take(a)
+        there = (await a.w.call("session.events", session="s1")).events
+        here = (await b.w.call("session.events", session="s1")).events
+        (renamed,) = (await b.w.sessions.live("s1")).state.index
+        assert renamed != "c" and here[3].event.object == renamed
+        moved = [msgspec.structs.replace(row.event, object="c") if n == 3 else row.event for n, row in enumerate(here)]
+        assert moved == [row.event for row in there]
+        assert [(row.turn, row.place) for row in here] == [(row.turn, row.place) for row in there]
+    clean(tmp_path / "b")
 
 
 class Forgetful(LocalSession):
