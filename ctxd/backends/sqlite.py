@@ -14,6 +14,7 @@ import msgspec
 
 from ctxd import dbfile
 from ctxd.backends.port import LATEST, DamagedVersion, IntervalWrite, Version
+from ctxd.screen import count
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS entity(n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
@@ -140,7 +141,9 @@ class SqliteBackend:
         rows: list[Any] = self._connection.execute(query, (msgspec.json.encode(ids).decode(),)).fetchall()
         found: dict[str, int] = dict(rows)
         if len(found) < len(ids):
-            raise dbfile.SqlFailed(f"{len(ids) - len(found)} entities have no number though all were given one")
+            raise dbfile.SqlFailed(
+                f"{count(len(ids) - len(found), 'entity')} without a number though all were given one"
+            )
         return found
 
     def append(self, versions: Sequence[Version]) -> None:

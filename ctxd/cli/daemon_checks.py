@@ -63,7 +63,7 @@ def watching(found: Watching) -> Check:
     name = "followed files"
     if found.watcher is None:
         return ok(name, "none: tracking.watcher is off")
-    told = f"{found.files:,} in {found.directories:,} directories by {found.watcher}"
+    told = f"{found.files:,} in {count(found.directories, 'directory')} by {found.watcher}"
     if found.refused:
         return warn(name, f"{told}, {found.refused:,} too many", "close sessions that are done")
     if found.polled and found.watcher != "polling":

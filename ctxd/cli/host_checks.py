@@ -18,6 +18,7 @@ import msgspec
 
 from ctxd.config import SETTINGS
 from ctxd.limits import DESCRIPTORS_RESERVED
+from ctxd.screen import count
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus
 
@@ -135,7 +136,7 @@ def daemon(
 
 def projection(found: ProjectionStatus) -> Check:
     """Check that the XTDB node has every row of the journal, or is catching up."""
-    name, told = "projection", f"{found.state}, {found.lag_rows:,} rows behind"
+    name, told = "projection", f"{found.state}, {count(found.lag_rows, 'row')} behind"
     reason = f"{told}: {found.reason}"
     if found.state == "stopped":
         return fail(name, reason, "ctxd verify --store tells more; ctxd rebuild-xtdb fills an empty node")
@@ -247,7 +248,7 @@ def descriptors(connections_max: int, soft: int | None = None) -> Check:
     found = (
         "no limit"
         if soft == resource.RLIM_INFINITY
-        else f"{soft:,} allowed, {need:,} for {connections_max:,} connections"
+        else f"{soft:,} allowed, {need:,} for {count(connections_max, 'connection')}"
     )
     if soft != resource.RLIM_INFINITY and soft < need:
         return warn("open files", found, f"ulimit -n {need}, or LimitNOFILE={need} in the unit")

@@ -245,7 +245,7 @@ def query(
     for row in found.rows:
         run.screen.line(json.dumps(row, ensure_ascii=False))
     if not found.complete:
-        run.screen.note(f"more than {limit} rows: raise --limit, or narrow the query")
+        run.screen.note(f"more than {count(limit, 'row')}: raise --limit, or narrow the query")
 
 
 def _json_argument(text: str) -> Any:  # noqa: ANN401 - any JSON value

@@ -280,7 +280,7 @@ def _show(run: Invocation, found: SessionView) -> None:
         ("workdir", found.workdir),
         *([("devices", "tell filesystems apart")] if found.detect_filesystems else []),
         *(("mount", f"{each.agent_prefix} is {each.canonical_prefix}") for each in found.mounts),
-        ("collapse", f"{found.collapse.per_turn} tool calls a turn, {found.collapse.turns} turns"),
+        ("collapse", f"{count(found.collapse.per_turn, 'tool call')} a turn, {count(found.collapse.turns, 'turn')}"),
         ("budget", "none" if found.budget_tokens is None else f"{count(found.budget_tokens, 'token')}"),
         *(("label", f"{key}={value}") for key, value in found.labels.items()),
         ("objects", f"{count(len(found.session_index))} indexed, {count(len(found.metadata_pool))} in the pool"),

@@ -28,6 +28,7 @@ from ctxd.projection.node import Node
 from ctxd.projection.ownership import FENCES, Fences
 from ctxd.projection.progress import Cursor, cursor_from_doc
 from ctxd.projection.rows import Rows
+from ctxd.screen import count
 from ctxd.store.verify import LogicalDigest, Problem, Severity
 
 SYNC_S: Final = 60.0
@@ -104,7 +105,7 @@ async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
         return None
     if cursor is None:
         if report.head_seq:
-            report.note("warning", f"the node has nothing of this journal, which has {report.head_seq} rows")
+            report.note("warning", f"the node has nothing of this journal, which has {count(report.head_seq, 'row')}")
         return None
     report.seq, report.quarantined = cursor.seq, cursor.quarantined
     chain = await in_thread(rows.chain, cursor.seq)
@@ -115,7 +116,7 @@ async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
         report.note("data_loss", f"row {cursor.seq} at the node is not the journal's")
         return None
     if cursor.seq < report.head_seq:
-        report.note("warning", f"the node lacks the newest {report.head_seq - cursor.seq} rows")
+        report.note("warning", f"the node lacks the newest {count(report.head_seq - cursor.seq, 'row')}")
     for seq in cursor.quarantined:
         report.note("warning", f"row {seq} is left out of the node: ctxd requeue puts it there")
     return cursor
@@ -203,7 +204,7 @@ class _Comparing:
         if theirs == mine:
             return
         newest = "the newest version" if mine[-1:] != theirs[-1:] else "an older version"
-        counts = f"{len(theirs)} versions there, {len(mine)} here"
+        counts = f"{count(len(theirs), 'version')} there, {len(mine):,} here"
         self._report.note("damage", f"{newest} of {id} is another at the node: {counts}")
 
     async def _at_node(self, slots: anyio.Semaphore, id: str, mine: list[Version]) -> list[Version]:

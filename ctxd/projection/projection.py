@@ -47,6 +47,7 @@ from ctxd.projection.progress import (
 )
 from ctxd.projection.rows import Rows
 from ctxd.projection.stream import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopped, Stream
+from ctxd.screen import count
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
@@ -413,5 +414,5 @@ class Projection:
         if progress.quarantined:
             some: list[Any] = list(progress.quarantined[:3])
             told = ", ".join(f"{seq} ({progress.reasons.get(seq, 'for unknown reason')})" for seq in some)
-            reasons.append(f"{len(progress.quarantined)} rows are left out: {told}")
+            reasons.append(f"{count(len(progress.quarantined), 'row')} left out: {told}")
         return "; ".join(reasons)

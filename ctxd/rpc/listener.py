@@ -27,6 +27,7 @@ from ctxd.rpc.dispatch import Table
 from ctxd.rpc.identity import may_enter, peer_of
 from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin, TaskPool
+from ctxd.screen import count
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object
@@ -184,7 +185,7 @@ class ListenerContext:
             return error_object("unauthorized", "this socket belongs to another user")
         on_host = self.quota is None
         if len(self.connections) >= self.connections_max or not self.shared.has_descriptor(on_host=on_host):
-            message = f"there are {len(self.connections)} connections already"
+            message = f"{count(len(self.connections), 'connection')} open already"
             hint = "Close idle connections, or connect again later."
             retry = self.timing.retry_after_ms
             code: ErrorCode = "rate_limited" if self.quota is None else "quota_exceeded"

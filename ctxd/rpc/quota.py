@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from ctxd.rpc.dispatch import MethodEntry
+from ctxd.screen import count
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Request, error_object
 from ctxd_protocol.sandboxes import Quota
@@ -98,17 +99,17 @@ class QuotaMeter:
     def _beyond(self, request: Request, writes: bool, makes_objects: bool, in_flight: int) -> tuple[str, float] | None:
         quota, now = self._quota, self._now()
         if wait_s := self._calls.missing_s(1, now):
-            return f"{quota.requests_per_s} calls a second", wait_s
+            return f"{count(quota.requests_per_s, 'call')} a second", wait_s
         if in_flight >= quota.in_flight:
-            return f"{quota.in_flight} calls that are not answered", 1 / quota.requests_per_s
+            return f"{count(quota.in_flight, 'call')} without an answer", 1 / quota.requests_per_s
         if writes:
             size = len(request.params) if isinstance(request.params, msgspec.Raw) else 0
             if wait_s := self._writes.missing_s(1, now):
-                return f"{quota.writes_per_s} writes a second", wait_s
+                return f"{count(quota.writes_per_s, 'write')} a second", wait_s
             if wait_s := self._bytes.missing_s(size, now):
                 return f"{quota.write_bytes_per_day:,} bytes of writes a day", wait_s
             if makes_objects and self._objects() >= quota.objects:
-                return f"{quota.objects:,} objects", _NEVER_MS / 1000
+                return count(quota.objects, "object"), _NEVER_MS / 1000
             self._writes.take(1)
             self._bytes.take(size)
         self._calls.take(1)

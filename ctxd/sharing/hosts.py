@@ -24,6 +24,7 @@ from ctxd.observe.logs import LogEvent
 from ctxd.projection import owners
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership import FENCES, Ownership
+from ctxd.screen import count
 from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions, no_session, summary_of
 from ctxd.sessions.segments import read_head
@@ -260,7 +261,7 @@ class Hosts:
         rows = max(0, await self._loss.newest_row(session) - self._projected())
         raise CtxdError(
             "session_not_released",
-            f"session {session} is paused, but not released after {RELEASE_S:g} s: {rows:,} rows are not at the node",
+            f"session {session} is paused, but not released after {RELEASE_S:g} s: the node lacks {count(rows, 'row')}",
             hint="It is released once the node has them. Pause it again to wait on, or with wait=false.",
             outcome="applied",
         )

@@ -19,6 +19,7 @@ from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import decode_document
 from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.screen import count
 from ctxd.store import journal
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
@@ -297,7 +298,7 @@ class _Verification:
                 yield report
         report.digest = projected.hex()
         if report.digest != self._folded.hex():
-            counts = f"{projected.count} versions are stored, {self._folded.count} are in the journal"
+            counts = f"{count(projected.count, 'version')} stored, {self._folded.count:,} in the journal"
             report.note("damage", f"the versions are not what the journal says: {counts}")
         stored = set(self._knows_stored())
         for id, session in stored ^ self._knows:

@@ -132,7 +132,7 @@ async def test_the_bounds_of_a_connection_are_as_configured(daemon: Configured) 
         assert (limits["frame_bytes"], limits["in_flight"]) == (70_000, 3)
         async with await Wire.open(daemon.socket) as third:
             refused = await refusal(third)
-            assert (refused["data"]["code"], refused["message"]) == ("rate_limited", "there are 2 connections already")
+            assert (refused["data"]["code"], refused["message"]) == ("rate_limited", "2 connections open already")
         await second.send(b"{")
         refused = await refusal(second)
         assert refused["data"]["code"] == "timeout"

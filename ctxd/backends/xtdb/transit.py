@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ctxd.screen import count
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 
@@ -258,7 +259,7 @@ class _Decoding:
 
     def _tagged(self, tag: _Tag, read: list[Any]) -> Any:  # noqa: ANN401
         if len(read) != 2:
-            raise NotTransit(f"{tag} tags {len(read) - 1} values")
+            raise NotTransit(f"{tag} tags {count(len(read) - 1, 'value')}")
         make = _TAGS.get(str(tag))
         if make is None:
             raise NotTransit(f"the tag {tag} is unknown")

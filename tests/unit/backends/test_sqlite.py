@@ -70,7 +70,7 @@ def test_an_entity_that_gets_no_number_is_an_error_and_no_row_of_another(connect
     backend = SqliteBackend(connection)
     backend.create()
     connection.execute("CREATE TRIGGER lossy BEFORE INSERT ON entity WHEN new.id='b' BEGIN SELECT raise(IGNORE); END")
-    with pytest.raises(dbfile.SqlFailed, match="1 entities have no number"):
+    with pytest.raises(dbfile.SqlFailed, match="1 entity without a number"):
         backend.append([Version("a", 10, 1, 7, b"x"), Version("b", 10, 1, 7, b"y")])
 
 

@@ -66,7 +66,7 @@ def test_what_is_followed_is_what_the_daemon_says_of_itself(ctx, tmp_path):
                 time.sleep(0.02)
         ran = ctx("--socket", following.socket, "doctor", "--json")
     (found,) = (each["found"] for each in ran.json["items"] if each["name"] == "followed files")
-    assert found == "1 in 1 directories by polling"
+    assert found == "1 in 1 directory by polling"
 
 
 @pytest.mark.requirement("CLI-9")

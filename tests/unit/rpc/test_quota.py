@@ -41,9 +41,12 @@ def test_two_seconds_worth_passes_at_once_and_then_the_average():
 
 @pytest.mark.requirement("BOX-5")
 def test_a_refusal_says_when_there_is_room():
-    use = Use(requests_per_s=10)
-    use.passed("context.current", 20)
+    use = Use(requests_per_s=10, writes_per_s=1)
+    use.passed("session.append", 2)
+    assert use.call("session.append").message.endswith("1 write a second")
+    use.passed("context.current", 18)
     refused = use.call("context.current")
+    assert refused.message.endswith("10 calls a second")
     assert refused.data.code == "quota_exceeded"
     use.now += refused.data.retry_after_ms / 1000
     assert use.call("context.current") is None
