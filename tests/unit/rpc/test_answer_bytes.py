@@ -12,8 +12,8 @@ from ctxd_protocol.sandboxes import Quota
 from tests.fakes.edge import Edge, Loop
 from tests.fakes.loopback import frame
 
-CALLS = 31
-BYTES = 4 * MIB
+CALLS = 9
+BYTES = 2 * MIB
 
 
 def answers(size=BYTES):
