@@ -38,7 +38,7 @@ COPIED: Final = ("ctxd", "ctxd_client", "protocol", "tests", "bench", "systemd",
 GENERATED: Final = ("ctxd_client/_sync", "ctxd_client/sync.py", "ctxd_client/methods.py")
 """Not mutated: these change only with what they are made from."""
 
-FOLDERS: Final = ("unit", "client", "spec")
+FOLDERS: Final = ("unit", "client", "spec", "e2e", "xtdb")
 RECORD_S_MAX: Final = 600.0
 """Seconds for one test file while its functions are recorded."""
 
