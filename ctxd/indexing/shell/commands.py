@@ -204,6 +204,10 @@ def _bundle(arg: Arg, with_value: Container[str], options: list[str], values: di
     return None
 
 
+NO_OPERANDS = 99
+"""``Operands.skip`` of a program whose operands are no files."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operands:
     """Operands of a program: ``skip`` of them come before the files unless one of ``instead`` is given.
@@ -267,10 +271,14 @@ TABLE: Mapping[str, Operands] = {
         "python python3 python2 pypy node nodejs deno ruby perl php lua Rscript tsx ts-node bun".split(), _SCRIPT
     ),
     **dict.fromkeys("bash sh zsh dash fish ksh".split(), _of(instead="-c", with_value="-o", only_likely=True)),
-    "curl": _of(99, with_value="-H -d -X -u -b -A -e -F --data --header --request -w", value_files="-o --output -K"),
-    "wget": _of(99, with_value="-q", value_files="-O --output-document"),
-    "pip": _of(99, value_files="-r --requirement -c --constraint"),
-    "pip3": _of(99, value_files="-r --requirement -c --constraint"),
+    "curl": _of(
+        NO_OPERANDS,
+        with_value="-H -d -X -u -b -A -e -F --data --header --request -w",
+        value_files="-o --output -K",
+    ),
+    "wget": _of(NO_OPERANDS, with_value="-q", value_files="-O --output-document"),
+    "pip": _of(NO_OPERANDS, value_files="-r --requirement -c --constraint"),
+    "pip3": _of(NO_OPERANDS, value_files="-r --requirement -c --constraint"),
     "tar": _of(only_likely=True, value_files="-f", with_value="-C"),
     "pytest": _of(only_likely=True, with_value="-k -m -p -n -o --tb --cov --maxfail --timeout"),
     "ffmpeg": _of(
@@ -286,10 +294,10 @@ TABLE: Mapping[str, Operands] = {
         only_likely=True,
         bundles=False,
     ),
-    "docker": _of(99, value_files="-f"),
-    "kubectl": _of(99, value_files="-f"),
-    "make": _of(99, value_files="-f"),
-    "gh": _of(99, value_files="-F --body-file"),
+    "docker": _of(NO_OPERANDS, value_files="-f"),
+    "kubectl": _of(NO_OPERANDS, value_files="-f"),
+    "make": _of(NO_OPERANDS, value_files="-f"),
+    "gh": _of(NO_OPERANDS, value_files="-F --body-file"),
 }
 _NONE = frozenset(
     "echo printf npm pnpm yarn cargo brew apt apt-get mkdir rmdir cd pushd popd export unset kill"
@@ -325,7 +333,9 @@ def operand_files(invocation: ResolvedCommand) -> Iterator[str]:
         yield from _of_unknown(args)
         return
     options, values, operands = split(
-        args, spec.with_value if spec.skip < 99 else spec.value_files | spec.with_value, bundles=spec.bundles
+        args,
+        spec.with_value if spec.skip < NO_OPERANDS else spec.value_files | spec.with_value,
+        bundles=spec.bundles,
     )
     for name in spec.value_files:
         if name in values and _usable(values[name]):

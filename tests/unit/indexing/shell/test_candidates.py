@@ -133,6 +133,12 @@ OPERANDS = [
     ("for f in a.py b.py; do sed -n 1p src/$f; done", "", ["/w/a.py", "/w/b.py", "/w/src/a.py", "/w/src/b.py"]),
     ("sudo -u me env A=1 timeout 5 cat a.py", "", ["/w/a.py"]),
     ("bash -lc 'cd sub && cat a.py'", "", ["/w/sub/a.py"]),
+    ("sed -e 's/a/b/' a.py", "", ["/w/a.py"]),
+    ("grep -e foo a.py b.py", "", ["/w/a.py", "/w/b.py"]),
+    ("awk -f prog.awk a.py", "", ["/w/prog.awk", "/w/a.py"]),
+    ("grep -rn x . | cut -d: -f1", "./a.py\n", ["/w/a.py"]),
+    ("/opt/tools/bin/x.py; /srv/app/run.sh", "", ["/opt/tools/bin/x.py", "/srv/app/run.sh"]),
+    ("/usr/bin/tool", "", []),
     ("/ a.py", "", []),
     ("ls x.py |&cat a.py|cat b.py", "", ["/w/x.py", "/w/a.py", "/w/b.py"]),
     ("go run -o x.out main.go", "", ["/w/x.out", "/w/main.go"]),
@@ -385,3 +391,64 @@ SEARCH_TOOLS = [
 @pytest.mark.parametrize(("command", "output", "expected"), SEARCH_TOOLS)
 def test_search_tools_of_harnesses_are_read(command: str, output: str, expected: list[str]) -> None:
     assert files(command, output) == [f"/w/{name}" for name in expected]
+
+
+@pytest.mark.parametrize(
+    ("command", "certain", "doubted"),
+    [
+        ("command -v a.py", [], []),
+        ("command -V a.py", [], []),
+        ("command cat a.py", ["/w/a.py"], []),
+        ("printf 'a.py\\n' | xargs cat b.py", ["/w/b.py"], []),
+        ("uv run pytest tests/a.py -q", ["/w/tests/a.py"], []),
+        ("poetry run python a.py", ["/w/a.py"], []),
+        ("uv pip install -r r.txt", ["/w/r.txt"], []),
+        ("uv", [], []),
+        ("npx", [], []),
+        ("python -m json.tool a.json", ["/w/a.json"], []),
+        ("python3 -m pytest", [], []),
+        ("python -m http.server", [], []),
+        ("python -m mod a.py b.py", ["/w/a.py", "/w/b.py"], []),
+        ("python a.py b.py data", ["/w/a.py", "/w/b.py"], ["/w/data"]),
+        ("tar -xf a.tar b", ["/w/a.tar"], ["/w/b"]),
+        ("node --require x.js a.js", ["/w/a.js"], []),
+        ("node -e 'x' a.js", [], []),
+        ("node a.js run", ["/w/a.js"], ["/w/run"]),
+        ("cp a.py b.py dir", ["/w/a.py", "/w/b.py", "/w/dir/a.py", "/w/dir/b.py"], []),
+        ("cp a.py .", ["/w/a.py"], []),
+        ("cp a.py ..", ["/a.py", "/w/a.py"], []),
+        ("mv a.py b/", ["/w/a.py", "/w/b/a.py"], []),
+        ("mv a.py b.py", ["/w/a.py", "/w/b.py"], ["/w/b.py/a.py"]),
+        ("cp a.py b", ["/w/a.py", "/w/b/a.py"], ["/w/b"]),
+        ("gsed -i s/a/b/ a.py", ["/w/a.py"], []),
+        ("gsed -n 1p a.py b.py", ["/w/a.py", "/w/b.py"], []),
+        ("sed -n -e 1p -f x.sed a.py", ["/w/a.py", "/w/x.sed"], []),
+        ("gawk '{print}' a.py b.py", ["/w/a.py", "/w/b.py"], []),
+        ("gawk -F: '{print}' a.py", ["/w/a.py"], []),
+        ("make -f build.mk a.py", ["/w/build.mk"], []),
+        ("wget -O x.bin b.bin", ["/w/x.bin"], []),
+        ("curl -o x.json b.json", ["/w/x.json"], []),
+        ("docker -f D.yml up x.py", ["/w/D.yml"], []),
+        ("kubectl apply -f k.yml x.py", ["/w/k.yml"], []),
+        ("bash -c 'cat a.py' b.py", ["/w/a.py"], []),
+        ("time -p cat a.py", ["/w/a.py"], []),
+        ("nice -n 5 cat a.py", ["/w/a.py"], []),
+        ("env -u X A=1 cat a.py", ["/w/a.py"], []),
+        ("timeout -k 1 5 cat a.py", ["/w/a.py"], []),
+        ("stdbuf -oL cat a.py", ["/w/a.py"], []),
+        ("sudo -E cat a.py", ["/w/a.py"], []),
+        ("cat -- -a.py", ["/w/-a.py"], []),
+        ("? a.py", [], []),
+        ("ssh host cat a.py", [], []),
+        (".venv/bin/pytest t/a.py", ["/w/t/a.py"], []),
+        ("bin/run a.py", ["/w/a.py", "/w/bin/run"], []),
+        ("sub/bin/tool", [], ["/w/sub/bin/tool"]),
+        ("/w/bin/tool", [], []),
+        ("/srv/app/run", ["/srv/app/run"], []),
+    ],
+)
+@pytest.mark.requirement("DIS-1")
+def test_the_operands_of_a_program_are_told_from_its_options(command: str, certain: list[str], doubted: list[str]):
+    found = candidates(command, "", "/w").paths
+    assert sorted(one.path for one in found if one.certain) == certain
+    assert sorted(one.path for one in found if not one.certain) == doubted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.discovery import Score, cases, family, naive, observing, parsed, score, split, words
+from bench.discovery import Case, Score, cases, family, naive, observing, parsed, score, split, words
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +21,35 @@ def test_precision_and_recall_stay_above_their_floors(
 ):
     assert scores[part].precision >= precision, scores[part].misses
     assert scores[part].recall >= recall, scores[part].misses
+
+
+IMPERFECT = {"gh-01", "uv-02", "fresh-other-01", "git-commit-06"}
+"""Cases that the parser does not read as their label says; any other is read exactly."""
+
+DOUBTED = {
+    "cp-01",
+    "cp-02",
+    "cp-03",
+    "find-08",
+    "fresh-cp-01",
+    "fresh-go-01",
+    "fresh-ls-01",
+    "git-log-01",
+    "go-01",
+    "go-02",
+    "grep-13",
+    "rg-14",
+    "source-01",
+}
+"""Cases in which the parser doubts a word that names nothing."""
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.id)
+@pytest.mark.requirement("DIS-1")
+@pytest.mark.requirement("DIS-3")
+def test_a_real_command_names_the_files_of_its_label_and_no_others(case: Case):
+    assert (parsed(case) == case.files) is (case.id not in IMPERFECT)
+    assert bool(words(case)) is (case.id in DOUBTED)
 
 
 @pytest.mark.requirement("DIS-3")
