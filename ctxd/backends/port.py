@@ -1,4 +1,4 @@
-"""Values that pass between the store and its backends: versions, changes, and the bounds of both times.
+"""Values that pass between the store and its backends: versions, and the bounds of both times.
 
 ``valid_time`` is when a version holds; ``tx`` is the write that made it. A backend keeps encoded documents and does not
 look inside.
@@ -29,17 +29,3 @@ class Version(msgspec.Struct, frozen=True, gc=False):
     tx_time: int
     body: bytes | None
     content: bytes | None = None
-
-
-class IntervalWrite(msgspec.Struct, frozen=True, gc=False):
-    """Entity ``id`` is ``body`` from ``start`` until ``end``, or with ``end`` None until the next version already
-    there.
-
-    ``body`` None deletes. Requires ``start <= end``; equal bounds change nothing.
-    """
-
-    id: str
-    start: int
-    body: bytes | None
-    content: bytes | None = None
-    end: int | None = None

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 
 from ctxd import dbfile
-from ctxd.backends.port import LATEST, DamagedVersion, IntervalWrite, Version
+from ctxd.backends.port import LATEST, DamagedVersion, Version
 from ctxd.screen import count
 
 TABLES: Final = """
@@ -83,13 +83,9 @@ def _beyond(prefix: str) -> str | None:
 class SqliteBackend:
     """A bitemporal map from entity to versions, in the tables of one connection.
 
-    With ``as_of(e, v, t)`` the row of ``e`` that has the greatest ``(valid_time, tx)`` at or below ``v`` and ``t``:
-
-    - a change without end writes a row at its start, and again at every later valid time that still shows, unchanged,
-      the row that was visible at its start;
-    - a change with end writes a row at its start and at every valid time between, and at its end restores what was
-      visible there, under that row's own ``tx``;
-    - a row with equal entity, valid time and tx is replaced.
+    As of ``(v, t)`` an entity is its row with the greatest ``(valid_time, tx)`` at or below ``v`` and ``t``: a row holds
+    from its valid time to the next one, and of two at one valid time the later counts. A row with equal entity, valid
+    time and tx is replaced.
 
     Other tables refer to an entity by its number in the table ``entity(n, id)``, see ``number``. Calls block, one at a
     time. Reads also work on a ``query_only`` connection.
@@ -114,7 +110,7 @@ class SqliteBackend:
         self._numbers.clear()
 
     def number(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the number of each of ``ids``, assigned now if it has none, as ``append`` and ``apply`` also do.
+        """Return the number of each of ``ids``, assigned now if it has none, as ``append`` also does.
 
         Part of the caller's transaction, on the only connection that adds to the table. Raises: SqlFailed if the table
         lacks a number that it was given.
@@ -147,8 +143,7 @@ class SqliteBackend:
         return found
 
     def append(self, versions: Sequence[Version]) -> None:
-        """Add rows: each holds from its valid time to the next one of its entity. Of two at one valid time that with
-        the greater tx counts; a row with equal entity, valid time and tx is replaced.
+        """Add rows, in any order of valid times.
 
         The check sum of a row is over the id of its entity and all its values.
         """
@@ -159,37 +154,6 @@ class SqliteBackend:
             row = (version.valid_time, version.tx, version.tx_time, version.body, version.content)
             values.append((numbers[version.id], *row, crc32(_encode((version.id, *row)))))
         dbfile.insert_rows(self._connection, head, ROW, values)
-
-    def apply(self, tx: int, tx_time: int, changes: Sequence[IntervalWrite]) -> None:
-        """Apply ``changes`` in order as write ``tx``, which is above every earlier one."""
-        for change in changes:
-            if change.end is None:
-                self.append(self._open_ended(tx, tx_time, change))
-            elif change.start < change.end:
-                self.append(self._bounded(tx, tx_time, change, change.end))
-
-    def _open_ended(self, tx: int, tx_time: int, change: IntervalWrite) -> list[Version]:
-        written = [Version(change.id, change.start, tx, tx_time, change.body, change.content)]
-        seen = self.history(change.id, ascending=False, corrections=True, valid_time=change.start, tx=tx, limit=1)
-        if seen and seen[0].body is not None:
-            shown = (seen[0].tx, seen[0].body, seen[0].content)
-            # One below any tx at the start: the row there, if there is one, is looked at as well.
-            for row in self.history(change.id, after=(change.start, -1)):
-                if (row.tx, row.body, row.content) != shown:
-                    break
-                written.append(Version(change.id, row.valid_time, tx, tx_time, change.body, change.content))
-        return list({version.valid_time: version for version in written}.values())
-
-    def _bounded(self, tx: int, tx_time: int, change: IntervalWrite, end: int) -> list[Version]:
-        earlier = self.history(change.id, ascending=False, valid_time=end)
-        starts = {change.start, *(row.valid_time for row in earlier if change.start < row.valid_time < end)}
-        written = [Version(change.id, start, tx, tx_time, change.body, change.content) for start in starts]
-        if earlier:
-            was = earlier[0]
-            written.append(Version(change.id, end, was.tx, was.tx_time, was.body, was.content))
-        else:
-            written.append(Version(change.id, end, tx, tx_time, None))
-        return written
 
     def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
         """Return the versions of ``ids`` at both times, without entities that are unknown or deleted there.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from ctxd.backends.port import LATEST, DamagedVersion, IntervalWrite, Version
+from ctxd.backends.port import LATEST, DamagedVersion, Version
 
 _order = attrgetter("valid_time", "tx")
 
@@ -33,45 +33,7 @@ class MemoryBackend:
     def append(self, versions: Sequence[Version]) -> None:
         """See ``EmbeddedBackend.append``."""
         for version in versions:
-            self._write(version)
-
-    def apply(self, tx: int, tx_time: int, changes: Sequence[IntervalWrite]) -> None:
-        """See ``VersionBackend.apply``."""
-        for change in changes:
-            if change.end is None:
-                self._open_ended(tx, tx_time, change)
-            elif change.start < change.end:
-                self._bounded(tx, tx_time, change, change.end)
-
-    def _write(self, version: Version) -> None:
-        self._rows.setdefault(version.id, {})[version.valid_time, version.tx] = version
-
-    def _top(self, id: str) -> list[Version]:
-        by_time: dict[int, Version] = {}
-        for version in sorted(self._rows.get(id, {}).values(), key=_order):
-            by_time[version.valid_time] = version
-        return list(by_time.values())
-
-    def _open_ended(self, tx: int, tx_time: int, change: IntervalWrite) -> None:
-        seen = self._visible(change.id, change.start, tx)
-        later = [row for row in self._top(change.id) if row.valid_time >= change.start]
-        self._write(Version(change.id, change.start, tx, tx_time, change.body, change.content))
-        if seen is None or seen.body is None:
-            return
-        for row in later:
-            if (row.tx, row.body, row.content) != (seen.tx, seen.body, seen.content):
-                return
-            self._write(Version(change.id, row.valid_time, tx, tx_time, change.body, change.content))
-
-    def _bounded(self, tx: int, tx_time: int, change: IntervalWrite, end: int) -> None:
-        earlier = [row for row in reversed(self._top(change.id)) if row.valid_time <= end]
-        for start in {change.start, *(row.valid_time for row in earlier if change.start < row.valid_time < end)}:
-            self._write(Version(change.id, start, tx, tx_time, change.body, change.content))
-        if earlier:
-            was = earlier[0]
-            self._write(Version(change.id, end, was.tx, was.tx_time, was.body, was.content))
-        else:
-            self._write(Version(change.id, end, tx, tx_time, None))
+            self._rows.setdefault(version.id, {})[version.valid_time, version.tx] = version
 
     def _visible(self, id: str, valid_time: int, tx: int) -> Version | None:
         rows = self._rows.get(id, {}).values()
