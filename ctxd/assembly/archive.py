@@ -10,7 +10,7 @@ from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.record import Assembled, Recorded, context_of, read_record
 from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError, purged
-from ctxd.objects.document import Stored
+from ctxd.objects.document import AsOf, Page, Stored
 from ctxd.objects.identity import assemblies_prefix, assembly_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
@@ -35,7 +35,9 @@ class Archive:
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
-        found = await self._store.scan(assemblies_prefix(session), after=assembly_id(session, after), limit=limit)
+        found = await self._store.scan(
+            assemblies_prefix(session), page=Page(after=assembly_id(session, after), limit=limit)
+        )
         if not found:
             await self._sessions.live(session)
         return [read_record(stored) for stored in found]
@@ -61,11 +63,11 @@ class Archive:
         """Return the context of the record ``recorded`` in version ``stored``. Raises: as ``show``."""
         if recorded.renderer != RENDERER:
             raise CtxdError("unsupported", f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}")
-        live = await self._sessions.as_of(session, tx=stored.tx)
+        live = await self._sessions.as_of(session, AsOf(tx=stored.tx))
         state, prompt = live.state, system_prompt_id(live.session)
         called = (mark.toolcall for marks in state.turns for mark in marks if mark and mark.toolcall)
         # In one go: the versions may be read over a network.
-        found = await self._store.bulk(list(dict.fromkeys((*state.pool, *called, prompt))), tx=stored.tx)
+        found = await self._store.bulk(list(dict.fromkeys((*state.pool, *called, prompt))), AsOf(tx=stored.tx))
 
         async def heads(ids: Iterable[str]) -> Heads:
             return {id: found.get(id) for id in ids}
@@ -90,7 +92,7 @@ class Archive:
 
     async def newest(self, session: str) -> Stored | None:
         """The newest record of ``session``, None if it has none."""
-        found = await self._store.scan_newest(assemblies_prefix(session), before_id=None, limit=1)
+        found = await self._store.scan(assemblies_prefix(session), page=Page(limit=1, ascending=False))
         return found[0] if found else None
 
     async def _find(self, session: str, number: int | None, turn: int | None) -> Stored:
@@ -131,7 +133,7 @@ class Archive:
         return found
 
     async def _at(self, session: str, number: int) -> Stored | None:
-        found = await self._store.scan(assembly_id(session, number), limit=1)
+        found = await self._store.scan(assembly_id(session, number), page=Page(limit=1))
         return found[0] if found and len(found[0].document.id) == len(assembly_id(session, number)) else None
 
 

@@ -1,15 +1,10 @@
-"""Values that pass between the store and its backends: versions, and the bounds of both times.
+"""Values that pass between the store and its backends: versions.
 
 ``valid_time`` is when a version holds; ``tx`` is the write that made it. A backend keeps encoded documents and does not
 look inside.
 """
 
-from typing import Final
-
 import msgspec
-
-LATEST: Final = 2**63 - 1
-"""The upper bound of both times: no version is later."""
 
 
 class DamagedVersion(Exception):

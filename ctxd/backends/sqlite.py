@@ -13,7 +13,8 @@ from zlib import crc32
 import msgspec
 
 from ctxd import dbfile
-from ctxd.backends.port import LATEST, DamagedVersion, Version
+from ctxd.backends.port import DamagedVersion, Version
+from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
 from ctxd.screen import count
 
 TABLES: Final = """
@@ -83,9 +84,9 @@ def _beyond(prefix: str) -> str | None:
 class SqliteBackend:
     """A bitemporal map from entity to versions, in the tables of one connection.
 
-    As of ``(v, t)`` an entity is its row with the greatest ``(valid_time, tx)`` at or below ``v`` and ``t``: a row holds
-    from its valid time to the next one, and of two at one valid time the later counts. A row with equal entity, valid
-    time and tx is replaced.
+    As of ``(v, t)`` an entity is its row with the greatest ``(valid_time, tx)`` at or below ``v`` and ``t``: a row
+    holds from its valid time to the next one, and of two at one valid time the later counts. A row with equal entity,
+    valid time and tx is replaced.
 
     Other tables refer to an entity by its number in the table ``entity(n, id)``, see ``number``. Calls block, one at a
     time. Reads also work on a ``query_only`` connection.
@@ -155,15 +156,15 @@ class SqliteBackend:
             values.append((numbers[version.id], *row, crc32(_encode((version.id, *row)))))
         dbfile.insert_rows(self._connection, head, ROW, values)
 
-    def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
-        """Return the versions of ``ids`` at both times, without entities that are unknown or deleted there.
+    def as_of(self, ids: Sequence[str], at: AsOf = NOW) -> list[Version]:
+        """Return the versions of ``ids`` as of ``at``, without entities that are unknown or deleted there.
 
         Raises: DamagedVersion for a damaged row.
         """
         query = f"""SELECT {COLUMNS} FROM json_each(:ids) AS wanted JOIN entity AS e ON e.id=wanted.value
             JOIN version AS v ON v.rowid=({_VISIBLE}) WHERE v.body IS NOT NULL"""
         wanted = list(dict.fromkeys(ids))
-        bindings = {"ids": msgspec.json.encode(wanted).decode(), "vt": valid_time, "tx": tx}
+        bindings = {"ids": msgspec.json.encode(wanted).decode(), "vt": at.valid_time, "tx": at.tx}
         return to_versions(self._connection.execute(query, bindings))
 
     def require_versions(self, ids: Iterable[str]) -> None:
@@ -174,60 +175,40 @@ class SqliteBackend:
         if lost is not None:
             raise DamagedVersion(f"no version of {lost[0]} is found, though it is known: an index is damaged")
 
-    def history(
-        self,
-        id: str,
-        *,
-        ascending: bool = True,
-        corrections: bool = False,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-        after: tuple[int, int] | None = None,
-        limit: int | None = None,
-    ) -> list[Version]:
-        """Return the rows of ``id`` at or below both times, by ``(valid_time, tx)``, deletions included.
+    def history(self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False) -> list[Version]:
+        """Return ``page`` of the rows of ``id`` up to ``at``, deletions included.
 
-        Without ``corrections`` only the row with the greatest ``tx`` of each valid time. ``after`` is the pair of the
-        last row seen, in the requested order. Raises: as ``as_of``.
+        Without ``corrections`` only the row with the greatest ``tx`` of each valid time. Raises: as ``as_of``.
         """
-        compare, order = (">", "ASC") if ascending else ("<", "DESC")
+        compare, order = (">", "ASC") if page.ascending else ("<", "DESC")
         where = ["v.vt<=:vt", "v.tx<=:tx"]
-        if after is not None:
+        if page.after is not None:
             where.append(f"(v.vt, v.tx) {compare} (:after_vt, :after_tx)")
         if not corrections:
             where.append(f"NOT EXISTS({_CORRECTED})")
         query = f"""SELECT {COLUMNS} FROM entity AS e JOIN version AS v ON v.entity=e.n
             WHERE e.id=:id AND {" AND ".join(where)} ORDER BY v.vt {order}, v.tx {order} LIMIT :limit"""
-        bindings = {"id": id, "vt": valid_time, "tx": tx, "limit": -1 if limit is None else limit}
-        if after is not None:
-            bindings |= {"after_vt": after[0], "after_tx": after[1]}
+        bindings = {"id": id, "vt": at.valid_time, "tx": at.tx, "limit": -1 if page.limit is None else page.limit}
+        if page.after is not None:
+            bindings |= {"after_vt": page.after[0], "after_tx": page.after[1]}
         return to_versions(self._connection.execute(query, bindings))
 
-    def scan(
-        self,
-        prefix: str,
-        *,
-        ascending: bool = True,
-        after: str | None = None,
-        limit: int | None = None,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-    ) -> list[Version]:
-        """Return the versions of the entities whose id starts with ``prefix``, by id, from beyond ``after`` on."""
-        first, beyond, above = prefix, _beyond(prefix), ">="
+    def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
+        """Return the versions as of ``at`` of ``page`` of the entities whose id starts with ``prefix``, by id."""
+        first, beyond, above, after, ascending = prefix, _beyond(prefix), ">=", page.after, page.ascending
         # One bound on each side: of two, SQLite would seek to the first and walk to the other.
         if after is not None and ascending and after >= first:
             first, above = after, ">"
         elif after is not None and not ascending and (beyond is None or after < beyond):
             beyond = after
         where = [f"e.id{above}:first", "v.body IS NOT NULL"]
-        bindings: dict[str, str | int | None] = {"first": first, "vt": valid_time, "tx": tx}
+        bindings: dict[str, str | int | None] = {"first": first, "vt": at.valid_time, "tx": at.tx}
         if beyond is not None:
             where.append("e.id<:beyond")
             bindings["beyond"] = beyond
         query = f"""SELECT {COLUMNS} FROM entity AS e JOIN version AS v ON v.rowid=({_VISIBLE})
             WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
-        bindings["limit"] = -1 if limit is None else limit
+        bindings["limit"] = -1 if page.limit is None else page.limit
         return to_versions(self._connection.execute(query, bindings))
 
     def wrote_past(self, valid_time: int, after: int) -> int:

@@ -20,7 +20,7 @@ from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
 from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.mounts.devices import Devices
 from ctxd.mounts.mapping import MountTable, normalise
-from ctxd.objects.document import Document, Stored, is_large
+from ctxd.objects.document import AsOf, Document, Stored, is_large
 from ctxd.objects.identity import file_id, observed
 from ctxd.secrets.guard import DEFAULT, Guard, captured_under, fleeting_guard, stricter
 from ctxd.sources.filesystem import FilesystemAdapter
@@ -167,7 +167,7 @@ class Indexer:
         head = await newest(self.versions, id)
         policy = policy if head is None else stricter(policy, captured_under(head.document.payload))
         seen = await self._received(content, policy, "")
-        then = await self.versions.get(id, valid_time=valid_time)
+        then = await self.versions.get(id, AsOf(valid_time=valid_time))
         document = await self.freshener.built(id, source, seen, then.document if then else None)
         return self._concluded(id, source, seen, then, document)
 

@@ -20,7 +20,7 @@ from ctxd.indexing.host_visibility import PLACED_IN_A_ROW
 from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import AsOf, Document, Stored
 from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.objects.next_version import file_stub
@@ -164,7 +164,7 @@ async def _judged_all(
 ) -> tuple[FoundFile, ...]:
     """Decided on the newest versions: no await after they were looked up."""
     ids = [place.id for place in places if isinstance(place, _Place)]
-    then = {} if valid_time is None else await versions.bulk(ids, valid_time=valid_time)
+    then = {} if valid_time is None else await versions.bulk(ids, AsOf(valid_time=valid_time))
     heads = await versions.heads(ids)
     stubbed: set[str] = set()
     found: list[FoundFile] = []

@@ -7,7 +7,7 @@ order of a payload's fields is kept. ``FORMAT`` stands before what is stored, so
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -71,6 +71,56 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def is_backdated(self) -> bool:
         """True if it was written at a valid time that was past."""
         return self.valid_time < self.tx_time
+
+
+LATEST: Final = 2**63 - 1
+"""The upper bound of both times: no version is later."""
+
+
+class AsOf(msgspec.Struct, frozen=True):
+    """A point in both times, inclusive: ``valid_time`` in ms since 1970, ``tx`` as a journal sequence; the newest by
+    default."""
+
+    valid_time: int = LATEST
+    tx: int = LATEST
+
+    @classmethod
+    def given(cls, valid_time: int | None, tx: int | None) -> "AsOf":
+        """The point at which times are as given, None being the newest."""
+        return cls(LATEST if valid_time is None else valid_time, LATEST if tx is None else tx)
+
+    @property
+    def is_past(self) -> bool:
+        """True if either time is bounded."""
+        return self.valid_time != LATEST or self.tx != LATEST
+
+    def includes(self, stored: Stored) -> bool:
+        """True if ``stored`` is not later than either time."""
+        return stored.valid_time <= self.valid_time and stored.tx <= self.tx
+
+
+NOW: Final = AsOf()
+"""The newest version, as known now."""
+
+K = TypeVar("K")
+
+
+class Page(msgspec.Struct, Generic[K], frozen=True):
+    """A part of an ordered listing: at most ``limit`` rows beyond the key ``after``, in the requested order."""
+
+    after: K | None = None
+    limit: int | None = None
+    ascending: bool = True
+
+
+ALL: Final[Page[Any]] = Page()
+"""The whole listing, ascending."""
+
+HistoryPage = Page[tuple[int, int]]
+"""A part of a history, by ``(valid_time, tx)``."""
+
+IdPage = Page[str]
+"""A part of a scan, by entity."""
 
 
 def risen(versions: Iterable[Stored]) -> list[Stored]:

@@ -10,11 +10,12 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from ctxd.backends.port import LATEST, Version
+from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id, from_doc
 from ctxd.backends.xtdb.messages import Doc, Refused, XtdbFailure, offload
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
 from ctxd.offload import Lane
 from ctxd.projection.datalog import bounded, plain
 from ctxd.projection.eviction import purged_mark
@@ -52,7 +53,8 @@ class _Basis(msgspec.Struct, frozen=True):
 
 
 class NodeReads:
-    """See ``Past``. ``answered`` counts reads that the node answered, ``fallen_back`` those that it should have."""
+    """See ``AsOfReads``. ``answered`` counts reads that the node answered, ``fallen_back`` those that it should
+    have."""
 
     def __init__(
         self,
@@ -75,86 +77,61 @@ class NodeReads:
         self.answered = 0
         self.fallen_back = 0
 
-    async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
-        """See ``Past.as_of``."""
+    async def as_of(self, ids: Sequence[str], at: AsOf = NOW) -> list[Version]:
+        """See ``AsOfReads.as_of``."""
         wanted = list(dict.fromkeys(ids))
-        found = await self._at_node(valid_time, tx, lambda basis: self._versions(basis, wanted))
-        return await self._embedded.as_of(wanted, valid_time=valid_time, tx=tx) if found is None else found
+        found = await self._at_node(at, lambda basis: self._versions(basis, wanted))
+        return await self._embedded.as_of(wanted, at) if found is None else found
 
     async def history(
-        self,
-        id: str,
-        *,
-        ascending: bool = True,
-        corrections: bool = False,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-        after: tuple[int, int] | None = None,
-        limit: int | None = None,
+        self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False
     ) -> list[Version]:
-        """See ``Past.history``."""
+        """See ``AsOfReads.history``."""
+        after, ascending = page.after, page.ascending
 
         async def read(basis: _Basis) -> list[Version]:
-            rows = await self._rows(basis, id, ascending=ascending, after=after)
+            rows = await self._rows(basis, id, page)
             rows.sort(key=_place, reverse=not ascending)
             if not corrections:
                 newest = {row.valid_time: row for row in (rows if ascending else rows[::-1])}
                 rows = [row for row in rows if newest[row.valid_time] is row]
             if after is not None:
                 rows = [row for row in rows if (_place(row) > after if ascending else _place(row) < after)]
-            return rows[:limit]
+            return rows[: page.limit]
 
-        found = await self._at_node(valid_time, tx, read)
-        if found is not None:
-            return found
-        return await self._embedded.history(
-            id, ascending=ascending, corrections=corrections, valid_time=valid_time, tx=tx, after=after, limit=limit
-        )
+        found = await self._at_node(at, read)
+        return await self._embedded.history(id, at, page, corrections=corrections) if found is None else found
 
-    async def scan(
-        self,
-        prefix: str,
-        *,
-        ascending: bool = True,
-        after: str | None = None,
-        limit: int | None = None,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-    ) -> list[Version]:
-        """See ``Past.scan``."""
-
+    async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
+        """See ``AsOfReads.scan``."""
         # XTDB orders ids of at most 224 bytes: a range of the node's ids may lack longer ones.
-        return await self._embedded.scan(
-            prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx
-        )
+        return await self._embedded.scan(prefix, at, page)
 
-    async def query(
-        self, query: str, arguments: Sequence[Any], *, valid_time: int, tx: int, limit: int, timeout_s: float
-    ) -> QueryRows:
+    async def query(self, query: str, arguments: Sequence[Any], at: AsOf, *, limit: int, timeout_s: float) -> QueryRows:
         """See ``AsOfReads.query``. The embedded tables cannot stand in for a node that does not answer."""
         progress = self._progress
         node, cursor, tx_id = progress.node, progress.cursor, progress.tx_id
         if node is None or cursor is None:
             raise _unavailable(f"the XTDB node is not connected: {progress.reason or progress.state}")
-        head = self._high_water.seq
+        head, tx = self._high_water.seq, at.tx
         if cursor.seq < max(progress.purged, 0 if tx >= head else tx):
             raise _unavailable(f"the XTDB node has row {cursor.seq} of {head}")
-        at = min(valid_time, NEWEST_VALID_TIME)
+        valid_time = min(at.valid_time, NEWEST_VALID_TIME)
         if tx < head:
             row_at = await self._embedded.valid_time(tx)
-            if row_at <= at and row_at == await self._embedded.valid_time(tx + 1):
+            if row_at <= valid_time and row_at == await self._embedded.valid_time(tx + 1):
                 message = (
                     f"rows {tx} and {tx + 1} have the same valid time, by which rows are distinguished at the node"
                 )
                 raise CtxdError("invalid_params", message, hint=f"Give tx {tx + 1}.")
-            at = min(at, row_at)
-            if (last := await self._embedded.wrote_past(at, tx)) != 0:
+            valid_time = min(valid_time, row_at)
+            if (last := await self._embedded.wrote_past(valid_time, tx)) != 0:
                 message = f"row {last} wrote at a past valid time that the query sees, beyond transaction {tx}"
                 raise CtxdError("invalid_params", message, hint=f"Give tx {last} or later, or an earlier valid_time.")
         text = bounded(query, limit=limit + 1, timeout_ms=round(timeout_s * 1_000))
         try:
             with anyio.fail_after(timeout_s):
-                rows = await node.query(text, arguments, valid_time=at, tx_id=tx_id, timeout_s=timeout_s)
+                rows = await node.query(text, arguments, valid_time=valid_time, tx_id=tx_id, timeout_s=timeout_s)
         except (Refused, ValueError) as error:
             raise CtxdError("invalid_params", f"the node refuses the query: {error}") from error
         except (XtdbFailure, TimeoutError) as error:
@@ -165,33 +142,31 @@ class NodeReads:
             raise _unavailable(f"the XTDB node does not answer the query: {error}") from error
         return QueryRows([plain(row) for row in rows[:limit]], len(rows) <= limit, min(tx, cursor.seq))
 
-    async def _at_node(
-        self, valid_time: int, tx: int, read: Callable[[_Basis], Awaitable[list[Version]]]
-    ) -> list[Version] | None:
+    async def _at_node(self, at: AsOf, read: Callable[[_Basis], Awaitable[list[Version]]]) -> list[Version] | None:
         """Result of ``read`` at the node; ``None`` if the embedded tables have to answer."""
         progress, avoided = self._progress, self._clock.monotonic() < self._avoided_until
         node, cursor, tx_id = progress.node, progress.cursor, progress.tx_id
         if node is None or cursor is None or avoided or cursor.quarantined or self._fences:
             return None
         # Until the node has carried out a purge, it shows what was destroyed.
-        if cursor.seq < max(progress.purged, min(tx, self._high_water.seq)):
+        if cursor.seq < max(progress.purged, min(at.tx, self._high_water.seq)):
             return None
-        at = min(valid_time, NEWEST_VALID_TIME)
-        if tx < self._high_water.seq:
+        valid_time = min(at.valid_time, NEWEST_VALID_TIME)
+        if at.tx < self._high_water.seq:
             # The node has no transaction for each row: several share one. But the valid times of rows do not go back,
             # so a valid time leaves out later rows, unless the next one has the same. What a later row wrote at a past
             # valid time shows its row: as the newest version it is doubted, of a history it is left out.
-            row_at = await self._embedded.valid_time(tx)
-            if row_at <= at:
-                if row_at == await self._embedded.valid_time(tx + 1):
+            row_at = await self._embedded.valid_time(at.tx)
+            if row_at <= valid_time:
+                if row_at == await self._embedded.valid_time(at.tx + 1):
                     return None
-                at = row_at
-        if at < cursor_valid_time(cursor):
+                valid_time = row_at
+        if valid_time < cursor_valid_time(cursor):
             # The node cannot show its cursor as of then.
             return None
         try:
             with anyio.fail_after(READ_S):
-                found = await read(_Basis(node, tx_id, cursor, at, tx))
+                found = await read(_Basis(node, tx_id, cursor, valid_time, at.tx))
         except (XtdbFailure, TimeoutError):
             self._avoided_until = self._clock.monotonic() + AVOIDED_S
         except (_Doubt, ValueError):
@@ -232,10 +207,10 @@ class NodeReads:
             return [self._version(doc, None) for doc in docs]
         return await offload(lambda: [self._version(doc, None) for doc in docs], self._decoding)
 
-    async def _rows(self, basis: _Basis, id: str, *, ascending: bool, after: tuple[int, int] | None) -> list[Version]:
+    async def _rows(self, basis: _Basis, id: str, page: HistoryPage) -> list[Version]:
         first, last = None, basis.valid_time
-        if after is not None:
-            first, last = (after[0], last) if ascending else (None, min(last, after[0]))
+        if page.after is not None:
+            first, last = (page.after[0], last) if page.ascending else (None, min(last, page.after[0]))
         rows = await basis.node.history(
             id, corrections=True, valid_time=basis.valid_time, tx_id=basis.tx_id, first=first, last=last
         )

@@ -15,7 +15,7 @@ from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_ref, to_doc
 from ctxd.backends.xtdb.messages import Delete, Op, PutDoc
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import AsOf, HistoryPage, Stored
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.purge import KIND as PURGE
@@ -210,7 +210,8 @@ class Rows:
     def versions_of(self, ids: Sequence[str], tx: int) -> list[Version]:
         """Every version of ``ids`` up to row ``tx``, by entity and time. Raises: as ``chain``."""
         with answering():
-            return [row for id in ids for row in projected(self._reader.versions.history(id, corrections=True, tx=tx))]
+            read = self._reader.versions.history
+            return [row for id in ids for row in projected(read(id, AsOf(tx=tx), corrections=True))]
 
     def text(self, ref: bytes) -> str:
         """The text ``ref``. Raises: as ``operations``."""
@@ -252,4 +253,4 @@ class Rows:
     def unknown(self, ids: Sequence[str]) -> list[str]:
         """Those of ``ids`` that the journal never put. Raises: as ``histories``."""
         with answering():
-            return [id for id in ids if not self._reader.versions.history(id, limit=1)]
+            return [id for id in ids if not self._reader.versions.history(id, page=HistoryPage(limit=1))]

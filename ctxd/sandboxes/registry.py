@@ -19,6 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.mounts.mapping import normalise
+from ctxd.objects.document import Page
 from ctxd.offload import Lane, in_thread
 from ctxd.sandboxes import registration
 from ctxd.sandboxes.directories import Directories
@@ -138,7 +139,7 @@ class Sandboxes:
         await self._listeners.close_others(ids)
         await in_thread(self._directories.remove_strays, ids)
         for one, valid_time in kept:
-            (first,) = await self._store.history(registration.entity_id(one.id), limit=1)
+            (first,) = await self._store.history(registration.entity_id(one.id), page=Page(limit=1))
             self._admit(one, valid_time, first.tx)
             self._leases[one.id] = Lease.after_restart(one, self._clock)
             try:

@@ -89,7 +89,7 @@ async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Event
     if not wanted:
         return found
     await live.store.settled()
-    stored = await live.store.bulk(list(wanted), tx=live.tx, valid_time=live.valid_time)
+    stored = await live.store.bulk(list(wanted), live.at)
     if len(stored) < len(wanted):
         raise CtxdError("corrupt", f"segments of session {live.session} are missing", hint="Run `ctxd verify`.")
     for id, each in stored.items():

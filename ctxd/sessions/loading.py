@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import NOW, AsOf, Page, Stored
 from ctxd.objects.identity import number_of, segment_id, segments_prefix
 from ctxd.offload import Lane
 from ctxd.sessions.segments import (
@@ -67,23 +67,19 @@ class Segments(msgspec.Struct, frozen=True):
 async def load(
     store: VersionStore,
     session: str,
+    at: AsOf = NOW,
     *,
     host_filesystem_id: str,
     lane: Lane,
-    tx: int | None = None,
-    valid_time: int | None = None,
 ) -> LiveSession | None:
-    """``session`` as of both times, None meaning now; None without a version.
+    """``session`` as of ``at``; None without a version.
 
     One of an earlier time is for reading only. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
-    stored = await store.get(session_object_id(session), tx=tx, valid_time=valid_time)
-    if stored is None or (tx is None and valid_time is None and read_head(stored).entering):
+    stored = await store.get(session_object_id(session), at)
+    if stored is None or (not at.is_past and read_head(stored).entering):
         return None
-    if tx is None and valid_time is None:
-        segments = await _newest(store, session, lane)
-    else:
-        segments = await _past(store, session, tx=tx, valid_time=valid_time)
+    segments = await (_past(store, session, at) if at.is_past else _newest(store, session, lane))
     state = await lane.run(fold, segments.deltas, size=len(segments.deltas))
     state.chat_chars = segments.chars
     return LiveSession(
@@ -96,8 +92,7 @@ async def load(
         head_vt=stored.valid_time,
         updated_at=max(stored.valid_time, segments.valid_time),
         host_filesystem_id=host_filesystem_id,
-        tx=tx,
-        valid_time=valid_time,
+        at=at,
     )
 
 
@@ -117,8 +112,7 @@ async def pages(
     *,
     first: int = 0,
     end: int | None = None,
-    tx: int | None = None,
-    valid_time: int | None = None,
+    as_of: AsOf = NOW,
 ) -> AsyncGenerator[tuple[list[Stored], list[SessionDelta]], None]:
     """Read the segments from number ``first`` up to, without, ``end`` (None: all), a little text at a time."""
     prefix = segments_prefix(session)
@@ -126,7 +120,7 @@ async def pages(
     while end is None or at < end:
         limit = batch if end is None else min(batch, end - at)
         after = segment_id(session, at - 1) if at else ""
-        page = await store.scan(prefix, after=after, limit=limit, tx=tx, valid_time=valid_time)
+        page = await store.scan(prefix, as_of, Page(after=after, limit=limit))
         deltas = decoded(session, page, first=at)
         yield page, deltas
         at += len(page)
@@ -136,11 +130,11 @@ async def pages(
         batch = max(1, batch // 2) if size > PAGE_CHARS else min(RUN, batch * 2)
 
 
-async def _past(store: VersionStore, session: str, *, tx: int | None, valid_time: int | None) -> Segments:
+async def _past(store: VersionStore, session: str, at: AsOf) -> Segments:
     whole: list[SessionDelta] = []
     seqs: list[int] = []
     newest = chars = 0
-    async for page, deltas in pages(store, session, tx=tx, valid_time=valid_time):
+    async for page, deltas in pages(store, session, as_of=at):
         chars += _chars(deltas)
         whole += map(marked, deltas)
         seqs += [stored.tx for stored in page]
@@ -151,7 +145,7 @@ async def _past(store: VersionStore, session: str, *, tx: int | None, valid_time
 
 async def _newest(store: VersionStore, session: str, lane: Lane) -> Segments:
     prefix = segments_prefix(session)
-    newest = await store.scan_newest(prefix, before_id=None, limit=1)
+    newest = await store.scan(prefix, page=Page(limit=1, ascending=False))
     count = number_of(newest[0].document.id) + 1 if newest else 0
     ends = [segment_id(session, number) for number in carriers(count)]
     whole: list[SessionDelta] = []

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final
 
 from ctxd.mounts.mapping import UNMOUNTED
-from ctxd.objects.document import Document, Stored, risen
+from ctxd.objects.document import Document, Page, Stored, risen
 from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import shown_in
@@ -301,7 +301,9 @@ class NoticeFeeds:
         page: list[Stored] = []
         before: tuple[int, int] | None = None
         while before is None or (len(page) == _VERSIONS and page[-1].tx > floor):
-            page = await self._store.history(id, order="desc", corrections=True, after=before, limit=_VERSIONS)
+            page = await self._store.history(
+                id, page=Page(after=before, limit=_VERSIONS, ascending=False), corrections=True
+            )
             found += page
             before = (page[-1].valid_time, page[-1].tx) if page else (0, 0)
         return [stored for stored in risen(found) if floor < stored.tx <= upto]

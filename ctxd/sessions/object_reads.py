@@ -6,12 +6,11 @@ nothing. Promise: every answer is on the disk, or is once the session's ``barrie
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Literal
 
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.identity import INNER_PREFIXES, is_reserved
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
@@ -44,24 +43,6 @@ class Viewer(msgspec.Struct, frozen=True):
         return id in self.live.state.index
 
 
-class ReadTime(msgspec.Struct, frozen=True):
-    """As of which valid time (ms since 1970) and which transaction; None means the newest."""
-
-    valid_time: int | None = None
-    tx: int | None = None
-
-    @property
-    def is_past(self) -> bool:
-        """True if either time is given."""
-        return self.valid_time is not None or self.tx is not None
-
-    def includes(self, stored: Stored) -> bool:
-        """True if ``stored`` is not later than either time."""
-        return (self.valid_time is None or stored.valid_time <= self.valid_time) and (
-            self.tx is None or stored.tx <= self.tx
-        )
-
-
 class ListedObject(msgspec.Struct, frozen=True):
     """One object of a list, and where it is in the session that was asked for, if one was."""
 
@@ -90,7 +71,7 @@ class Objects:
         return Viewer(live, confined)
 
     async def version(
-        self, viewer: Viewer, text: str, at: ReadTime, *, content: bool, size_max: int | None = None
+        self, viewer: Viewer, text: str, at: AsOf, *, content: bool, size_max: int | None = None
     ) -> Stored:
         """The version as of ``at`` of the object that ``text`` means.
 
@@ -102,15 +83,13 @@ class Objects:
         stored = await self._visible(viewer, found, at, content=content)
         if stored is not None:
             return stored
-        if at.is_past and await self._visible(
-            viewer, await self._version(id, ReadTime(), content=False), ReadTime(), content=False
-        ):
+        if at.is_past and await self._visible(viewer, await self._version(id, NOW, content=False), NOW, content=False):
             message, hint = f"{text} had no version then", "object.history lists those it has."
             raise CtxdError("object_not_found", message, hint=hint)
         raise not_found(text)
 
     async def versions(
-        self, viewer: Viewer, ids: Iterable[str], at: ReadTime, *, content: bool, size_max: int | None = None
+        self, viewer: Viewer, ids: Iterable[str], at: AsOf, *, content: bool, size_max: int | None = None
     ) -> dict[str, Stored]:
         """The versions as of ``at`` of those of ``ids`` that are there for ``viewer``, in their order.
 
@@ -119,10 +98,10 @@ class Objects:
         """
         seen = [id for id in dict.fromkeys(ids) if viewer.holds(id)]
         plain = [id for id in seen if session_objects.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
-        found = await self._store.bulk(plain, valid_time=at.valid_time, tx=at.tx, content=content)
+        found = await self._store.bulk(plain, at, content=content)
         if newest := self._undurable(found.values()):
-            tx = newest if at.tx is None else at.tx
-            found = await self._store.bulk(plain, valid_time=at.valid_time, tx=tx, content=content)
+            tx = newest if at.tx == LATEST else at.tx
+            found = await self._store.bulk(plain, AsOf(at.valid_time, tx), content=content)
         for id in seen:
             if session_objects.session_of(id) is not None:
                 stored = await self._version(id, at, content=content, size_max=size_max)
@@ -132,63 +111,41 @@ class Objects:
         return {id: stored for id, stored in visible.items() if stored is not None}
 
     async def history(
-        self,
-        viewer: Viewer,
-        text: str,
-        at: ReadTime,
-        *,
-        order: Literal["asc", "desc"],
-        corrections: bool,
-        after: tuple[int, int] | None,
-        limit: int,
+        self, viewer: Viewer, text: str, at: AsOf, page: HistoryPage, *, corrections: bool
     ) -> tuple[list[VersionRow], bool]:
-        """At most ``limit`` versions of what ``text`` means, from beyond ``(valid_time, tx)`` ``after`` on, and whether
-        there are more.
+        """``page``, which has a limit, of the versions of what ``text`` means, and whether there are more.
 
         Raises: CtxdError object_not_found without any version; ambiguous_id, corrupt, store_failed. Cancel: safe.
         """
+        assert page.limit is not None, "a page for a client is bounded"
         id = await self._resolved(viewer, text)
+        more = msgspec.structs.replace(page, limit=page.limit + 1)
         if session_objects.session_of(id) is not None:
-            rows = await session_objects.history(self._store, id, valid_time=at.valid_time, tx=at.tx)
-            if order == "desc":
+            rows = await session_objects.history(self._store, id, at)
+            if not page.ascending:
                 rows.reverse()
-            rows = [row for row in rows if after is None or _is_beyond(row, after, order)][: limit + 1]
+            rows = [row for row in rows if _is_beyond(row, page)][: more.limit]
         else:
-            rows = await self._rows(viewer, id, at, order=order, corrections=corrections, after=after, limit=limit + 1)
-        if not rows and after is None:
+            rows = await self._rows(viewer, id, at, more, corrections=corrections)
+        if not rows and page.after is None:
             raise not_found(text)
-        return rows[:limit], len(rows) > limit
+        return rows[: page.limit], len(rows) > page.limit
 
     async def _rows(
-        self,
-        viewer: Viewer,
-        id: str,
-        at: ReadTime,
-        *,
-        order: Literal["asc", "desc"],
-        corrections: bool,
-        after: tuple[int, int] | None,
-        limit: int,
+        self, viewer: Viewer, id: str, at: AsOf, page: HistoryPage, *, corrections: bool
     ) -> list[VersionRow]:
-        """At most ``limit`` rows of versions that ``viewer`` may see."""
+        """At most as many rows as ``page`` has, of versions that ``viewer`` may see."""
         rows: list[VersionRow] = []
+        limit = page.limit or 0
         while len(rows) < limit:
-            page = await self._store.history(
-                id,
-                order=order,
-                corrections=corrections,
-                valid_time=at.valid_time,
-                tx=at.tx,
-                after=after,
-                limit=limit,
-            )
-            for stored in page:
+            found = await self._store.history(id, at, page, corrections=corrections)
+            for stored in found:
                 shown = await self._shown(viewer, stored)
                 if shown is not None and at.includes(shown) and len(rows) < limit:
                     rows.append(_row(shown))
-            if len(page) < limit:
+            if len(found) < limit:
                 break
-            after = (page[-1].valid_time, page[-1].tx)
+            page = msgspec.structs.replace(page, after=(found[-1].valid_time, found[-1].tx))
         return rows
 
     async def _shown(self, viewer: Viewer, stored: Stored) -> Stored | None:
@@ -196,13 +153,11 @@ class Objects:
             return stored
         return await self._sessions.visibility.shown(viewer.live, stored)
 
-    async def _visible(self, viewer: Viewer, stored: Stored | None, at: ReadTime, *, content: bool) -> Stored | None:
+    async def _visible(self, viewer: Viewer, stored: Stored | None, at: AsOf, *, content: bool) -> Stored | None:
         """``stored``, the newest version as of ``at``, or the newest before it that ``viewer`` may see."""
         if stored is None or not viewer.confined or viewer.live is None:
             return stored
-        return await self._sessions.visibility.newest(
-            viewer.live, stored, valid_time=at.valid_time, tx=at.tx, content=content
-        )
+        return await self._sessions.visibility.newest(viewer.live, stored, at, content=content)
 
     async def of_session(
         self, viewer: Viewer, live: LiveSession, *, type: str | None, level: ContextLevel | None, start: int, limit: int
@@ -232,8 +187,8 @@ class Objects:
         heads = await self._store.heads(wanted)
         if newest := self._undurable(head for head in heads.values() if head is not None):
             # Another session's write, which may yet be lost: what is read by its sequence is on the disk.
-            heads = {**await self._store.bulk(wanted, tx=newest)}
-        visible = {id: await self._visible(viewer, head, ReadTime(), content=False) for id, head in heads.items()}
+            heads = {**await self._store.bulk(wanted, AsOf(tx=newest))}
+        visible = {id: await self._visible(viewer, head, NOW, content=False) for id, head in heads.items()}
         return [ListedObject(head, *places[id]) for id, head in visible.items() if head is not None], end, barrier
 
     async def of_all(self, *, type: str | None, after: str, limit: int) -> tuple[list[ListedObject], bool]:
@@ -280,7 +235,7 @@ class Objects:
         """As ``of_all``, without the chats: they are folded from segments and not stored as objects."""
         found: list[ListedObject] = []
         while True:
-            page = await self._store.scan("", after=after, limit=limit + 1)
+            page = await self._store.scan("", page=Page(after=after, limit=limit + 1))
             for stored in page:
                 after = stored.document.id
                 if after.startswith(INNER_PREFIXES):
@@ -301,7 +256,7 @@ class Objects:
 
         Raises: CtxdError object_not_found, corrupt, store_failed.
         """
-        if id.startswith(INNER_PREFIXES) or await self._version(id, ReadTime(), content=False) is None:
+        if id.startswith(INNER_PREFIXES) or await self._version(id, NOW, content=False) is None:
             raise not_found(id)
         return await self._sessions.knowing(id)
 
@@ -330,13 +285,13 @@ class Objects:
                 raise not_found(text) from error
             return text
 
-    async def _version(self, id: str, at: ReadTime, *, content: bool, size_max: int | None = None) -> Stored | None:
+    async def _version(self, id: str, at: AsOf, *, content: bool, size_max: int | None = None) -> Stored | None:
         if session_objects.session_of(id) is not None:
-            return await session_objects.version(self._store, id, valid_time=at.valid_time, tx=at.tx, size_max=size_max)
-        stored = await self._store.get(id, valid_time=at.valid_time, tx=at.tx, content=content)
+            return await session_objects.version(self._store, id, at, size_max=size_max)
+        stored = await self._store.get(id, at, content=content)
         if stored is not None and self._undurable((stored,)):
             # Not on the disk yet: by its sequence it is read once it is there, or the one before it if it was lost.
-            stored = await self._store.get(id, valid_time=at.valid_time, tx=stored.tx, content=content)
+            stored = await self._store.get(id, AsOf(at.valid_time, stored.tx), content=content)
         return stored
 
     def _undurable(self, found: Iterable[Stored]) -> int:
@@ -365,6 +320,6 @@ def _row(stored: Stored) -> VersionRow:
     )
 
 
-def _is_beyond(row: VersionRow, after: tuple[int, int], order: str) -> bool:
+def _is_beyond(row: VersionRow, page: HistoryPage) -> bool:
     place = (row.valid_time, row.tx)
-    return place > after if order == "asc" else place < after
+    return page.after is None or (place > page.after if page.ascending else place < page.after)

@@ -19,7 +19,7 @@ from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.indexing.shell.candidates import candidates
 from ctxd.indexing.stubs import FoundFile, discover, discover_named
 from ctxd.mounts.mapping import normalise
-from ctxd.objects.document import Stored
+from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.identity import is_reserved
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.objects.next_version import renamed, system_prompt
@@ -219,7 +219,7 @@ class Operations:
         if receipt is None:
             assert replay.pending is not None, "a write is durable or pending"
             receipt = await replay.pending.wait()
-        return receipt, (await self.sessions.as_of(session, tx=receipt.seq)).view()
+        return receipt, (await self.sessions.as_of(session, AsOf(tx=receipt.seq))).view()
 
     async def _view_again(self, session: str, replay: Replay) -> Accepted:
         receipt, view = await self._view_as_of(session, replay)
@@ -313,7 +313,7 @@ class Operations:
     async def set_system_prompt(self, tx: Transaction, params: session_methods.SystemPromptParams) -> Accepted:
         """Replace the system prompt."""
         live, id = tx.live, system_prompt_id(params.session)
-        head = await self.store.get(id, valid_time=params.valid_time)
+        head = await self.store.get(id, AsOf.given(params.valid_time, None))
         capture = Capture(tx.guard, live.settings.secrets)
         content = await off_loop(len(params.content), lambda: capture.text(params.content))
         document = await self.store.keep(system_prompt(params.session, content, capture.secrets))

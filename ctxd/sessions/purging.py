@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.objects.document import Page
 from ctxd.objects.identity import UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
@@ -127,7 +128,7 @@ async def _says_something(store: VersionStore, id: str) -> bool:
     after: tuple[int, int] | None = None
     seen = False
     while True:
-        page = await store.history(id, corrections=True, after=after, limit=_HISTORY)
+        page = await store.history(id, page=Page(after=after, limit=_HISTORY), corrections=True)
         seen = seen or bool(page)
         if any(not is_purged(stored.document) for stored in page):
             return True

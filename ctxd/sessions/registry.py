@@ -17,7 +17,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
-from ctxd.objects.document import Document
+from ctxd.objects.document import NOW, AsOf, Document
 from ctxd.objects.next_version import system_prompt
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard, fleeting_guard
@@ -295,16 +295,9 @@ class Sessions:
             if lock.free:
                 self._loading.pop(session, None)
 
-    async def as_of(self, session: str, *, tx: int | None = None, valid_time: int | None = None) -> LiveSession:
-        """``session`` as it was, for reading only. Raises and cancel: as ``live``."""
-        found = await load(
-            self.store,
-            session,
-            host_filesystem_id=self.host_filesystem_id,
-            lane=self._folding,
-            tx=tx,
-            valid_time=valid_time,
-        )
+    async def as_of(self, session: str, at: AsOf = NOW) -> LiveSession:
+        """``session`` as it was at ``at``, for reading only. Raises and cancel: as ``live``."""
+        found = await load(self.store, session, at, host_filesystem_id=self.host_filesystem_id, lane=self._folding)
         if found is None:
             raise no_session(session, shared=self.shared)
         return found

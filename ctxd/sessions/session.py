@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import Document
+from ctxd.objects.document import NOW, AsOf, Document
 from ctxd.objects.identity import observations, segment_id
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
@@ -213,12 +213,10 @@ class LiveSession:
         head_vt: int,
         updated_at: int,
         host_filesystem_id: str,
-        tx: int | None = None,
-        valid_time: int | None = None,
+        at: AsOf = NOW,
     ) -> None:
         self.store = store
-        self.tx = tx
-        self.valid_time = valid_time
+        self.at = at
         self.session = session
         self.state = state
         self.settings = head.settings

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import LATEST, NOW, AsOf, Document, Page, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions.loading import pages
 from ctxd.sessions.segments import SessionDelta, marked, messages_of, speaks, text_size
@@ -30,28 +30,21 @@ def session_of(id: str) -> str | None:
     return session if kind in ("session", "chat") and session else None
 
 
-async def version(
-    store: VersionStore,
-    id: str,
-    *,
-    valid_time: int | None = None,
-    tx: int | None = None,
-    size_max: int | None = None,
-) -> Stored | None:
-    """The version of ``id``, a session's object or chat, as of both times, None meaning now; None without a version.
+async def version(store: VersionStore, id: str, at: AsOf = NOW, *, size_max: int | None = None) -> Stored | None:
+    """The version of ``id``, a session's object or chat, as of ``at``; None without a version.
 
     Its content is None for a session, empty for a chat. Raises: CtxdError too_large if a chat's messages have more than
     ``size_max`` characters, before the rest is read; corrupt, store_failed. Cancel: safe.
     """
     session = session_of(id)
     assert session is not None, "only sessions and chats are folded"
-    first = await store.history(session_object_id(session), valid_time=valid_time, tx=tx, limit=1)
+    first = await store.history(session_object_id(session), at, Page(limit=1))
     if not first:
         return None
     is_chat = id.startswith("chat:")
     deltas: list[SessionDelta] = []
     newest, size = first[-1], 0
-    async with aclosing(pages(store, session, valid_time=valid_time, tx=tx)) as every:
+    async with aclosing(pages(store, session, as_of=at)) as every:
         async for segments, found in every:
             deltas += found if is_chat else map(marked, found)
             size += sum(text_size(messages_of(delta)) for delta in found) if is_chat else 0
@@ -61,7 +54,7 @@ async def version(
             newest = [newest, *(some for some in segments if not is_chat or speaks(some.document.payload))][-1]
     state = fold(deltas)
     if not is_chat:
-        head = await store.get(session_object_id(session), valid_time=valid_time, tx=newest.tx if tx is None else tx)
+        head = await store.get(session_object_id(session), at if at.tx != LATEST else AsOf(at.valid_time, newest.tx))
         newest = max(newest, head or newest, key=lambda stored: stored.tx)
     payload = _chat(session, state, deltas) if is_chat else _session(session, state)
     kind, content = ("chat", "") if is_chat else ("session", None)
@@ -78,10 +71,8 @@ async def version(
     )
 
 
-async def history(
-    store: VersionStore, id: str, *, valid_time: int | None = None, tx: int | None = None
-) -> list[VersionRow]:
-    """Every version of ``id`` up to both times, oldest first, without hashes: those would cost a fold each.
+async def history(store: VersionStore, id: str, at: AsOf = NOW) -> list[VersionRow]:
+    """Every version of ``id`` up to ``at``, oldest first, without hashes: those would cost a fold each.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
@@ -91,13 +82,13 @@ async def history(
     heads: list[Stored] = []
     while True:
         after = (heads[-1].valid_time, heads[-1].tx) if heads else None
-        page = await store.history(head, valid_time=valid_time, tx=tx, after=after, limit=_PAGE)
+        page = await store.history(head, at, Page(after=after, limit=_PAGE))
         heads.extend(page)
         if len(page) < _PAGE:
             break
     is_chat = id.startswith("chat:")
     rows = {stored.tx: _row(stored) for stored in (heads[:1] if is_chat else heads)}
-    async for segments, _ in pages(store, session, valid_time=valid_time, tx=tx):
+    async for segments, _ in pages(store, session, as_of=at):
         for segment in segments:
             if not is_chat or speaks(segment.document.payload):
                 rows[segment.tx] = _row(segment)

@@ -23,7 +23,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import Stored
+from ctxd.objects.document import NOW, AsOf, Page, Stored
 from ctxd.objects.identity import segment_id, segments_prefix
 from ctxd.sessions.loading import decoded
 from ctxd.sessions.segments import ENTERING, ActivateObjects
@@ -144,21 +144,19 @@ class Visibility:
         self,
         live: LiveSession,
         stored: Stored | None,
+        at: AsOf = NOW,
         *,
-        valid_time: int | None = None,
-        tx: int | None = None,
         content: bool = False,
     ) -> Stored | None:
-        """The newest version that the sandbox of ``live`` may see at or before ``stored``, the newest one as of both
-        times; ``None`` without one.
+        """The newest version that the sandbox of ``live`` may see at or before ``stored``, the newest one as of ``at``;
+        ``None`` without one.
 
         Raises: CtxdError corrupt, store_failed.
         """
         while stored is not None:
             if (shown := await self.shown(live, stored)) is not None:
-                in_time = (valid_time is None or shown.valid_time <= valid_time) and (tx is None or shown.tx <= tx)
-                return shown if in_time else None
-            stored = await self._before(live, stored, valid_time, tx, content=content)
+                return shown if at.includes(shown) else None
+            stored = await self._before(live, stored, at, content=content)
         return None
 
     async def dated(self, live: LiveSession, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
@@ -204,22 +202,20 @@ class Visibility:
                 cleared.ids.add(id)
         return found
 
-    async def _before(
-        self, live: LiveSession, stored: Stored, valid_time: int | None, tx: int | None, *, content: bool
-    ) -> Stored | None:
+    async def _before(self, live: LiveSession, stored: Stored, at: AsOf, *, content: bool) -> Stored | None:
         """The version before ``stored`` that may be visible: none lies before the one that is dated to first sight."""
         number = await self._first_sight(live, stored.document.id)
         if number is None or stored.tx < live.seqs[number]:
             return None
         id, after = stored.document.id, (stored.valid_time, stored.tx)
-        page = await self._store.history(id, order="desc", valid_time=valid_time, tx=tx, after=after, limit=1)
+        page = await self._store.history(id, at, Page(after=after, limit=1, ascending=False))
         if not page or not content:
             return page[0] if page else None
-        return await self._store.get(id, valid_time=page[0].valid_time, tx=page[0].tx, content=True)
+        return await self._store.get(id, AsOf(valid_time=page[0].valid_time, tx=page[0].tx), content=True)
 
     async def _dated(self, live: LiveSession, number: int, stored: Stored) -> Stored | None:
         """``stored``, from before first sight, dated to it if it was the newest then; else ``None``."""
-        base = await self._store.get(stored.document.id, tx=live.seqs[number])
+        base = await self._store.get(stored.document.id, AsOf(tx=live.seqs[number]))
         if base is None or base.tx != stored.tx:
             return None
         segment = await self._store.get(segment_id(live.session, number))
@@ -248,7 +244,9 @@ class Visibility:
             # A few at a time: the chat of a long session would not fit in memory.
             while first < upto:
                 after = segment_id(live.session, first - 1) if first else ""
-                stored = await self._store.scan(segments_prefix(live.session), after=after, limit=_SEGMENTS_AT_ONCE)
+                stored = await self._store.scan(
+                    segments_prefix(live.session), page=Page(after=after, limit=_SEGMENTS_AT_ONCE)
+                )
                 for number, delta in enumerate(decoded(live.session, stored, first=first), first):
                     for operation in delta:
                         if isinstance(operation, (*ENTERING, ActivateObjects)):

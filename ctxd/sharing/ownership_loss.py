@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import AsOf, Page, Stored
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.observe.logs import LogEvent
 from ctxd.projection.owners import Owner
@@ -106,7 +106,7 @@ class OwnershipLoss:
         found = (await self._store.heads((str(session_object_id(session)), str(system_prompt_id(session))))).values()
         newest = [stored.tx for stored in found if stored is not None]
         for prefix in (segments_prefix(session), assemblies_prefix(session)):
-            newest += [stored.tx for stored in await self._store.scan_newest(prefix, before_id=None, limit=1)]
+            newest += [stored.tx for stored in await self._store.scan(prefix, page=Page(limit=1, ascending=False))]
         return max(newest, default=0)
 
     def bar(self, session: str, host: str) -> None:
@@ -185,10 +185,10 @@ class OwnershipLoss:
         prompt, head = str(system_prompt_id(session)), str(session_object_id(session))
         newest = list((await self._store.heads((prompt,))).values())
         for prefix in (segments_prefix(session), assemblies_prefix(session)):
-            newest += await self._store.scan_newest(prefix, before_id=None, limit=1)
+            newest += await self._store.scan(prefix, page=Page(limit=1, ascending=False))
         if any(stored is not None and stored.tx >= first for stored in newest):
             return True
-        now, before = (await self._store.heads((head,)))[head], await self._store.get(head, tx=first - 1)
+        now, before = (await self._store.heads((head,)))[head], await self._store.get(head, AsOf(tx=first - 1))
         return now is not None and now.tx >= first and (before is None or _lasting(now) != _lasting(before))
 
     def _branch_id(self, session: str) -> str:

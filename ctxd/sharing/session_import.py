@@ -20,7 +20,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Artifact, Document, Stored, risen
+from ctxd.objects.document import Artifact, Document, Page, Stored, risen
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.offload import in_thread
 from ctxd.projection.ownership import Fences
@@ -102,7 +102,7 @@ class LocalSession:
         found: list[Stored] = []
         while True:
             after = (found[-1].valid_time, found[-1].tx) if found else None
-            page = await self._store.history(id, corrections=True, after=after, limit=_PAGE)
+            page = await self._store.history(id, page=Page(after=after, limit=_PAGE), corrections=True)
             found.extend(page)
             if len(page) < _PAGE:
                 return risen(found)

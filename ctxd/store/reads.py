@@ -11,10 +11,10 @@ from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends.port import LATEST, DamagedVersion, Version
+from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored, decode_document
+from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage, Stored, decode_document
 from ctxd.offload import Lane
 from ctxd.store import journal
 from ctxd.store.writes import Change
@@ -42,11 +42,6 @@ def answered(function: Callable[[], T]) -> T:
     """Call ``function`` under ``answering`` and return its result."""
     with answering():
         return function()
-
-
-def basis(valid_time: int | None, tx: int | None) -> tuple[int, int]:
-    """Return both times of a read, None being the newest, as bounds of a backend."""
-    return LATEST if valid_time is None else valid_time, LATEST if tx is None else tx
 
 
 def to_stored(version: Version) -> Stored | None:
@@ -248,41 +243,24 @@ class AsOfReads(Protocol):
     All raise CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
     """
 
-    async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
+    async def as_of(self, ids: Sequence[str], at: AsOf = NOW) -> list[Version]:
         """See ``SqliteBackend.as_of``."""
         ...
 
     async def history(
-        self,
-        id: str,
-        *,
-        ascending: bool = True,
-        corrections: bool = False,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-        after: tuple[int, int] | None = None,
-        limit: int | None = None,
+        self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False
     ) -> list[Version]:
         """See ``SqliteBackend.history``."""
         ...
 
-    async def scan(
-        self,
-        prefix: str,
-        *,
-        ascending: bool = True,
-        after: str | None = None,
-        limit: int | None = None,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-    ) -> list[Version]:
+    async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
         """See ``SqliteBackend.scan``."""
         ...
 
     async def query(
-        self, query: str, arguments: Sequence[Any], *, valid_time: int, tx: int, limit: int, timeout_s: float
+        self, query: str, arguments: Sequence[Any], at: AsOf, *, limit: int, timeout_s: float
     ) -> "QueryRows":
-        """The first ``limit`` rows of a Datalog query, as of both times.
+        """The first ``limit`` rows of a Datalog query, as of ``at``.
 
         Raises: CtxdError ``unsupported``, ``invalid_params``, ``timeout``, ``store_unavailable`` as well.
         """
@@ -314,19 +292,17 @@ class EmbeddedReads:
         versions = self.reader.versions
         return await self.lane.run(answered, lambda: versions.wrote_past(valid_time, after))
 
-    async def query(
-        self, query: str, arguments: Sequence[Any], *, valid_time: int, tx: int, limit: int, timeout_s: float
-    ) -> QueryRows:
+    async def query(self, query: str, arguments: Sequence[Any], at: AsOf, *, limit: int, timeout_s: float) -> QueryRows:
         """Refuse: the embedded tables have no query language. Raises: CtxdError ``unsupported``."""
         hint = 'Project to an XTDB node: ctxd migrate --to xtdb, then set store = "xtdb" in ctxd.toml.'
         raise CtxdError("unsupported", "the embedded store has no Datalog queries", hint=hint, outcome="not_applied")
 
-    async def as_of(self, ids: Sequence[str], *, valid_time: int = LATEST, tx: int = LATEST) -> list[Version]:
+    async def as_of(self, ids: Sequence[str], at: AsOf = NOW) -> list[Version]:
         """See ``AsOfReads.as_of``."""
         versions = self.reader.versions
 
         def read() -> list[Version]:
-            found = versions.as_of(list(ids), valid_time=valid_time, tx=tx)
+            found = versions.as_of(list(ids), at)
             if len(found) < len(ids):
                 versions.require_versions({*ids}.difference(version.id for version in found))
             return found
@@ -334,47 +310,19 @@ class EmbeddedReads:
         return await self.lane.run(answered, read)
 
     async def history(
-        self,
-        id: str,
-        *,
-        ascending: bool = True,
-        corrections: bool = False,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-        after: tuple[int, int] | None = None,
-        limit: int | None = None,
+        self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False
     ) -> list[Version]:
         """See ``AsOfReads.history``."""
         versions = self.reader.versions
 
         def read() -> list[Version]:
-            found = versions.history(
-                id,
-                ascending=ascending,
-                corrections=corrections,
-                valid_time=valid_time,
-                tx=tx,
-                after=after,
-                limit=limit,
-            )
-            if not found and after is None:
+            found = versions.history(id, at, page, corrections=corrections)
+            if not found and page.after is None:
                 versions.require_versions((id,))
             return found
 
         return await self.lane.run(answered, read)
 
-    async def scan(
-        self,
-        prefix: str,
-        *,
-        ascending: bool = True,
-        after: str | None = None,
-        limit: int | None = None,
-        valid_time: int = LATEST,
-        tx: int = LATEST,
-    ) -> list[Version]:
+    async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
         """See ``AsOfReads.scan``."""
-        read = self.reader.versions.scan
-        return await self.lane.run(
-            answered, lambda: read(prefix, ascending=ascending, after=after, limit=limit, valid_time=valid_time, tx=tx)
-        )
+        return await self.lane.run(answered, lambda: self.reader.versions.scan(prefix, at, page))

@@ -12,6 +12,7 @@ from ctxd import dbfile, limits
 from ctxd.backends.port import DamagedVersion
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.objects.document import Page
 from ctxd.offload import Lane
 from ctxd.store import journal
 from ctxd.store.follow import Follower
@@ -114,9 +115,8 @@ def _damage_of(reader: Reader, row: journal.Row) -> Iterator[str]:
             yield f"operation {row.op_id} of row {row.seq} is not found by its id"
     for version in journal.fold(row):
         try:
-            found = reader.versions.history(
-                version.id, corrections=True, after=(version.valid_time, version.tx - 1), limit=1
-            )
+            just_before = Page(after=(version.valid_time, version.tx - 1), limit=1)
+            found = reader.versions.history(version.id, page=just_before, corrections=True)
             if found != [version]:
                 yield f"the version of {version.id} in write {row.seq} is not found, or not as it was written"
             if version.content is not None:

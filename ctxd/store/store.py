@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
@@ -19,7 +19,7 @@ from anyio.abc import TaskStatus
 from ctxd import dbfile, limits
 from ctxd.clock import Clock, ValidTimes
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage, Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.offload import Lane, in_thread
 from ctxd.store import statedir
@@ -32,7 +32,7 @@ from ctxd.store.idempotency import BloomFilter, RecentOperations, replay_of
 from ctxd.store.journal import Body, Row
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
-from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, answered, basis, to_stored
+from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, answered, to_stored
 from ctxd.store.scrub import Scrub, quiet
 from ctxd.store.writes import (
     Change,
@@ -443,27 +443,21 @@ class VersionStore:
         self._health.require_readable()
         return await self._loader.newest(dict.fromkeys(ids), self._bloom.lacks, self._settle)
 
-    async def get(
-        self, id: str, *, valid_time: int | None = None, tx: int | None = None, content: bool = False
-    ) -> Stored | None:
-        """Return the version of ``id`` as of both times, by default the newest; None without one.
+    async def get(self, id: str, at: AsOf = NOW, *, content: bool = False) -> Stored | None:
+        """Return the version of ``id`` as of ``at``; None without one.
 
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
-        return (await self.bulk((id,), valid_time=valid_time, tx=tx, content=content)).get(id)
+        return (await self.bulk((id,), at, content=content)).get(id)
 
-    async def bulk(
-        self, ids: Sequence[str], *, valid_time: int | None = None, tx: int | None = None, content: bool = False
-    ) -> dict[str, Stored]:
-        """The versions of ``ids`` as of both times, in order; an id that has none is left out. Otherwise as ``get``."""
-        if valid_time is None and tx is None:
-            found = [head for head in (await self.heads(ids)).values() if head is not None]
-        else:
-            at = basis(valid_time, tx)
+    async def bulk(self, ids: Sequence[str], at: AsOf = NOW, *, content: bool = False) -> dict[str, Stored]:
+        """The versions of ``ids`` as of ``at``, in order; an id that has none is left out. Otherwise as ``get``."""
+        if at.is_past:
             await self.settled()
-            versions = await self._past.as_of(ids, valid_time=at[0], tx=at[1])
-            by_id = {version.id: to_stored(version) for version in versions}
+            by_id = {version.id: to_stored(version) for version in await self._past.as_of(ids, at)}
             found = [stored for id in dict.fromkeys(ids) if (stored := by_id.get(id)) is not None]
+        else:
+            found = [head for head in (await self.heads(ids)).values() if head is not None]
         if content:
             found = await self._with_content(found)
         return {stored.document.id: stored for stored in found}
@@ -479,74 +473,33 @@ class VersionStore:
         ]
 
     async def history(
-        self,
-        id: str,
-        *,
-        order: Literal["asc", "desc"] = "asc",
-        corrections: bool = False,
-        valid_time: int | None = None,
-        tx: int | None = None,
-        after: tuple[int, int] | None = None,
-        limit: int = 100,
+        self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False
     ) -> list[Stored]:
-        """The versions of ``id`` at or below both times by ``(valid_time, tx)``, from beyond ``after`` on.
+        """``page`` of the versions of ``id`` up to ``at`` by ``(valid_time, tx)``.
 
         With ``corrections`` also those that a later write replaced at the same valid time. Otherwise as ``get``.
         """
-        at = basis(valid_time, tx)
         await self.settled()
-        versions = await self._past.history(
-            id,
-            ascending=order == "asc",
-            corrections=corrections,
-            valid_time=at[0],
-            tx=at[1],
-            after=after,
-            limit=limit,
-        )
+        versions = await self._past.history(id, at, page, corrections=corrections)
         return [stored for version in versions if (stored := to_stored(version)) is not None]
 
-    async def scan(
-        self,
-        prefix: str,
-        *,
-        after: str = "",
-        limit: int | None = None,
-        valid_time: int | None = None,
-        tx: int | None = None,
-    ) -> list[Stored]:
-        """The versions of every entity with ``prefix``, by id, from beyond ``after`` on. Otherwise as ``get``."""
-        at = basis(valid_time, tx)
+    async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Stored]:
+        """``page`` of the versions as of ``at`` of every entity with ``prefix``, by id. Otherwise as ``get``."""
         await self.settled()
         # The newest versions are in the tables here; another store only answers for the past.
-        past = self._model if valid_time is None and tx is None else self._past
-        versions = await past.scan(prefix, after=after or None, limit=limit, valid_time=at[0], tx=at[1])
+        versions = await (self._past if at.is_past else self._model).scan(prefix, at, page)
         return [stored for version in versions if (stored := to_stored(version)) is not None]
 
     async def query(
-        self,
-        query: str,
-        arguments: Sequence[Any] = (),
-        *,
-        valid_time: int | None = None,
-        tx: int | None = None,
-        limit: int,
-        timeout_s: float,
+        self, query: str, arguments: Sequence[Any] = (), at: AsOf = NOW, *, limit: int, timeout_s: float
     ) -> QueryRows:
-        """The first ``limit`` rows of a Datalog query over the store's documents, as of both times.
+        """The first ``limit`` rows of a Datalog query over the store's documents, as of ``at``.
 
         Raises: CtxdError ``unsupported`` without an XTDB node, ``invalid_params``, ``timeout``, ``store_unavailable``.
         Cancel: safe; the node ends the query by itself.
         """
-        at = basis(valid_time, tx)
         await self.settled()
-        return await self._past.query(query, arguments, valid_time=at[0], tx=at[1], limit=limit, timeout_s=timeout_s)
-
-    async def scan_newest(self, prefix: str, *, before_id: str | None, limit: int) -> list[Stored]:
-        """As ``scan``, from the greatest id below ``before_id`` downwards."""
-        await self.settled()
-        versions = await self._model.scan(prefix, ascending=False, after=before_id, limit=limit)
-        return [stored for version in versions if (stored := to_stored(version)) is not None]
+        return await self._past.query(query, arguments, at, limit=limit, timeout_s=timeout_s)
 
     async def contents(self, refs: Iterable[str]) -> dict[str, str]:
         """Text by its ``content_ref``.

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from ctxd.backends.port import LATEST, IntervalWrite
+from ctxd.backends.port import Version
 from ctxd.backends.xtdb.messages import (
     Behind,
     Delete,
@@ -23,6 +23,7 @@ from ctxd.backends.xtdb.messages import (
     Unreachable,
     encode_transaction,
 )
+from ctxd.objects.document import LATEST, AsOf, Page
 from tests.fakes.backend import MemoryBackend
 
 
@@ -104,15 +105,15 @@ class MemoryNode:
         return tx_id
 
     def _matches(self, op: Match, tx_id: int) -> bool:
-        found = self._versions.as_of([op.id], valid_time=op.valid_time)
+        found = self._versions.as_of([op.id], AsOf(valid_time=op.valid_time))
         return (json.loads(found[0].body or b"") if found else None) == op.doc
 
     def _do(self, op: Op, tx_id: int) -> None:
         if isinstance(op, PutDoc):
             body = json.dumps(op.doc).encode()
-            self._versions.apply(tx_id, tx_id, [IntervalWrite(op.doc["xt/id"], op.valid_time, body, end=op.end)])
+            self._versions.append([Version(op.doc["xt/id"], op.valid_time, tx_id, tx_id, body)])
         elif isinstance(op, Delete):
-            self._versions.apply(tx_id, tx_id, [IntervalWrite(op.id, op.valid_time, None, end=op.end)])
+            self._versions.append([Version(op.id, op.valid_time, tx_id, tx_id, None)])
         elif isinstance(op, Evict):
             self._versions._rows.pop(op.id, None)
 
@@ -141,7 +142,7 @@ class MemoryNode:
 
     async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
         tx = self._reads(tx_id)
-        found = self._versions.as_of(list(dict.fromkeys(ids)), valid_time=valid_time, tx=tx)
+        found = self._versions.as_of(list(dict.fromkeys(ids)), AsOf(valid_time=valid_time, tx=tx))
         return {one.id: json.loads(one.body or b"") for one in found}
 
     async def history(
@@ -157,7 +158,9 @@ class MemoryNode:
         last: int | None = None,
     ) -> list[HistoryRow]:
         tx = self._reads(tx_id)
-        rows = self._versions.history(id, ascending=ascending, corrections=corrections, valid_time=valid_time, tx=tx)
+        rows = self._versions.history(
+            id, AsOf(valid_time=valid_time, tx=tx), Page(ascending=ascending), corrections=corrections
+        )
         return [
             HistoryRow(row.tx, row.tx_time, row.valid_time, row.body is not None,
                        json.loads(row.body) if row.body is not None and docs else None)
@@ -176,7 +179,7 @@ class MemoryNode:
         tx_id: int | None = None,
     ) -> list[str]:
         tx = self._reads(tx_id)
-        rows = self._versions.scan(prefix, after=after, valid_time=valid_time, tx=tx)
+        rows = self._versions.scan(prefix, AsOf(valid_time=valid_time, tx=tx), Page(after=after))
         wanted = [row.id for row in rows if writer is None or json.loads(row.body or b"").get("writer") == writer]
         return wanted[:limit]
 

@@ -5,14 +5,16 @@ A backend that blocks subclasses ``EmbeddedSuite`` and gives it a ``fresh_embedd
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.port import LATEST, Version
+from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
+from ctxd.objects.document import NOW, AsOf, Page
 from tests.fakes.backend import MemoryBackend
 
 ENTITIES = ("a", "ab", "b\u00e9", "session:\U0001f600")
@@ -54,14 +56,14 @@ class Awaited:
     async def apply(self, tx: int, tx_time: int, rows: Sequence[Row]) -> None:
         apply(self._backend, tx, tx_time, rows)
 
-    async def as_of(self, ids: Sequence[str], **options: Any) -> list[Version]:
-        return self._backend.as_of(ids, **options)
+    async def as_of(self, ids: Sequence[str], *read: Any) -> list[Version]:
+        return self._backend.as_of(ids, *read)
 
-    async def history(self, id: str, **options: Any) -> list[Version]:
-        return self._backend.history(id, **options)
+    async def history(self, id: str, *read: Any, **options: Any) -> list[Version]:
+        return self._backend.history(id, *read, **options)
 
-    async def scan(self, prefix: str, **options: Any) -> list[Version]:
-        return self._backend.scan(prefix, **options)
+    async def scan(self, prefix: str, *read: Any, **options: Any) -> list[Version]:
+        return self._backend.scan(prefix, *read, **options)
 
     async def everything(self, damaged: Callable[..., None]) -> AsyncIterator[Version]:
         for version in self._backend.everything(damaged):
@@ -72,7 +74,7 @@ async def everything(backend: Awaited) -> list[Version]:
     return [version async for version in backend.everything(pytest.fail)]
 
 
-async def differences(backend: Awaited, reference: SqliteBackend, *, txs: range, times: range) -> list[str]:
+async def differences(backend: Awaited, reference: MemoryBackend, *, txs: range, times: range) -> list[str]:
     """Where the two answer differently: every history and every state at the given times."""
     found = []
 
@@ -80,21 +82,18 @@ async def differences(backend: Awaited, reference: SqliteBackend, *, txs: range,
         if said != expected:
             found.append(f"{what}: {said} instead of {expected}")
 
-    for id in ENTITIES:
-        for corrections in (False, True):
-            for ascending in (False, True):
-                for basis in ((LATEST, LATEST), (4, LATEST), (LATEST, 3), (5, 2)):
-                    options: dict[str, Any] = {"corrections": corrections, "ascending": ascending}
-                    options |= {"valid_time": basis[0], "tx": basis[1]}
-                    said, expected = await backend.history(id, **options), reference.history(id, **options)
-                    compare(f"history of {id} with {options}", said, expected)
-    for valid_time in times:
-        for tx in txs:
-            at = {"valid_time": valid_time, "tx": tx}
-            compare(f"scan at {at}", await backend.scan("", **at), reference.scan("", **at))
-            said = sorted(await backend.as_of(ENTITIES, **at), key=lambda version: version.id)
-            expected = sorted(reference.as_of(ENTITIES, **at), key=lambda version: version.id)
-            compare(f"as of {at}", said, expected)
+    for id, corrections, ascending in product(ENTITIES, (False, True), (False, True)):
+        for at in (NOW, AsOf(valid_time=4), AsOf(tx=3), AsOf(5, 2)):
+            read = (id, at, Page(ascending=ascending))
+            said = await backend.history(*read, corrections=corrections)
+            expected = reference.history(*read, corrections=corrections)
+            compare(f"history of {read} with corrections {corrections}", said, expected)
+    for valid_time, tx in product(times, txs):
+        at = AsOf(valid_time, tx)
+        compare(f"scan at {at}", await backend.scan("", at), reference.scan("", at))
+        said = sorted(await backend.as_of(ENTITIES, at), key=lambda version: version.id)
+        expected = sorted(reference.as_of(ENTITIES, at), key=lambda version: version.id)
+        compare(f"as of {at}", said, expected)
     return found
 
 
@@ -115,21 +114,21 @@ class BackendSuite:
 
     async def test_a_version_holds_from_its_start_on(self, backend: Awaited) -> None:
         await backend.apply(1, 100, [put("a", 10, b"x")])
-        assert await backend.as_of(["a"], valid_time=9) == []
-        assert await backend.as_of(["a"], valid_time=10) == [Version("a", 10, 1, 100, b"x")]
+        assert await backend.as_of(["a"], AsOf(valid_time=9)) == []
+        assert await backend.as_of(["a"], AsOf(valid_time=10)) == [Version("a", 10, 1, 100, b"x")]
         assert await backend.as_of(["a"]) == [Version("a", 10, 1, 100, b"x")]
 
     async def test_a_read_as_of_a_transaction_does_not_see_a_later_one(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x")])
         await backend.apply(2, 0, [put("a", 10, b"y")])
-        assert bodies(await backend.as_of(["a"], tx=1)) == [b"x"]
-        assert bodies(await backend.as_of(["a"], tx=2)) == [b"y"]
-        assert await backend.as_of(["a"], tx=0) == []
+        assert bodies(await backend.as_of(["a"], AsOf(tx=1))) == [b"x"]
+        assert bodies(await backend.as_of(["a"], AsOf(tx=2))) == [b"y"]
+        assert await backend.as_of(["a"], AsOf(tx=0)) == []
 
     async def test_a_put_in_the_past_shows_until_the_next_version(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x"), put("a", 20, b"y")])
         await backend.apply(2, 0, [put("a", 5, b"w")])
-        assert [bodies(await backend.as_of(["a"], valid_time=at)) for at in (5, 9, 10, 20)] == [
+        assert [bodies(await backend.as_of(["a"], AsOf(valid_time=at))) for at in (5, 9, 10, 20)] == [
             [b"w"],
             [b"w"],
             [b"x"],
@@ -149,30 +148,30 @@ class BackendSuite:
         await backend.apply(2, 0, [put("a", 10, b"y")])
         assert times(await backend.history("a")) == [(10, 2)]
         assert times(await backend.history("a", corrections=True)) == [(10, 1), (10, 2)]
-        assert times(await backend.history("a", ascending=False, corrections=True)) == [(10, 2), (10, 1)]
+        assert times(await backend.history("a", page=Page(ascending=False), corrections=True)) == [(10, 2), (10, 1)]
 
     async def test_history_goes_on_after_the_last_row_seen_in_either_order(self, backend: Awaited) -> None:
         for tx in range(1, 6):
             await backend.apply(tx, 0, [put("a", tx * 10, b"%d" % tx)])
-        assert times(await backend.history("a", limit=2)) == [(10, 1), (20, 2)]
-        assert times(await backend.history("a", after=(20, 2), limit=2)) == [(30, 3), (40, 4)]
-        assert times(await backend.history("a", ascending=False, after=(30, 3))) == [(20, 2), (10, 1)]
+        assert times(await backend.history("a", page=Page(limit=2))) == [(10, 1), (20, 2)]
+        assert times(await backend.history("a", page=Page(after=(20, 2), limit=2))) == [(30, 3), (40, 4)]
+        assert times(await backend.history("a", page=Page(after=(30, 3), ascending=False))) == [(20, 2), (10, 1)]
 
     async def test_history_ends_at_both_times_inclusive(self, backend: Awaited) -> None:
         for tx in range(1, 6):
             await backend.apply(tx, 0, [put("a", tx * 10, b"x")])
-        assert times(await backend.history("a", valid_time=30)) == [(10, 1), (20, 2), (30, 3)]
-        assert times(await backend.history("a", tx=2)) == [(10, 1), (20, 2)]
+        assert times(await backend.history("a", AsOf(valid_time=30))) == [(10, 1), (20, 2), (30, 3)]
+        assert times(await backend.history("a", AsOf(tx=2))) == [(10, 1), (20, 2)]
 
     async def test_scan_lists_ids_of_a_prefix_in_order_both_ways(self, backend: Awaited) -> None:
         ids = ["segment:s#1", "segment:s#2", "segment:s#3", "segment:s!", "segment:t#1", "z", "s\ud7ff"]
         await backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
         found = [version.id for version in await backend.scan("segment:s#")]
         assert found == ["segment:s#1", "segment:s#2", "segment:s#3"]
-        assert [version.id for version in await backend.scan("segment:s#", after="segment:s#1", limit=1)] == [
-            "segment:s#2"
-        ]
-        down = await backend.scan("segment:s#", ascending=False, after="segment:s#3")
+        assert [
+            version.id for version in await backend.scan("segment:s#", page=Page(after="segment:s#1", limit=1))
+        ] == ["segment:s#2"]
+        down = await backend.scan("segment:s#", page=Page(after="segment:s#3", ascending=False))
         assert [version.id for version in down] == ["segment:s#2", "segment:s#1"]
         assert [version.id for version in await backend.scan("s\ud7ff")] == ["s\ud7ff"]
         assert len(await backend.scan("")) == len(ids)
@@ -182,8 +181,10 @@ class BackendSuite:
         await backend.apply(1, 0, [put(id, 1, b"x") for id in ids])
         both = ["segment:s#1", "segment:s#2"]
         for after, up, down in (("segment:r#1", both, []), ("segment:t#1", [], both[::-1]), ("segment:s#", both, [])):
-            assert [version.id for version in await backend.scan("segment:s#", after=after)] == up
-            assert [version.id for version in await backend.scan("segment:s#", ascending=False, after=after)] == down
+            assert [version.id for version in await backend.scan("segment:s#", page=Page(after=after))] == up
+            assert [
+                version.id for version in await backend.scan("segment:s#", page=Page(after=after, ascending=False))
+            ] == down
 
     async def test_everything_is_every_row_deletions_and_corrections_too(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x"), put("b", 10, b"x")])

@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync
 from ctxd import dbfile
 from ctxd.backends.port import Version
 from ctxd.clock import SystemClock
+from ctxd.objects.document import ALL, LATEST, AsOf, Page
 from ctxd.projection.node import connect
 from ctxd.projection.node_reads import NodeReads
 from ctxd.projection.progress import Room
@@ -118,35 +119,31 @@ class World:
         return made
 
 
-def questions(dice: random.Random, world: World, rows: Sequence[Version]) -> list[tuple[str, Any, dict[str, Any]]]:
-    """Reads by method, subject and options: about times at, between and beyond those of ``rows``."""
+Read = tuple[str, Any, AsOf, Page[Any], dict[str, bool]]
+
+
+def questions(dice: random.Random, world: World, rows: Sequence[Version]) -> list[Read]:
+    """Reads by method and subject: about times at, between and beyond those of ``rows``."""
     times = sorted({row.valid_time for row in rows})
     txs = max(row.tx for row in rows)
 
-    def at() -> dict[str, int]:
-        asked: dict[str, int] = {}
-        if dice.random() < 0.8:
-            asked["valid_time"] = dice.choice(times) + dice.randint(-1, 1)
-        if dice.random() < 0.8:
-            asked["tx"] = dice.randint(0, txs + 1)
-        return asked
+    def at() -> AsOf:
+        valid_time = dice.choice(times) + dice.randint(-1, 1) if dice.random() < 0.8 else LATEST
+        return AsOf(valid_time, dice.randint(0, txs + 1) if dice.random() < 0.8 else LATEST)
 
-    made: list[tuple[str, Any, dict[str, Any]]] = []
+    def page(after: Any) -> Page[Any]:
+        limit = dice.randint(1, 5) if dice.random() < 0.4 else None
+        return Page(after if dice.random() < 0.4 else None, limit, dice.random() < 0.5)
+
+    made: list[Read] = []
     for _ in range(20):
-        options: dict[str, Any] = at() | {"ascending": dice.random() < 0.5, "corrections": dice.random() < 0.5}
-        if dice.random() < 0.4:
-            options["limit"] = dice.randint(1, 5)
-        if dice.random() < 0.4:
-            after = dice.choice(rows)
-            options["after"] = (after.valid_time, after.tx)
-        made.append(("history", dice.choice(world.ids), options))
+        after = dice.choice(rows)
+        corrections = {"corrections": dice.random() < 0.5}
+        made.append(("history", dice.choice(world.ids), at(), page((after.valid_time, after.tx)), corrections))
     for _ in range(15):
-        made.append(("as_of", dice.sample(world.ids, dice.randint(1, len(NAMES))), at()))
+        made.append(("as_of", dice.sample(world.ids, dice.randint(1, len(NAMES))), at(), ALL, {}))
     for _ in range(10):
-        options = at() | {"ascending": dice.random() < 0.5}
-        if dice.random() < 0.5:
-            options["limit"] = dice.randint(1, 4)
-        made.append(("scan", dice.choice(world.prefixes), options))
+        made.append(("scan", dice.choice(world.prefixes), at(), page(dice.choice(world.ids)), {}))
     return made
 
 
@@ -155,17 +152,18 @@ async def differences(world: World) -> list[str]:
     reference = world.reference()
     rows = [row for id in world.ids for row in reference.history(id, corrections=True)]
     found = []
-    for method, subject, options in questions(world.dice, world, rows):
-        expected = getattr(reference, method)(subject, **options)
+    for method, subject, at, page, options in questions(world.dice, world, rows):
+        read = (subject, at) if method == "as_of" else (subject, at, page)
+        expected = getattr(reference, method)(*read, **options)
         if method == "as_of":
             by_id = {version.id: version for version in expected}
             expected = [by_id[id] for id in subject if id in by_id]
         for name, reads in (("node", world.reads), ("embedded", world.store.embedded)):
-            given = await getattr(reads, method)(subject, **options)
+            given = await getattr(reads, method)(*read, **options)
             if method == "as_of":
                 given = sorted(given, key=lambda version: subject.index(version.id))
             if given != expected:
-                found.append(f"{name}: {method} {subject!r} {options}: {given} instead of {expected}")
+                found.append(f"{name}: {method} {read} {options}: {given} instead of {expected}")
     return found
 
 

@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.backends import xtdb
 from ctxd.errors import CtxdError
+from ctxd.objects.document import AsOf
 from ctxd.projection.node import connect
 from ctxd_client import CallFailed, connect_sync
 from tests.crash.daemon import daemon_process
@@ -48,7 +49,7 @@ def ids(found, tool):
 @pytest.mark.requirement("XTB-10")
 async def test_rows_are_those_as_of_both_times(store):
     async def found(**at):
-        return ids(await store.query(BY_TOOL, [store.tool], limit=10, timeout_s=10, **at), store.tool)
+        return ids(await store.query(BY_TOOL, [store.tool], AsOf(**at), limit=10, timeout_s=10), store.tool)
 
     assert await found() == ["0", "1", "2"]
     assert await found(tx=2) == ["0", "1"]
@@ -66,11 +67,11 @@ async def test_a_query_of_a_transaction_does_not_see_what_a_later_one_wrote_at_a
     await store.submit(write(late, valid_times={late.id: first})).wait()
     await level(store)
     with pytest.raises(CtxdError, match="row 4 wrote at a past valid time") as refused:
-        await store.query(BY_TOOL, [store.tool], tx=2, limit=10, timeout_s=10)
+        await store.query(BY_TOOL, [store.tool], AsOf(tx=2), limit=10, timeout_s=10)
     assert refused.value.code == "invalid_params" and "tx 4" in refused.value.hint
-    earlier = await store.query(BY_TOOL, [store.tool], tx=2, valid_time=first - 1, limit=10, timeout_s=10)
+    earlier = await store.query(BY_TOOL, [store.tool], AsOf(first - 1, 2), limit=10, timeout_s=10)
     assert ids(earlier, store.tool) == []
-    newest = await store.query(BY_TOOL, [store.tool], valid_time=first, limit=10, timeout_s=10)
+    newest = await store.query(BY_TOOL, [store.tool], AsOf(first), limit=10, timeout_s=10)
     assert ids(newest, store.tool) == ["0", "3"]
 
 

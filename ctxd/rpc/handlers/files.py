@@ -3,6 +3,7 @@
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
+from ctxd.objects.document import AsOf
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult, MountDetectParams, MountDetectResult
@@ -22,7 +23,7 @@ class FileCalls:
         head = (await store.heads((id,)))[id]
         durable = store.head()
         if head is not None and (durable is None or durable.seq < head.tx):
-            head = await store.get(id, tx=head.tx)
+            head = await store.get(id, AsOf(tx=head.tx))
         return FileResolveResult(
             object=id,
             canonical_path=source.path,

@@ -10,11 +10,11 @@ from typing import Any, cast
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import AsOf, Page, Stored
 from ctxd.objects.kinds import state_of
 from ctxd.rpc.identity import Caller
 from ctxd.secrets.guard import rules_found
-from ctxd.sessions.object_reads import ListedObject, Objects, ReadTime
+from ctxd.sessions.object_reads import ListedObject, Objects
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
@@ -33,7 +33,7 @@ class ObjectCalls:
 
     async def object_get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
-        at = ReadTime(params.valid_time, params.tx)
+        at = AsOf.given(params.valid_time, params.tx)
         stored = await self._objects.version(
             viewer, params.object, at, content=params.content, size_max=caller.answer_bytes_max
         )
@@ -42,7 +42,7 @@ class ObjectCalls:
 
     async def object_bulk(self, caller: Caller, params: wire.ObjectBulkParams) -> wire.ObjectBulkResult:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
-        at = ReadTime(params.valid_time, params.tx)
+        at = AsOf.given(params.valid_time, params.tx)
         found: dict[str, Stored] = {}
         size = 0
         for first in range(0, len(params.objects), _TEXTS_AT_ONCE if params.content else len(params.objects)):
@@ -64,11 +64,9 @@ class ObjectCalls:
         rows, more = await self._objects.history(
             viewer,
             params.object,
-            ReadTime(params.valid_time, params.tx),
-            order=params.order,
+            AsOf.given(params.valid_time, params.tx),
+            page=Page(after=_parsed(params.cursor), limit=params.limit, ascending=params.order == "asc"),
             corrections=params.corrections,
-            after=_parsed(params.cursor),
-            limit=params.limit,
         )
         cursor = f"{rows[-1].valid_time}.{rows[-1].tx}" if more else None
         return wire.ObjectHistoryResult(versions=tuple(rows), next_cursor=cursor)
@@ -97,8 +95,7 @@ class ObjectCalls:
         found = await self._store.query(
             params.query,
             params.args,
-            valid_time=params.valid_time,
-            tx=params.tx,
+            AsOf.given(params.valid_time, params.tx),
             limit=params.limit,
             timeout_s=params.timeout_ms / 1_000,
         )

@@ -8,7 +8,7 @@ from typing import Final, TypeVar, cast
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, Page
 from ctxd.offload import Lane
 from ctxd.rpc.identity import Caller
 from ctxd.secrets.guard import Capture, Guard
@@ -111,7 +111,9 @@ class SecretCalls:
         told = await self._scanning.run(scanned, guard, newest)
         after: tuple[int, int] | None = None
         while history and newest.type != "session":
-            page = await self._store.history(newest.id, corrections=True, after=after, limit=_SCANNED_AT_ONCE)
+            page = await self._store.history(
+                newest.id, page=Page(after=after, limit=_SCANNED_AT_ONCE), corrections=True
+            )
             texts = await self._store.contents(each.content_ref for each in page if each.content_ref is not None)
             for each in page:
                 document = each.document

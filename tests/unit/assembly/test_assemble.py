@@ -8,6 +8,7 @@ from ctxd.assembly import assemble
 from ctxd.assembly.record import Recorded, new_context_id
 from ctxd.errors import CtxdError
 from ctxd.objects import next_version
+from ctxd.objects.document import AsOf
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context import AssembledContext
@@ -20,7 +21,7 @@ USER = Message(role="user", content="Fix it.")
 
 
 async def head_seq(home: Household) -> int:
-    await home.store.get("nothing", tx=0)
+    await home.store.get("nothing", AsOf(tx=0))
     receipt = home.store.head()
     return 0 if receipt is None else receipt.seq
 

@@ -7,7 +7,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import UNMOUNTED, MountTable
-from ctxd.objects.document import SOURCE_TYPES, Document, decode_document, encode_document
+from ctxd.objects.document import SOURCE_TYPES, AsOf, Document, decode_document, encode_document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import state_of
@@ -93,12 +93,12 @@ async def test_it_is_read_freshened_and_deleted_and_its_history_kept(tmp_path: P
         assert [state_of(one.document) for one in history] == ["unread", "present", "present", "deleted"]
         assert {one.document.source for one in history} == {NOTES}
         assert {identity_hash("file", one.document.source, ID) for one in history} == {ID}
-        then = await store.get(ID, tx=history[1].tx, content=True)
+        then = await store.get(ID, AsOf(tx=history[1].tx), content=True)
         assert then is not None
         assert then.document.content == "one"
         await store.drain()
     async with running(tmp_path) as store:
-        again = await store.get(ID, tx=history[2].tx, content=True)
+        again = await store.get(ID, AsOf(tx=history[2].tx), content=True)
         assert again is not None
         assert (again.document.source, again.document.content) == (NOTES, "second")
     assert [problem for report in verify(tmp_path) for problem in report.problems] == []

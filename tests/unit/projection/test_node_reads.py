@@ -5,6 +5,7 @@ import pytest
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import Evict, PutDoc
+from ctxd.objects.document import AsOf, Page
 from ctxd.projection import node_reads
 from ctxd.projection.eviction import purged_mark
 from tests.unit.projection.projecting import compared, fill, level, projecting
@@ -28,15 +29,17 @@ async def test_the_node_answers_as_the_embedded_tables_do(root, node):
         reads, embedded = store._past, store.embedded
         asked = 0
         for tx in (1, 7, 20, 99):
-            expected = await embedded.as_of(["t", "u03", "none"], tx=tx)
-            assert await reads.as_of(["t", "u03", "none"], tx=tx) == expected
-            assert await reads.scan("u", tx=tx, limit=5) == await embedded.scan("u", tx=tx, limit=5)
+            expected = await embedded.as_of(["t", "u03", "none"], AsOf(tx=tx))
+            assert await reads.as_of(["t", "u03", "none"], AsOf(tx=tx)) == expected
+            assert await reads.scan("u", AsOf(tx=tx), Page(limit=5)) == await embedded.scan(
+                "u", AsOf(tx=tx), Page(limit=5)
+            )
             for ascending in (True, False):
-                first = await embedded.history("t", ascending=ascending, tx=tx, limit=3)
-                assert await reads.history("t", ascending=ascending, tx=tx, limit=3) == first
+                first = await embedded.history("t", AsOf(tx=tx), Page(limit=3, ascending=ascending))
+                assert await reads.history("t", AsOf(tx=tx), Page(limit=3, ascending=ascending)) == first
                 after = (first[0].valid_time, first[0].tx)
-                expected = await embedded.history("t", ascending=ascending, tx=tx, after=after)
-                assert await reads.history("t", ascending=ascending, tx=tx, after=after) == expected
+                expected = await embedded.history("t", AsOf(tx=tx), Page(after=after, ascending=ascending))
+                assert await reads.history("t", AsOf(tx=tx), Page(after=after, ascending=ascending)) == expected
             asked += 5
         assert (reads.answered, reads.fallen_back) == (asked, 0)
 
@@ -51,10 +54,10 @@ async def test_the_embedded_tables_answer_what_the_cursor_does_not_cover(root, n
             await anyio.sleep(0.002)
         reads = store._past
         assert [one.tx for one in await store.history("t")] == list(range(1, 9))
-        assert [one.document.id for one in await store.scan("u", tx=7)] == [f"u{n:02d}" for n in range(7)]
-        assert (await store.get("t", tx=6)).tx == 6
+        assert [one.document.id for one in await store.scan("u", AsOf(tx=7))] == [f"u{n:02d}" for n in range(7)]
+        assert (await store.get("t", AsOf(tx=6))).tx == 6
         assert reads.answered == 0
-        assert (await store.get("t", tx=3)).tx == 3
+        assert (await store.get("t", AsOf(tx=3))).tx == 3
         assert (reads.answered, reads.fallen_back) == (1, 0)
         node.hold.set()
 
@@ -69,9 +72,9 @@ async def test_versions_of_other_journals_are_left_to_the_embedded_tables(root, 
             await level(store)
             other.submit(write(document("t", "theirs again", tool="x")))
             await level(other)
-            assert (await store.get("t", tx=2, content=True)).document.content == "ours"
+            assert (await store.get("t", AsOf(tx=2), content=True)).document.content == "ours"
             assert [one.tx for one in await store.history("t")] == [1]
-            assert [one.document.id for one in await store.scan("u", tx=2)] == ["u1"]
+            assert [one.document.id for one in await store.scan("u", AsOf(tx=2))] == ["u1"]
             assert store._past.fallen_back == 1
     assert (await compared(root, node.connect)).equal
     assert (await compared(tmp_path / "other", node.connect)).equal
@@ -83,8 +86,8 @@ async def test_what_another_host_purged_is_left_to_the_embedded_tables(root, nod
         await fill_and_level(store, range(5))
         marked = PutDoc(purged_mark("u01"), FIXED_VALID_TIME)
         await node.submit([Evict("u01"), marked])
-        assert (await store.get("u01", tx=4)).tx == 2
-        assert [one.tx for one in await store.history("u01", tx=4)] == [2]
+        assert (await store.get("u01", AsOf(tx=4))).tx == 2
+        assert [one.tx for one in await store.history("u01", AsOf(tx=4))] == [2]
         assert (store._past.answered, store._past.fallen_back) == (0, 2)
     assert (await compared(root, node.connect)).equal
 
@@ -94,7 +97,7 @@ async def test_deletions_are_left_to_the_embedded_tables(root, node):
         await fill_and_level(store, range(2))
         await store.submit(write(deletes=("t",))).wait()
         await level(store)
-        assert await store.get("t", tx=3) is None and store._past.answered == 1
+        assert await store.get("t", AsOf(tx=3)) is None and store._past.answered == 1
         rows = await store._past.history("t")
         assert [row.body is None for row in rows] == [False, False, True]
         assert (store._past.answered, store._past.fallen_back) == (1, 1)
@@ -108,7 +111,7 @@ async def test_a_node_that_failed_to_answer_is_not_read_for_a_while(root, node, 
         await level(store)
         node.answers = False
         for _ in range(5):
-            assert (await store.get("t1", tx=3)).tx == 2
+            assert (await store.get("t1", AsOf(tx=3))).tx == 2
         assert (store._past.answered, store._past.fallen_back) == (0, 1)
 
 
@@ -117,6 +120,6 @@ async def test_a_node_that_lost_its_data_is_not_believed(root, node):
         fill(store, 3)
         await level(store)
         node.wipe()
-        assert (await store.get("t1", tx=3)).tx == 2
+        assert (await store.get("t1", AsOf(tx=3))).tx == 2
         assert [one.tx for one in await store.history("t1")] == [2]
         assert store._past.answered == 0

@@ -10,6 +10,7 @@ from anyio.to_thread import run_sync
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
+from ctxd.objects.document import AsOf
 from ctxd.projection import offline, projection
 from ctxd.projection.offline import GivenUp, put_back
 from ctxd.projection.offline import rebuild as make
@@ -105,7 +106,7 @@ async def test_forced_it_takes_a_new_name_and_what_was_there_is_not_looked_at_ag
     assert report.equal and report.problems == []
     async with projecting(root, node.connect) as store:
         await level(store)
-        assert (await store.get("t7", tx=200)).document.payload == {"tool": "x"}
+        assert (await store.get("t7", AsOf(tx=200))).document.payload == {"tool": "x"}
         assert store._past.answered == 1
 
 

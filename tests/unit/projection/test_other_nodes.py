@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from ctxd.objects.document import AsOf
 from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, write
 
@@ -57,7 +58,7 @@ class TestOtherNodes:
             await until(lambda: store.status().projection.state == "stopped")
             assert "rebuild-xtdb" in store.status().projection.reason
             await store.submit(write(document("other"))).wait()
-            assert (await store.get("t3", tx=5)).tx == 4
+            assert (await store.get("t3", AsOf(tx=5))).tx == 4
         assert [problem.severity for problem in (await compared(tmp_path / "copy", node.connect)).problems] == [
             "data_loss"
         ]

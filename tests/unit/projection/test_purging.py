@@ -7,6 +7,7 @@ import pytest
 from blake3 import blake3
 
 from ctxd.backends.xtdb.messages import Unknown
+from ctxd.objects.document import AsOf
 from ctxd.objects.kinds import is_purged
 from ctxd.projection import stream
 from ctxd.store.purge import KIND
@@ -77,7 +78,7 @@ async def test_until_the_node_has_it_reads_do_not_show_what_was_purged(root, nod
         node.answers = True
         node.hold = anyio.Event()
         node.down = False
-        assert is_purged((await store.get("target", tx=23)).document)
+        assert is_purged((await store.get("target", AsOf(tx=23))).document)
         node.hold.set()
         await level(store)
         assert SECRET not in held(node)

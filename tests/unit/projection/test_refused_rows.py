@@ -3,6 +3,7 @@
 import pytest
 
 from ctxd.backends.xtdb.messages import PutDoc
+from ctxd.objects.document import AsOf
 from ctxd.projection import projection
 from tests.unit.projection.projecting import compared, fill, level, projecting, until
 from tests.unit.store.documents import document, write
@@ -21,7 +22,7 @@ class TestPoison:
             assert store.status().projection.quarantined == (138, 201)
             assert "2 rows left out: 138 (invalid tx-op)" in store.status().projection.reason
             assert [said["seq"] for said in store.heard("projection.quarantined")] == [138, 201]
-            assert (await store.get("t137", tx=300)).tx == 138
+            assert (await store.get("t137", AsOf(tx=300))).tx == 138
         found = await compared(root, node.connect)
         assert found.equal and found.worst == "warning"
         assert [problem.severity for problem in found.problems] == ["warning"] * 2

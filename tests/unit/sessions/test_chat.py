@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.objects.document import AsOf
 from ctxd.sessions.chat import read_pages, read_turns
 from ctxd.sessions.segments import AppendChat, events_of, events_size, read_segment
 from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession, WriteRequest
@@ -66,7 +67,7 @@ async def test_a_long_chat_is_read_by_page_and_only_its_newest_part_is_held(tmp_
         assert live.state.chat_chars == chars
         assert await read(live) == expected
         await w.call("session.append", session="s", messages=[{"role": "user", "content": "more"}])
-        past = await w.sessions.as_of("s", tx=receipt.seq)
+        past = await w.sessions.as_of("s", AsOf(tx=receipt.seq))
         assert await read(past) == expected
         assert await read(live, 41) == [[("user", "more")]]
 

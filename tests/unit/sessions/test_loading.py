@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from ctxd.errors import CtxdError
+from ctxd.objects.document import AsOf
 from ctxd.sessions.state import check
 from tests.unit.sessions.world import filled, record, say, world
 
@@ -46,7 +47,7 @@ async def test_a_long_session_is_the_same_out_of_its_bundles_and_out_of_its_segm
     async with world(tmp_path / "state") as w:
         again = await w.sessions.live("s1")
         assert (again.state, again.seqs, again.view()) == (live.state, live.seqs, view)
-        past = await w.sessions.as_of("s1", tx=receipt.seq)
+        past = await w.sessions.as_of("s1", AsOf(tx=receipt.seq))
         assert (past.state, past.seqs, past.view()) == (live.state, live.seqs, view)
         for n in range(600, 1300):
             last = await w.begin("toolcall.record", session="s1", id=f"call-{n}", tool="t", content=str(n))

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.object_reads import Objects, ReadTime
+from ctxd.objects.document import NOW
+from ctxd.sessions.object_reads import Objects
 from ctxd_protocol.ids import chat_id, session_object_id
 from tests.unit.sessions.world import CALLER, code_of, filled, record, say, world
 
@@ -26,13 +27,13 @@ async def test_a_confined_look_ends_at_its_own_index(tmp_path: Path) -> None:
         objects = Objects(here.sessions)
         everything = [own, other, "session:one", "session:two", "chat:two", "system_prompt:two"]
         wide = await objects.viewer("one", confined=False)
-        assert list(await objects.versions(wide, everything, ReadTime(), content=False)) == everything
+        assert list(await objects.versions(wide, everything, NOW, content=False)) == everything
         confined = await objects.viewer("one", confined=True)
-        assert list(await objects.versions(confined, everything, ReadTime(), content=False)) == [own, "session:one"]
+        assert list(await objects.versions(confined, everything, NOW, content=False)) == [own, "session:one"]
         for id in (other, other[:12], "session:two", "chat:two"):
             with pytest.raises(CtxdError, match="no object"):
-                await objects.version(confined, id, ReadTime(), content=False)
-        assert (await objects.version(confined, own[:12], ReadTime(), content=True)).document.content == "a"
+                await objects.version(confined, id, NOW, content=False)
+        assert (await objects.version(confined, own[:12], NOW, content=True)).document.content == "a"
 
 
 async def test_a_confined_look_of_no_session_sees_nothing(tmp_path: Path) -> None:
@@ -42,11 +43,11 @@ async def test_a_confined_look_of_no_session_sees_nothing(tmp_path: Path) -> Non
         id = await here.read("one", tmp_path / "a.txt")
         objects = Objects(here.sessions)
         nobody = await objects.viewer(None, confined=True)
-        assert await objects.versions(nobody, [id, "session:one"], ReadTime(), content=False) == {}
+        assert await objects.versions(nobody, [id, "session:one"], NOW, content=False) == {}
         with pytest.raises(CtxdError, match="no object"):
-            await objects.version(nobody, id, ReadTime(), content=False)
+            await objects.version(nobody, id, NOW, content=False)
         anybody = await objects.viewer(None, confined=False)
-        assert (await objects.version(anybody, id, ReadTime(), content=True)).document.content == "a"
+        assert (await objects.version(anybody, id, NOW, content=True)).document.content == "a"
 
 
 @pytest.mark.requirement("OBJ-11")
@@ -165,8 +166,8 @@ async def test_a_long_chat_is_read_in_pages_and_no_further_than_its_bound(
         objects = Objects(w.sessions)
         viewer = await objects.viewer("s", confined=True)
         for read in (
-            objects.version(viewer, "chat:s", ReadTime(), content=True, size_max=1_000_000),
-            objects.versions(viewer, ["chat:s"], ReadTime(), content=True, size_max=1_000_000),
+            objects.version(viewer, "chat:s", NOW, content=True, size_max=1_000_000),
+            objects.versions(viewer, ["chat:s"], NOW, content=True, size_max=1_000_000),
         ):
             pages.clear()
             assert await code_of(read) == "too_large"
@@ -175,7 +176,7 @@ async def test_a_long_chat_is_read_in_pages_and_no_further_than_its_bound(
         assert len((await w.call("object.history", object="chat:s")).versions) == 21
         assert sum(pages) == 20
         assert max(pages) < 10
-        whole = await objects.version(viewer, "chat:s", ReadTime(), content=True)
+        whole = await objects.version(viewer, "chat:s", NOW, content=True)
         assert [turn["messages"][0]["content"] for turn in whole.document.payload["turns"]] == [
             f"{number}" for number in range(20)
         ]

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import PutDoc
-from ctxd.objects.document import Document
+from ctxd.objects.document import AsOf, Document
 from ctxd.projection import owners, projection
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership import FENCES, Fence, Ownership, OwnershipLost, fence_document
@@ -133,7 +133,10 @@ async def test_late_rows_of_a_lost_session_stay_out_and_everything_else_goes_on(
         assert await node.entity("elsewhere", valid_time=2**42) is not None
         assert a.projection.status().quarantined == ()
         # Destination it is still read, and the comparison knows what the node lacks.
-        assert [stored.document.id for stored in await a.scan("segment:s1#", tx=10)] == [segment(0).id, segment(1).id]
+        assert [stored.document.id for stored in await a.scan("segment:s1#", AsOf(tx=10))] == [
+            segment(0).id,
+            segment(1).id,
+        ]
     found = await compared(tmp_path / "a", node.connect)
     assert found.problems == []
     assert found.equal

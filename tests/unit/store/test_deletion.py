@@ -3,6 +3,7 @@
 import pytest
 
 from ctxd import limits
+from ctxd.objects.document import AsOf
 from ctxd.store import verify
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
@@ -22,7 +23,7 @@ async def test_what_a_write_deletes_is_gone_at_once_and_after_a_restart(root):
         assert store.peek("a") is None
         assert await store.get("a") is None
         await pending.wait()
-        assert (await store.get("a", tx=first.seq)).document.id == "a"
+        assert (await store.get("a", AsOf(tx=first.seq))).document.id == "a"
     async with running(root) as store:
         assert [id for id, head in (await store.heads(["a", "b", "c"])).items() if head is None] == ["a"]
         assert [stored.document.id for stored in await store.scan("")] == ["b", "c"]

@@ -14,6 +14,7 @@ import pytest
 from ctxd import dbfile, failpoints, limits
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
+from ctxd.objects.document import AsOf
 from ctxd.store.purge import KIND
 from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
@@ -259,7 +260,7 @@ async def test_a_disk_that_is_really_full_loses_nothing_and_is_used_again_when_i
                 refused = True
                 break
         assert refused and acknowledged
-        assert len(await store.bulk(acknowledged, tx=len(acknowledged))) == len(acknowledged)
+        assert len(await store.bulk(acknowledged, AsOf(tx=len(acknowledged)))) == len(acknowledged)
         ballast.unlink()
         await until(lambda: store.status().state == "ok")
         await store.submit(write(document("after", "y"))).wait()
@@ -394,7 +395,7 @@ async def test_an_object_that_is_known_and_has_no_version_is_corrupt_and_not_mis
     connection.execute("DELETE FROM version")
     connection.close()
     async with running(root) as store:
-        for read in (store.heads(["known"]), store.history("known"), store.get("known", valid_time=2**60)):
+        for read in (store.heads(["known"]), store.history("known"), store.get("known", AsOf(valid_time=2**60))):
             with pytest.raises(CtxdError) as caught:
                 await read
             assert caught.value.code == "corrupt"

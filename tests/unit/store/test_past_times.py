@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctxd.errors import CtxdError
+from ctxd.objects.document import AsOf
 from ctxd.store import journal
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
@@ -27,7 +28,7 @@ def at(id: str, valid_time: int, text: str) -> Write:
 
 
 async def text_of(store, id, **basis):
-    stored = await store.get(id, content=True, **basis)
+    stored = await store.get(id, AsOf(**basis), content=True)
     return None if stored is None else stored.document.content
 
 
@@ -149,5 +150,5 @@ async def test_every_read_equals_the_plain_algebra_over_the_journal(tmp_path_fac
                 assert [(row.valid_time, row.tx) for row in found] == [(row.valid_time, row.tx) for row in expected]
         for valid_time in range(0, 14):
             for tx in range(len(steps) + 1):
-                found = await store.embedded.as_of(IDS, valid_time=valid_time, tx=tx)
-                assert found == list(reference.as_of(IDS, valid_time=valid_time, tx=tx))
+                found = await store.embedded.as_of(IDS, AsOf(valid_time=valid_time, tx=tx))
+                assert found == list(reference.as_of(IDS, AsOf(valid_time=valid_time, tx=tx)))

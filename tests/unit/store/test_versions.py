@@ -6,6 +6,7 @@ import pytest
 
 from ctxd import dbfile, failpoints, limits
 from ctxd.errors import CtxdError
+from ctxd.objects.document import AsOf, Page
 from ctxd.store.verify import verify
 from ctxd.store.writes import NOT_CACHED, PurgeRequest
 from tests.unit.store.documents import document, sourced, write
@@ -148,8 +149,8 @@ async def test_a_clock_that_steps_back_neither_stops_nor_reorders_writes(root):
         texts = [stored.document.payload for stored in await store.history("t1")]
         assert len(texts) == 3
         assert (await store.get("t1", content=True)).document.content == "c"
-        assert (await store.get("t1", valid_time=first.vt, content=True)).document.content == "a"
-        assert (await store.get("t1", tx=second.seq, content=True)).document.content == "b"
+        assert (await store.get("t1", AsOf(valid_time=first.vt), content=True)).document.content == "a"
+        assert (await store.get("t1", AsOf(tx=second.seq), content=True)).document.content == "b"
 
 
 @pytest.mark.requirement("VER-3")
@@ -158,11 +159,11 @@ async def test_history_is_paged_in_both_orders(root):
         for n in range(5):
             store.submit(write(document("t1", str(n))))
         everything = await store.history("t1")
-        first = await store.history("t1", limit=2)
-        rest = await store.history("t1", after=(first[-1].valid_time, first[-1].tx))
+        first = await store.history("t1", page=Page(limit=2))
+        rest = await store.history("t1", page=Page(after=(first[-1].valid_time, first[-1].tx)))
         assert first + rest == everything
-        assert await store.history("t1", order="desc") == everything[::-1]
-        assert await store.history("t1", tx=everything[1].tx) == everything[:2]
+        assert await store.history("t1", page=Page(ascending=False)) == everything[::-1]
+        assert await store.history("t1", AsOf(tx=everything[1].tx)) == everything[:2]
 
 
 async def test_bulk_answers_in_the_order_asked_and_leaves_out_what_is_not_there(root):
@@ -170,7 +171,7 @@ async def test_bulk_answers_in_the_order_asked_and_leaves_out_what_is_not_there(
         for id in ("a", "b", "c"):
             last = await store.submit(write(document(id, id))).wait()
         assert list(await store.bulk(["c", "x", "a"])) == ["c", "a"]
-        assert list(await store.bulk(["c", "x", "a"], tx=last.seq - 1)) == ["a"]
+        assert list(await store.bulk(["c", "x", "a"], AsOf(tx=last.seq - 1))) == ["a"]
         assert (await store.bulk(["b"], content=True))["b"].document.content == "b"
 
 
@@ -178,9 +179,9 @@ async def test_scan_newest_goes_down_from_an_id(root):
     async with running(root) as store:
         for n in range(5):
             store.submit(write(document(f"assembly:s1#{n:010d}", type="assembly")))
-        found = await store.scan_newest("assembly:s1#", before_id="assembly:s1#0000000003", limit=2)
+        found = await store.scan("assembly:s1#", page=Page(after="assembly:s1#0000000003", limit=2, ascending=False))
         assert [stored.document.id[-1] for stored in found] == ["2", "1"]
-        assert (await store.scan_newest("assembly:s1#", before_id=None, limit=1))[0].document.id[-1] == "4"
+        assert (await store.scan("assembly:s1#", page=Page(limit=1, ascending=False)))[0].document.id[-1] == "4"
 
 
 async def test_signatures_keep_the_last_one(root):
