@@ -117,7 +117,7 @@ class World:
         self.live.seqs.append(self._tx)
 
     def say(self, message: Message, *rest: SegmentOperation) -> None:
-        self.live.recent[self.state.segments] = (message,)
+        self.live.recent[self.state.segments] = (event_of(message),)
         self.apply(AppendChat((event_of(message),)), *rest)
 
     def step(self) -> None:  # noqa: C901 - one case for each thing that can happen
@@ -288,9 +288,9 @@ class Reversed:
         self.pieces: dict[str, Piece] = {}
 
     async def update(self, view: View) -> None:
-        for said in reversed(list(view.live.recent.values())):
-            for message in said:
-                key, text = str(len(self.pieces)), message.content
+        for events in reversed(list(view.live.recent.values())):
+            for event in events:
+                key, text = str(len(self.pieces)), event.text
                 self.pieces[key] = view.piece(self.section, key, text, reason="said", object="chat:s", tx=None)
 
 

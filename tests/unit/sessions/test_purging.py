@@ -9,6 +9,7 @@ from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import WriteRequest
 from ctxd.store.verify import verify
+from ctxd_protocol.events import PromptEvent
 from tests.unit.sessions.world import code_of, record, say, world
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +26,7 @@ async def test_a_chat_that_went_on_elsewhere_is_purged_there(tmp_path: Path) -> 
         before = w.store.head()
         assert await code_of(purge_chat(w.store, w.sessions.guard, CALL, live, None)) == "session_owned_elsewhere"
         await w.store.settled()
-        assert w.store.head() == before and live.recent[0][0].content == "the secret"
+        assert w.store.head() == before and live.recent[0][0] == PromptEvent(text="the secret")
         del w.sessions.moved_sessions["s1"]
         assert (await purge_chat(w.store, w.sessions.guard, CALL, live, None)).texts == 1
 
