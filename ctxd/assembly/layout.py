@@ -14,7 +14,7 @@ import msgspec
 from ctxd.assembly.measure import Piece, TokenCounter, plan, size_bytes
 from ctxd.assembly.render import SEPARATOR
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import Content, Stored
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context import BudgetPlan
 
@@ -28,13 +28,13 @@ ReadHeads = Callable[[Iterable[str]], Awaitable[Heads]]
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A session at one moment, and the reads of what it shows.
 
-    ``contents`` returns texts by reference. ``chars_max``: characters that the chat and the content read for one
+    ``contents`` returns contents by reference. ``chars_max``: characters that the chat and the content read for one
     context may have; None: any.
     """
 
     live: LiveSession
     heads: ReadHeads
-    contents: Callable[[Iterable[str]], Awaitable[Mapping[str, str]]]
+    contents: Callable[[Iterable[str]], Awaitable[Mapping[str, Content]]]
     count: TokenCounter
     chars_max: int | None = None
 

@@ -26,8 +26,8 @@ from ctxd.assembly.render import (
 )
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import Stored
-from ctxd.objects.kinds import state_of
+from ctxd.objects.document import Document, Stored, text_of
+from ctxd.objects.kinds import is_binary, state_of
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
@@ -69,7 +69,7 @@ class PromptSection:
         if stored is None or (ref := stored.content_ref) is None:
             self.pieces = {}
         elif id not in self.pieces or self.pieces[id].tx != stored.tx:
-            text = escape((await view.contents((ref,)))[ref])
+            text = escape(text_of((await view.contents((ref,)))[ref]))
             piece = view.piece(
                 self.section,
                 id,
@@ -173,7 +173,7 @@ class ChatSection:
 
 
 class ActiveSection:
-    """The active objects, whole, in order of activation."""
+    """The active objects, whole, in order of activation; a line for content that is no text."""
 
     section = "active_content"
 
@@ -188,13 +188,15 @@ class ActiveSection:
         changed = [id for id, stored in shown.items() if id not in kept or kept[id].tx != stored.tx]
         chars, portion = live.state.chat_chars, 0
         for first in range(0, len(changed), TEXTS_AT_ONCE):
-            refs = {id: shown[id].content_ref or "" for id in changed[first : first + TEXTS_AT_ONCE]}
+            some = changed[first : first + TEXTS_AT_ONCE]
+            refs = {id: shown[id].content_ref or "" for id in some if not is_binary(shown[id].document)}
             texts = await view.contents(refs.values())
             chars += sum(map(len, texts.values()))
             if view.chars_max is not None and chars > view.chars_max:
                 raise view.too_long(chars)
-            for id, ref in refs.items():
-                stored, content = shown[id], texts[ref]
+            for id in some:
+                stored = shown[id]
+                content = text_of(texts[refs[id]]) if id in refs else _stub(stored.document)
                 text = render_active(ActiveContent(id=live.settings.renamed.get(id, id), content=content))
                 kept[id] = view.piece(
                     self.section, id, text, reason="", object=id, tx=stored.tx, valid_time=stored.valid_time
@@ -222,6 +224,12 @@ def why_active(state: SessionState, id: str) -> Reason:
         return "activated explicitly"
     # An active tool call that was not chosen has a place in its turn; a file never has.
     return "recent tool call" if id in state.recency else "read"
+
+
+def _stub(document: Document) -> str:
+    """The line that stands for content that is no text."""
+    payload = document.payload
+    return f"[{payload['media_type']}, {payload['size_bytes']:,} bytes: object.get returns them in base64]"
 
 
 def _pool_line(live: LiveSession, id: str, stored: Stored) -> str:

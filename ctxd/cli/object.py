@@ -175,14 +175,15 @@ def _text(version: ObjectVersion) -> str | None:
     if version.type in ("chat", "session"):
         held = {name: value for name, value in version.payload.items() if name != "content"}
         return json.dumps(held, indent=2, ensure_ascii=False) + "\n"
-    content: Any = version.payload.get("content")
+    content: Any = None if "encoding" in version.payload else version.payload.get("content")
     return content if isinstance(content, str) else None
 
 
 def _why(version: ObjectVersion) -> str:
     match version.payload.get("kind"):
         case "binary":
-            return "it is binary"
+            known = version.payload.get("media_type")
+            return f"it is binary: {known}, {size(version.payload['size_bytes'])}" if known else "it is binary"
         case "too_large":
             return f"it is too large: {size(version.payload['size_bytes'])}"
     return f"it is {version.state}"

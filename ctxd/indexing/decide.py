@@ -27,7 +27,8 @@ SANDBOXES: Final = "sandboxes"
 
 
 class Held(msgspec.Struct, frozen=True, tag=True):
-    """The source was read: ``source_hash`` is of its bytes. ``text`` is ``None`` for a binary file.
+    """The source was read: ``source_hash`` is of its bytes. ``text`` is ``None`` for a binary file, whose bytes are
+    ``raw``; those of text are not held twice.
 
     ``keyed_hash`` stands for ``source_hash`` in a version that was redacted or purged; ``policy`` is what it is to be
     captured under; ``author`` is whose tags replace secrets, see ``Guard.by``.
@@ -38,6 +39,7 @@ class Held(msgspec.Struct, frozen=True, tag=True):
     keyed_hash: str = ""
     policy: SecretPolicy = DEFAULT
     author: str = ""
+    raw: bytes = b""
 
     def after(self, head: Document | None) -> "Held":
         """This, captured under no laxer policy than ``head`` was: what was redacted once stays so for all readers."""
@@ -133,7 +135,11 @@ class Observed(msgspec.Struct, frozen=True):
 def _seen_at(reading: Reading, volume: int | None) -> Observed:
     match reading:
         case Present():
-            return Observed(Held(reading.source_hash, reading.text), reading.stamp, len(reading.raw))
+            return Observed(
+                Held(reading.source_hash, reading.text, raw=reading.raw if reading.text is None else b""),
+                reading.stamp,
+                len(reading.raw),
+            )
         case OverLimit():
             return Observed(Oversized(reading.size_bytes, reading.modified_us), reading.stamp)
         case Special():
@@ -180,7 +186,8 @@ class DocumentBuilder:
         if not isinstance(state, Held):
             return seen
         keyed = self._guard.keyed_hash(state.source_hash)
-        return Observed(Held(state.source_hash, state.text, keyed, policy, author), seen.stamp, seen.size)
+        held = msgspec.structs.replace(state, keyed_hash=keyed, policy=policy, author=author)
+        return Observed(held, seen.stamp, seen.size)
 
     def build(
         self,
@@ -203,7 +210,7 @@ class DocumentBuilder:
 def _captured(guard: Guard, id: str, source: Source, held: Held) -> Document:
     capture = Capture(guard.by(held.author) if held.author else guard, held.policy)
     if held.text is None:
-        return file_binary(id, source, held.source_hash, capture.secrets)
+        return file_binary(id, source, held.source_hash, held.raw, capture.secrets)
     text = capture.text(held.text)
     return file_text(id, source, text, held.keyed_hash if capture.redacted else held.source_hash, capture.secrets)
 
@@ -244,4 +251,4 @@ def _held(content: bytes) -> Observed:
             text = content.decode()
         except UnicodeDecodeError:
             text = None
-    return Observed(Held(source_hash(content), text), None, len(content))
+    return Observed(Held(source_hash(content), text, raw=content if text is None else b""), None, len(content))

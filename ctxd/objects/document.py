@@ -11,8 +11,32 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from ctxd.errors import CtxdError
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
+
+Content = str | bytes
+"""Content of a version: text where its bytes are UTF-8, else the bytes. Its document has their media type."""
+
+
+def encode_content(content: Content) -> bytes:
+    """The bytes of ``content``."""
+    return content if isinstance(content, bytes) else content.encode()
+
+
+def decode_content(data: bytes) -> Content:
+    """Undo ``encode_content``."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def text_of(content: Content) -> str:
+    """``content`` of a version that is text. Raises: CtxdError ``corrupt`` if it is not."""
+    if isinstance(content, bytes):
+        raise CtxdError("corrupt", "the content of a text is not UTF-8", hint="Run `ctxd verify`.")
+    return content
 
 
 class Artifact:
@@ -37,8 +61,9 @@ class Artifact:
 class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One version of an entity, as it is written.
 
-    ``payload`` holds every mutable field but ``content``; ``content`` is the text itself, kept apart so that equal text
-    is kept once. ``source_hash`` is None for unread and deleted files and for entities without a source.
+    ``payload`` holds every mutable field but ``content``, which is kept apart so that equal content is kept once. Its
+    ``encoding`` is ``base64`` if the content is no text, and ``media_type`` names its kind then. ``source_hash`` is
+    None for unread and deleted files and for entities without a source.
     ``artifact`` holds the content if it is durable already, as large content is before it is written.
     """
 
@@ -49,7 +74,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source_hash: str | None = None
     content_hash: str
     payload: dict[str, Any]
-    content: str | None = None
+    content: Content | None = None
     artifact: Artifact | None = None
 
 
@@ -133,9 +158,9 @@ def risen(versions: Iterable[Stored]) -> list[Stored]:
     return found
 
 
-def is_large(content: str | None) -> bool:
+def is_large(content: Content | None) -> bool:
     """Return True if ``content`` is kept in the artifact store, not in the database. Cost: constant for ASCII text."""
-    if content is None or content.isascii() or len(content) > CONTENT_INLINE_BYTES_MAX:
+    if content is None or isinstance(content, bytes) or content.isascii() or len(content) > CONTENT_INLINE_BYTES_MAX:
         return content is not None and len(content) > CONTENT_INLINE_BYTES_MAX
     return len(content.encode()) > CONTENT_INLINE_BYTES_MAX
 
@@ -211,7 +236,7 @@ def encode_document(document: Document, *, ordered: bool = False) -> bytes:
     )
 
 
-def decode_document(id: str, body: bytes, content: str | None = None) -> Document:
+def decode_document(id: str, body: bytes, content: Content | None = None) -> Document:
     """The document that ``encode_document`` was given, with ``content`` put back.
 
     Raises: ValueError for an unknown form.

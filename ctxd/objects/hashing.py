@@ -10,6 +10,7 @@ object, the source hash changes with its source, the content hash with the docum
 other bytes, those of the source.
 """
 
+import base64
 import hashlib
 import math
 from typing import Any, Final
@@ -18,6 +19,9 @@ import msgspec
 
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.objects import Source
+
+BASE64: Final = "base64"
+"""The ``encoding`` of content that is no text."""
 
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _encode_text: Final = msgspec.json.Encoder().encode
@@ -151,8 +155,9 @@ def source_hash(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def content_hash(payload: dict[str, Any], content: str | None) -> str:
-    """Hash every mutable field of a document, ``content`` among them unless it is None.
+def content_hash(payload: dict[str, Any], content: str | bytes | None) -> str:
+    """Hash every mutable field of a document, ``content`` among them unless it is None: as base64 if that is the
+    payload's ``encoding``.
 
     ``payload`` holds no key ``content``. Its ``secrets`` are left out: what is found in a text depends on the rules of
     the day, and equal text is equal. Raises: ValueError if a field has no canonical encoding.
@@ -161,6 +166,8 @@ def content_hash(payload: dict[str, Any], content: str | None) -> str:
         payload = {name: field for name, field in payload.items() if name != "secrets"}
     if content is None:
         return hashlib.sha256(canonical(payload)).hexdigest()
+    if payload.get("encoding") == BASE64:
+        content = base64.b64encode(content if isinstance(content, bytes) else content.encode()).decode()
     return hashlib.sha256(canonical({**payload, "content": content})).hexdigest()
 
 

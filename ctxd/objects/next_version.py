@@ -5,16 +5,43 @@ states of a source have equal content hashes in every session.
 """
 
 import posixpath
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from ctxd.objects.document import Document
-from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.document import Content, Document
+from ctxd.objects.hashing import BASE64, content_hash, identity_hash
 from ctxd.secrets.guard import to_payload
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.objects import Source, ToolcallStatus, source_label
 from ctxd_protocol.secrets import Secrets
+
+UNKNOWN_MEDIA: Final = "application/octet-stream"
+"""The media type of bytes of no known kind."""
+
+IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""The media types of images that models read."""
+
+_MEDIA_TYPES: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"II*\0", "image/tiff"),
+    (b"MM\0*", "image/tiff"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"\x28\xb5\x2f\xfd", "application/zstd"),
+    (b"SQLite format 3\0", "application/vnd.sqlite3"),
+    (b"\x7fELF", "application/x-elf"),
+    (b"\0asm", "application/wasm"),
+    (b"OggS", "audio/ogg"),
+    (b"ID3", "audio/mpeg"),
+    (b"wOF2", "font/woff2"),
+)
+"""First bytes, and the media type of what begins with them."""
 
 
 def file_type(path: str) -> str:
@@ -34,9 +61,20 @@ def file_text(id: str, source: Source, text: str, source_hash: str, secrets: Sec
     return _file(id, source, source_hash, text, {"char_count": len(text), **to_payload(secrets)})
 
 
-def file_binary(id: str, source: Source, source_hash: str, secrets: Secrets | None = None) -> Document:
-    """A file whose bytes are no text: its hash is kept, its bytes are not."""
-    return _file(id, source, source_hash, None, {"char_count": 0, "kind": "binary", **to_payload(secrets)})
+def media_type(raw: bytes) -> str:
+    """The media type of ``raw`` by its first bytes, the same on every host; that of unknown bytes if none is known."""
+    if raw.startswith(b"RIFF"):
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(raw[8:12], UNKNOWN_MEDIA)
+    return next((type for magic, type in _MEDIA_TYPES if raw.startswith(magic)), UNKNOWN_MEDIA)
+
+
+def file_binary(id: str, source: Source, source_hash: str, raw: bytes, secrets: Secrets | None = None) -> Document:
+    """A file whose bytes are no text. They cannot be searched for secrets: where those are redacted, only bytes of an
+    image are kept, and of others the hash."""
+    fields = {"char_count": 0, "kind": "binary", "size_bytes": len(raw), "media_type": media_type(raw)}
+    is_kept = secrets is None or secrets.policy != "redact" or fields["media_type"] in IMAGES
+    encoding = {"encoding": BASE64} if is_kept else {}
+    return _file(id, source, source_hash, raw if is_kept else None, {**fields, **encoding, **to_payload(secrets)})
 
 
 def file_too_large(id: str, source: Source, size_bytes: int, modified_us: int | None = None) -> Document:
@@ -110,7 +148,9 @@ def renamed(document: Document, id: str) -> Document:
     return msgspec.structs.replace(document, id=id, identity_hash=identity_hash(document.type, document.source, id))
 
 
-def _file(id: str, source: Source, source_hash: str | None, text: str | None, fields: dict[str, Any]) -> Document:
+def _file(
+    id: str, source: Source, source_hash: str | None, content: Content | None, fields: dict[str, Any]
+) -> Document:
     payload = {"file_type": file_type(source_label(source)), **fields}
     return Document(
         id=id,
@@ -119,7 +159,7 @@ def _file(id: str, source: Source, source_hash: str | None, text: str | None, fi
         # A file's id is its identity hash: hashing the source again would only cost time.
         identity_hash=id,
         source_hash=source_hash,
-        content_hash=content_hash(payload, text),
+        content_hash=content_hash(payload, content),
         payload=payload,
-        content=text,
+        content=content,
     )

@@ -16,10 +16,10 @@ from ctxd.backends.xtdb.documents import (
     FIXED_VALID_TIME,
     NEWEST_VALID_TIME,
     content_id,
+    content_of,
     cursor_id,
     from_doc,
     parts_of,
-    text_of,
 )
 from ctxd.backends.xtdb.messages import Doc
 from ctxd.offload import in_thread
@@ -290,7 +290,7 @@ def _matches(ref: bytes, docs: dict[str, Doc]) -> bool:
         return False
     try:
         parts = parts_of(doc)
-        text = text_of(doc) if parts is None else "".join(text_of(docs[part]) for part in parts)
-        return blake3(text.encode()).digest() == ref
+        held = content_of([doc] if parts is None else [docs[part] for part in parts])
+        return blake3(held).digest() == ref
     except (ValueError, KeyError):
         return False

@@ -12,15 +12,14 @@ import msgspec
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import Version
-from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_ref, to_doc
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, WHOLE_BYTES_MAX, content_docs, content_ref, to_doc
 from ctxd.backends.xtdb.messages import Delete, Op, PutDoc
 from ctxd.errors import CtxdError
-from ctxd.objects.document import AsOf, HistoryPage, Stored
+from ctxd.objects.document import AsOf, Content, HistoryPage, Stored
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.purge import KIND as PURGE
 from ctxd.store.reads import Reader, answering, to_stored
-from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 PORTION_ROWS: Final = 2_000
 PORTION_BYTES: Final = 4 * 1024 * 1024
@@ -72,7 +71,7 @@ def wanted(pieces: Sequence[ProjectedRow], projected: Container[bytes]) -> list[
 
 
 def documents(
-    pieces: Sequence[ProjectedRow], texts: Mapping[bytes, str], writer: str, *, put: str = "", again: bool = False
+    pieces: Sequence[ProjectedRow], texts: Mapping[bytes, Content], writer: str, *, put: str = "", again: bool = False
 ) -> list[Op]:
     """Operations that put ``pieces``, with ``texts`` before the documents that refer to them.
 
@@ -213,8 +212,8 @@ class Rows:
             read = self._reader.versions.history
             return [row for id in ids for row in projected(read(id, AsOf(tx=tx), corrections=True))]
 
-    def text(self, ref: bytes) -> str:
-        """The text ``ref``. Raises: as ``operations``."""
+    def text(self, ref: bytes) -> Content:
+        """The content ``ref``. Raises: as ``operations``."""
         with answering():
             return self._reader.contents([ref.hex()])[ref.hex()]
 
@@ -226,7 +225,7 @@ class Rows:
         with answering():
             found = {id for id in entities if self._is_kept(id)}
             query = "SELECT hash FROM content WHERE size>?"
-            large = self._reader.connection.execute(query, (CONTENT_INLINE_BYTES_MAX,)) if entities - found else ()
+            large = self._reader.connection.execute(query, (WHOLE_BYTES_MAX,)) if entities - found else ()
             for ref in [bytes(ref) for (ref,) in large]:
                 text = self._reader.contents([ref.hex()])[ref.hex()]
                 found.update(entities.intersection(doc["xt/id"] for doc in content_docs(ref, text)))

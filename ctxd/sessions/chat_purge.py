@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.objects.document import Document
+from ctxd.objects.document import Content, Document, text_of
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.identity import segments_prefix
 from ctxd.sessions.chat import read_pages
@@ -111,7 +111,7 @@ def restating(gone: Gone) -> Callable[[Document], Document | None]:
 
 def _segment(gone: Gone, document: Document) -> Document | None:
     delta = read_segment(document)
-    left, bundle = gone.delta(delta), document.content
+    left, bundle = gone.delta(delta), None if document.content is None else text_of(document.content)
     if bundle is not None:
         run = read_bundle(document)
         # What is left out of a bundle is read from its own segment.
@@ -135,7 +135,7 @@ def without_bundle(document: Document) -> Document | None:
     return _with(document, document.payload, to_text(run.seqs, [None] * len(run.deltas)))
 
 
-def _with(document: Document, payload: dict[str, Any], content: str | None) -> Document:
+def _with(document: Document, payload: dict[str, Any], content: Content | None) -> Document:
     hashed = content_hash(payload, content)
     return msgspec.structs.replace(document, payload=payload, content=content, content_hash=hashed)
 

@@ -10,7 +10,8 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, text_of
+from ctxd.objects.kinds import is_binary
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.segments import events_size
@@ -114,8 +115,9 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def scanned(guard: Guard, document: Document) -> Found | None:
-    """The secrets in a version that was read with its content, its path and its metadata; None if there are none."""
-    text = document.content or ""
+    """The secrets in a version that was read with its content, its path and its metadata; None if there are none.
+    Content that is no text is not searched."""
+    text = "" if document.content is None or is_binary(document) else text_of(document.content)
     capture = Capture(guard, "flag")
     capture.text(text)
     capture.value({name: value for name, value in document.payload.items() if name not in _NOT_SAID})

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, text_of
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import is_hash
 from ctxd.secrets.guard import DEFAULT
@@ -422,7 +422,7 @@ def to_text(seqs: Sequence[int], deltas: Sequence[SessionDelta | None]) -> str:
 
 def read_bundle(document: Document) -> Bundle:
     """Return the bundle in the content of a segment. Raises: as ``read_segment``."""
-    text = document.content or ""
+    text = text_of(document.content or "")
     try:
         if text.startswith("[["):
             old = _decode_version_1(text)

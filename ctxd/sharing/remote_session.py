@@ -16,7 +16,7 @@ from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.messages import Doc, XtdbFailure
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored, risen
+from ctxd.objects.document import Content, Stored, decode_content, risen
 from ctxd.objects.identity import NUMBER_DIGITS, number_of
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.eviction import purged_mark
@@ -92,24 +92,25 @@ class RemoteSession:
         others = [msgspec.structs.replace(stored, tx=0) for stored in anybody if is_purged(stored.document)]
         return [purged[tx] for tx in sorted(purged)] or others[-1:]
 
-    async def contents(self, refs: Iterable[str]) -> dict[str, str]:
+    async def contents(self, refs: Iterable[str]) -> dict[str, Content]:
         """See ``SessionSource.contents``."""
         wanted = {ref: xtdb_documents.content_id(bytes.fromhex(ref)) for ref in refs}
         docs = await self._texts(wanted.values())
         parts = {id: _parts(doc) for id, doc in docs.items()}
         docs |= await self._texts([part for some in parts.values() for part in some or ()])
-        texts: dict[str, str] = {}
+        found: dict[str, Content] = {}
         for ref, id in wanted.items():
             needed = parts.get(id) or (id,)
             if not docs.keys() >= set(needed):
                 continue
             try:
-                texts[ref] = "".join(xtdb_documents.text_of(docs[part]) for part in needed)
+                data = xtdb_documents.content_of(docs[part] for part in needed)
             except ValueError as error:
                 raise CtxdError("corrupt", f"content {ref} at the node cannot be read") from error
-            if blake3(texts[ref].encode()).hexdigest() != ref:
+            if blake3(data).hexdigest() != ref:
                 raise CtxdError("corrupt", f"content {ref} at the node does not match its hash")
-        return texts
+            found[ref] = decode_content(data)
+        return found
 
     async def _texts(self, ids: Iterable[str]) -> dict[str, Doc]:
         return await _answered(

@@ -20,7 +20,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Artifact, Document, Page, Stored, risen
+from ctxd.objects.document import Artifact, Content, Document, Page, Stored, risen
 from ctxd.objects.identity import assemblies_prefix, segments_prefix
 from ctxd.offload import in_thread
 from ctxd.projection.ownership import Fences
@@ -74,8 +74,8 @@ class SessionSource(Protocol):
         """Return every version of ``id`` that was the newest once, oldest first, without content."""
         ...
 
-    async def contents(self, refs: Iterable[str]) -> dict[str, str]:
-        """Return texts by their ``content_ref``, without those that a purge removed.
+    async def contents(self, refs: Iterable[str]) -> dict[str, Content]:
+        """Return contents by their ``content_ref``, without those that a purge removed.
 
         Raises: CtxdError corrupt if one cannot be read or does not match its hash.
         """
@@ -270,7 +270,7 @@ class _Import:
                     row.documents[id] = (await self._store.keep(document), None)
         return row
 
-    async def _prepare(self, row: PlannedWrite, others: Iterable[str | None] = ()) -> dict[str, str]:
+    async def _prepare(self, row: PlannedWrite, others: Iterable[str | None] = ()) -> dict[str, Content]:
         """Return the texts that ``row`` needs and ``others``, with the newest versions of its objects at hand."""
         self._heads = await self._store.heads(row.objects)
         while True:
@@ -298,7 +298,7 @@ class _Import:
         head = self._store.peek(id)
         return self._heads.get(id) if isinstance(head, NotCached) else head
 
-    def _submit(self, row: PlannedWrite, texts: Mapping[str, str], *, entering: bool) -> Pending:
+    def _submit(self, row: PlannedWrite, texts: Mapping[str, Content], *, entering: bool) -> Pending:
         """Submit ``row``, without an await since its texts were complete."""
         rewriter, changed = self._rewriter, self._changed(row)
         for id in changed:
@@ -346,11 +346,11 @@ class _Texts:
     def __init__(self, source: SessionSource, refs: Sequence[str]) -> None:
         self._source = source
         self._coming: Iterator[str] = iter(refs)
-        self._have: dict[str, str] = {}
+        self._have: dict[str, Content] = {}
         self._gone: set[str] = set()
         self._ahead = TEXTS_AHEAD
 
-    async def of(self, refs: Iterable[str]) -> dict[str, str]:
+    async def of(self, refs: Iterable[str]) -> dict[str, Content]:
         """Return the texts of ``refs`` that were not purged. Raises: as ``SessionSource.contents``."""
         needed = [ref for ref in dict.fromkeys(refs) if ref not in self._gone]
         if any(ref not in self._have for ref in needed):
@@ -365,7 +365,7 @@ class _Texts:
         return {ref: self._have[ref] for ref in needed if ref in self._have}
 
 
-def _with_text(document: Document, text: str | None, artifact: Artifact | None) -> Document:
+def _with_text(document: Document, text: Content | None, artifact: Artifact | None) -> Document:
     if text is None:
         return purged_document(document, lambda _: document.identity_hash)
     return msgspec.structs.replace(document, content=text, artifact=artifact)

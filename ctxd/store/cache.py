@@ -13,7 +13,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import Content, Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.offload import Lane
 from ctxd.store import journal
@@ -152,10 +152,10 @@ class Texts:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._texts: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        self._texts: OrderedDict[str, tuple[Content, int]] = OrderedDict()
 
-    def get(self, ref: str) -> str | None:
-        """The text, None if it is not kept here."""
+    def get(self, ref: str) -> Content | None:
+        """The content, None if it is not kept here."""
         kept = self._texts.get(ref)
         if kept is None:
             return None
@@ -168,7 +168,7 @@ class Texts:
             kept = self._texts.pop(ref, None)
             self._size -= kept[1] if kept is not None else 0
 
-    def put(self, ref: str, text: str) -> None:
+    def put(self, ref: str, text: Content) -> None:
         """Keep ``text``, unless it would push out most of the rest."""
         size = sys.getsizeof(text)
         if ref in self._texts or size > self._limit // 8:

@@ -15,7 +15,7 @@ import msgspec
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore, names_in
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Artifact, Document, is_large
+from ctxd.objects.document import Artifact, Content, Document, encode_content, is_large
 from ctxd.offload import Lane, LoopHandle
 from ctxd.store.health import Health
 
@@ -62,7 +62,7 @@ class LargeContent:
             return document
         return msgspec.structs.replace(document, artifact=artifact)
 
-    async def keep_content(self, content: str | None) -> Artifact | None:
+    async def keep_content(self, content: Content | None) -> Artifact | None:
         """As ``keep``, of ``content`` alone. Returns: the hold to put it with, None for small content."""
         if content is None or not is_large(content):
             return None
@@ -75,9 +75,9 @@ class LargeContent:
             self._failed(error)
             raise CtxdError("store_failed", str(error), outcome="not_applied") from error
 
-    def _kept(self, content: str) -> Artifact:
+    def _kept(self, content: Content) -> Artifact:
         with dbfile.faults():
-            return self._artifacts.keep(content.encode())
+            return self._artifacts.keep(encode_content(content))
 
     async def collect(self, read: Read, referenced: Callable[[Sequence[str]], set[str]]) -> None:
         """Remove artifacts that no version refers to, until cancelled. ``referenced``, called by ``read``, returns

@@ -28,7 +28,7 @@ from ctxd import dbfile
 from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.failpoints import hit
-from ctxd.objects.document import Document, decode_document, encode_document
+from ctxd.objects.document import Content, Document, decode_content, decode_document, encode_content, encode_document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
@@ -138,21 +138,21 @@ def _restated(
                     yield version, document
 
 
-def _text(connection: dbfile.Connection, ref: bytes) -> str:
+def _text(connection: dbfile.Connection, ref: bytes) -> Content:
     text = _inline(connection, ref)
     assert text is not None, "what is restated keeps its text in the database"
     return text
 
 
-def _inline(connection: dbfile.Connection, ref: bytes) -> str | None:
+def _inline(connection: dbfile.Connection, ref: bytes) -> Content | None:
     found = connection.execute("SELECT bytes FROM content WHERE hash=?", (ref,)).fetchone()
-    return None if found is None or found[0] is None else str(found[0], "utf-8")
+    return None if found is None or found[0] is None else decode_content(found[0])
 
 
-def _keep_text(connection: dbfile.Connection, text: str | None) -> bytes | None:
+def _keep_text(connection: dbfile.Connection, text: Content | None) -> bytes | None:
     if text is None:
         return None
-    data = text.encode()
+    data = encode_content(text)
     assert len(data) <= CONTENT_INLINE_BYTES_MAX, "what is restated is no longer than it was"
     ref = blake3(data).digest()
     row = (ref, len(data), data)

@@ -14,7 +14,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError
-from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage, Stored, decode_document
+from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, Stored, decode_content, decode_document
 from ctxd.offload import Lane
 from ctxd.store import journal
 from ctxd.store.writes import Change
@@ -183,8 +183,8 @@ class Reader:
         query = "SELECT n, id FROM entity WHERE n>? ORDER BY n LIMIT ?"
         return [(int(n), str(id)) for n, id in self.connection.execute(query, (after, limit))]
 
-    def contents(self, refs: Iterable[str]) -> dict[str, str]:
-        """Text by hash.
+    def contents(self, refs: Iterable[str]) -> dict[str, Content]:
+        """Content by hash.
 
         Raises: CtxdError ``corrupt`` if text is not there or does not match its hash.
         """
@@ -196,7 +196,7 @@ class Reader:
             data = self._artifacts.read(ref) if row[0] is None else row[0]
             if row[0] is not None and blake3(data).hexdigest() != ref:
                 raise CtxdError("corrupt", f"content {ref} does not match its hash")
-            texts[ref] = data.decode()
+            texts[ref] = decode_content(data)
         return texts
 
     def referenced(self, refs: Iterable[str]) -> set[str]:

@@ -19,7 +19,7 @@ from anyio.abc import TaskStatus
 from ctxd import dbfile, limits
 from ctxd.clock import Clock, ValidTimes
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage, Stored
+from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, Stored
 from ctxd.objects.identity import UNCACHED_PREFIXES
 from ctxd.offload import Lane, in_thread
 from ctxd.store import statedir
@@ -501,8 +501,8 @@ class VersionStore:
         await self.settled()
         return await self._past.query(query, arguments, at, limit=limit, timeout_s=timeout_s)
 
-    async def contents(self, refs: Iterable[str]) -> dict[str, str]:
-        """Text by its ``content_ref``.
+    async def contents(self, refs: Iterable[str]) -> dict[str, Content]:
+        """Content by its ``content_ref``.
 
         Raises: CtxdError ``corrupt`` if text is missing or does not match its hash; ``store_failed``. Cancel: safe.
         """

@@ -17,7 +17,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.objects.document import decode_document
+from ctxd.objects.document import Content, decode_content, decode_document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.screen import count
 from ctxd.store import journal
@@ -319,7 +319,7 @@ class _Verification:
         if version.body is None:
             return
         try:
-            text = None if version.content is None else self._text(version.content)
+            text = None if version.content is None else self._content(version.content)
             document = decode_document(version.id, version.body)
             if identity_hash(document.type, document.source, document.id) != document.identity_hash:
                 self._report.note("damage", f"{version.id} at {version.valid_time} has another identity hash")
@@ -330,14 +330,14 @@ class _Verification:
         except (CtxdError, ValueError, TypeError) as error:
             self._report.note("damage", f"{version.id} at {version.valid_time} cannot be read: {error}")
 
-    def _text(self, ref: bytes) -> str:
+    def _content(self, ref: bytes) -> Content:
         row = self._connection.execute("SELECT bytes FROM content WHERE hash=?", (ref,)).fetchone()
         if row is None:
             raise ValueError(f"content {ref.hex()} is missing")
         if row[0] is not None:
-            return str(row[0], "utf-8")
+            return decode_content(row[0])
         try:
-            return str(self._artifacts.read(ref.hex()), "utf-8")
+            return decode_content(self._artifacts.read(ref.hex()))
         except CtxdError as error:
             if self._purged_since(ref):
                 raise _PurgedMeanwhile from error

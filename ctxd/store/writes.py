@@ -8,7 +8,7 @@ import anyio
 import msgspec
 from blake3 import blake3
 
-from ctxd.objects.document import Artifact, Document, encode_document
+from ctxd.objects.document import Artifact, Document, encode_content, encode_document
 from ctxd.store import journal
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import Receipt
@@ -210,7 +210,7 @@ class EncodedWrite:
                 self.contents[ref] = (document.artifact.size, None)
                 self.artifacts.append(document.artifact)
             elif document.content is not None:
-                data = document.content.encode()
+                data = encode_content(document.content)
                 assert len(data) <= CONTENT_INLINE_BYTES_MAX, "large content is kept before it is submitted"
                 ref = blake3(data).digest()
                 self.contents[ref] = (len(data), data)

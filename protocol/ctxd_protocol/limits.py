@@ -39,10 +39,10 @@ PATHS_MAX: Final = 10_000
 """Paths of one ``file.discover`` call."""
 
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of a file whose text is kept. A larger file is known by name, size and hash-free metadata only."""
+"""Bytes of a file whose content is kept. A larger file is known by name, size and hash-free metadata only."""
 
 CONTENT_INLINE_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of text kept in the database. Longer text goes to the artifact store and is referenced."""
+"""Bytes of content kept in the database. Longer content goes to the artifact store and is referenced."""
 
 SETTINGS_BYTES_MAX: Final = 64 * 1024
 """Bytes of a session's settings as JSON, labels and mounts among them: they are written again with every turn."""

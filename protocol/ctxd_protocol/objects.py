@@ -49,7 +49,8 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ObjectVersion(msgspec.Struct, frozen=True, kw_only=True):
     """One version of one object.
 
-    ``payload`` holds the type's own fields; ``content`` is among them unless the caller left it out.
+    ``payload`` holds the type's own fields; ``content`` is among them unless the caller left it out. With
+    ``payload["encoding"]`` ``base64`` it is bytes, of the kind ``payload["media_type"]``; without, it is text.
     ``valid_time`` and ``tx_time`` are milliseconds since 1970, ``tx`` is the journal sequence that wrote the version.
     ``source_hash`` is None for an unread or deleted file and for objects without a source. ``payload["secrets"]``, of
     the shape of ``ctxd_protocol.secrets.Secrets``, lists secrets found in it.

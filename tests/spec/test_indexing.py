@@ -176,7 +176,7 @@ def test_content_that_the_caller_sends_is_taken_as_it_is(s: SyncSession, client:
     raw = s.read("a.py", content=b"as bytes\n")
     assert (raw.outcome, raw.kind, content(client, id)) == ("updated", "text", "as bytes\n")
     binary = s.read("a.py", content=b"\xff")
-    assert (binary.kind, content(client, id)) == ("binary", None)
+    assert (binary.kind, content(client, id)) == ("binary", "/w==")
 
 
 @pytest.mark.requirement("IDX-5")

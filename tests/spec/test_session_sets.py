@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import CallFailed, SyncClient, SyncSession
+from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.sessions import Collapse, Mount
 from tests.spec.refusal import refused
 from tests.spec.sessions import MOVES, call, sets, walk
@@ -108,7 +109,7 @@ def test_activating_an_unread_file_reads_it_first(s: SyncSession, client: SyncCl
 def test_activating_what_has_no_content_to_be_had_fails_and_changes_nothing(
     start, client: SyncClient, tree: Path, what: str, code: str
 ) -> None:
-    s, place = start(), tree / "src"
+    s, place = start(secrets="redact" if what == "binary" else "flag"), tree / "src"
     place.mkdir()
     (place / "a").write_bytes(b"\x00" if what == "binary" else b"text\n")
     id = s.discover(["src/a"]).objects[0].object
@@ -125,7 +126,7 @@ def test_activating_what_has_no_content_to_be_had_fails_and_changes_nothing(
             (place / "a").unlink()
             os.mkfifo(place / "a")
         case "the sandbox's":
-            id = _binary_in_a_sandbox(s, client)
+            id = _large_in_a_sandbox(s, client)
     before, version = s.view(), client.object_get(id)
     with refused(code):
         s.activate(id)
@@ -133,10 +134,10 @@ def test_activating_what_has_no_content_to_be_had_fails_and_changes_nothing(
     assert client.object_get(id) == version
 
 
-def _binary_in_a_sandbox(s: SyncSession, client: SyncClient) -> str:
-    """A file that only a sandbox can read, of which ``s`` knows a binary version."""
+def _large_in_a_sandbox(s: SyncSession, client: SyncClient) -> str:
+    """A file that only a sandbox can read, and that was too large to be kept."""
     s.configure(mounts=[Mount(agent_prefix="/far", canonical_prefix="/x", filesystem_id="box")])
-    id = s.read("/far/a", content=b"\x00").object
+    id = s.read("/far/a", content=b"\x00" * (FILE_BYTES_MAX + 1)).object
     s.deactivate(id)
     return id
 

@@ -1,5 +1,6 @@
 """FS: no file the agent may come upon can hurt the daemon, whatever it is, holds or is called."""
 
+import base64
 import hashlib
 import os
 import socket
@@ -33,7 +34,8 @@ def test_a_binary_file_is_known_by_its_hash(s: SyncSession, client: SyncClient, 
     assert (found.outcome, found.kind, found.char_count) == ("created", "binary", 0)
     assert found.source_hash == hashlib.sha256(raw).hexdigest()
     version = client.object_get(found.object).object
-    assert (version.state, version.payload["content"], version.payload["kind"]) == ("present", None, "binary")
+    assert (version.state, version.payload["content"]) == ("present", base64.b64encode(raw).decode())
+    assert (version.payload["kind"], version.payload["encoding"]) == ("binary", "base64")
     (tree / "a.bin").write_bytes(raw + b"\x00")
     assert answered(client, s, "a.bin").outcome == "updated"
 

@@ -10,6 +10,7 @@ after an eviction carries that eviction's name in ``put``, which gives it anothe
 """
 
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from math import copysign
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from blake3 import blake3
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.messages import Doc
-from ctxd.objects.document import Document, decode_document, encode_document, source_of
+from ctxd.objects.document import Content, Document, decode_document, encode_content, encode_document, source_of
 from ctxd.objects.identity import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
@@ -246,24 +247,33 @@ def _source(named: dict[str, Any]) -> Source:
 # --- text ---
 
 
-def content_docs(ref: bytes, text: str, *, put: str = "") -> list[Doc]:
-    """Documents of ``text``, whose BLAKE3 is ``ref``: parts before the document that lists them. ``put`` distinguishes
-    them from evicted documents of the same text."""
-    data = text.encode()
+WHOLE_BYTES_MAX: Final = CONTENT_INLINE_BYTES_MAX // 4 * 3
+"""Bytes of content up to which it always is one document: in base64 they are a third more."""
+
+
+def content_docs(ref: bytes, content: Content, *, put: str = "") -> list[Doc]:
+    """Documents of ``content``, whose BLAKE3 is ``ref``: parts before the document that lists them. ``put``
+    distinguishes them from evicted documents of the same content."""
+    data = encode_content(content)
     said = {"put": put} if put else {}
-    if len(data) <= CONTENT_INLINE_BYTES_MAX:
-        return [_content_doc(ref, {"text": text, **said})]
+    part_bytes = WHOLE_BYTES_MAX if isinstance(content, bytes) else CONTENT_INLINE_BYTES_MAX
+    if len(data) <= part_bytes:
+        return [_content_doc(ref, {**_spelled(content), **said})]
     docs, parts = [], []
     first = 0
     while first < len(data):
-        last = _boundary(data, first + CONTENT_INLINE_BYTES_MAX)
+        last = first + part_bytes if isinstance(content, bytes) else _boundary(data, first + part_bytes)
         part = data[first:last]
         digest = blake3(part).digest()
-        docs.append(_content_doc(digest, {"text": part.decode(), **said}))
+        docs.append(_content_doc(digest, {**_spelled(part if isinstance(content, bytes) else part.decode()), **said}))
         parts.append(content_id(digest))
         first = last
     by_id = {doc["xt/id"]: doc for doc in docs}
     return [*by_id.values(), _content_doc(ref, {"parts": parts, **said})]
+
+
+def _spelled(content: Content) -> dict[str, str]:
+    return {"base64": b64encode(content).decode()} if isinstance(content, bytes) else {"text": content}
 
 
 def _content_doc(ref: bytes, payload: dict[str, Any]) -> Doc:
@@ -285,13 +295,19 @@ def parts_of(doc: Doc) -> list[str] | None:
     return parts
 
 
-def text_of(doc: Doc) -> str:
-    """Text of a content document without parts. Raises: ValueError."""
+def content_of(docs: Iterable[Doc]) -> bytes:
+    """The bytes of content documents without parts, one after the other. Raises: ValueError."""
+    return b"".join(map(_bytes_of, docs))
+
+
+def _bytes_of(doc: Doc) -> bytes:
     payload = doc.get("payload")
-    text = payload.get("text") if isinstance(payload, dict) else None
-    if not isinstance(text, str):
-        raise ValueError(f"{doc.get('xt/id')} holds no text")
-    return text
+    held = payload if isinstance(payload, dict) else {}
+    if isinstance(text := held.get("text"), str):
+        return text.encode()
+    if isinstance(spelled := held.get("base64"), str):
+        return b64decode(spelled, validate=True)
+    raise ValueError(f"{doc.get('xt/id')} holds no content")
 
 
 # --- evictions ---

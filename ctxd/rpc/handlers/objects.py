@@ -5,13 +5,14 @@ if it did not exist. Only durable versions are shown. ``ctxd.sessions.object_rea
 cursors and the shapes on the wire are decided here.
 """
 
+from base64 import b64encode
 from typing import Any, cast
 
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import AsOf, Page, Stored
-from ctxd.objects.kinds import state_of
+from ctxd.objects.document import AsOf, Page, Stored, encode_content
+from ctxd.objects.kinds import is_binary, state_of
 from ctxd.rpc.identity import Caller
 from ctxd.secrets.guard import rules_found
 from ctxd.sessions.object_reads import ListedObject, Objects
@@ -110,8 +111,10 @@ _TEXTS_AT_ONCE = 8
 
 
 def _size(stored: Stored) -> int:
-    """The characters of the text of ``stored`` and the bytes of its other fields in JSON."""
-    return len(stored.document.content or "") + len(msgspec.json.encode(stored.document.payload))
+    """The characters of the content of ``stored``, two for a byte that is no text, and the bytes of its other fields in
+    JSON."""
+    content = stored.document.content or ""
+    return len(content) * (1 + isinstance(content, bytes)) + len(msgspec.json.encode(stored.document.payload))
 
 
 def _require_short(size: int, caller: Caller) -> None:
@@ -128,7 +131,10 @@ def _shown(stored: Stored, live: LiveSession | None, *, content: bool) -> Object
     document = stored.document
     payload: dict[str, Any] = dict(document.payload)
     if content:
-        payload["content"] = document.content
+        content_shown = document.content
+        if is_binary(document) and content_shown is not None:
+            content_shown = b64encode(encode_content(content_shown)).decode()
+        payload["content"] = content_shown
     source = document.source
     return ObjectVersion(
         id=document.id,

@@ -210,11 +210,14 @@ def test_what_no_text_is_kept_of_says_why(real, running, session, tmp_path):
         client.file_index(session.id, "/w/b.bin")
         (tmp_path / "tree/seen").write_text("x")
         client.file_discover(session.id, ["/w/seen"])
-    assert "/w/b.bin has no text: it is binary; --json shows" in real("object", "cat", file).err
+    assert (
+        "/w/b.bin has no text: it is binary: application/octet-stream, 2 B; --json shows"
+        in real("object", "cat", file).err
+    )
     assert "/w/large has no text: it is too large: 1.0 GiB" in real("object", "cat", "/w/large").err
     assert "/w/seen has no text: it is unread; ctx activate reads it" in real("object", "cat", "/w/seen").err
     assert re.fullmatch(
-        r"/w/b\.bin seq \d+ and /w/b\.bin seq \d+ differ: of seq \d+ no text is kept, it is binary\n",
+        r"/w/b\.bin seq \d+ and /w/b\.bin seq \d+ differ: of seq \d+ no text is kept, it is binary: [a-z/-]+, \d B\n",
         real("object", "diff", file).out,
     )
 

@@ -16,7 +16,7 @@ HEADS: dict[str, Document | None] = {
     "nothing": None,
     "unread": file_stub(ID, SOURCE),
     "text": file_text(ID, SOURCE, "old", OLD),
-    "binary": file_binary(ID, SOURCE, OLD),
+    "binary": file_binary(ID, SOURCE, OLD, b"\0"),
     "large": file_too_large(ID, SOURCE, 9, 1),
     "deleted": file_tombstone(ID, SOURCE),
 }

@@ -86,12 +86,13 @@ async def test_a_file_on_the_sandboxs_own_filesystem_is_known_by_what_is_sent(wo
 
 @pytest.mark.requirement("FS-7")
 @pytest.mark.parametrize("sent", [True, False], ids=["sent", "read"])
-async def test_bytes_that_are_no_text_are_kept_as_a_hash(world: World, sent: bool) -> None:
-    world.files.write("/src/a.png", b"\x89PNG\0")
-    indexed = await world.read("/w/a.png", b"\x89PNG\0" if sent else None)
-    assert (indexed.kind, indexed.char_count, indexed.source_hash) == ("binary", 0, source_hash(b"\x89PNG\0"))
+async def test_bytes_that_are_no_text_are_kept_with_their_media_type(world: World, sent: bool) -> None:
+    raw = b"\x89PNG\r\n\x1a\n\0"
+    world.files.write("/src/a.png", raw)
+    indexed = await world.read("/w/a.png", raw if sent else None)
+    assert (indexed.kind, indexed.char_count, indexed.source_hash) == ("binary", 0, source_hash(raw))
     document = world.versions.head(indexed.object)
-    assert (document.content, document.payload["kind"]) == (None, "binary")
+    assert (document.content, document.payload["kind"], document.payload["media_type"]) == (raw, "binary", "image/png")
 
 
 @pytest.mark.requirement("FS-7")

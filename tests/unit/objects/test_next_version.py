@@ -1,13 +1,16 @@
 """The documents that become versions."""
 
+import base64
+
 import pytest
 
 from ctxd.objects import next_version as build
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, decode_content
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.secrets import Secrets
 
 SOURCE = FilesystemSource("fs", "/src/Main.TS")
 ID = file_id(SOURCE)
@@ -16,7 +19,7 @@ HASH = source_hash(b"hello")
 FILES = {
     "unread": build.file_stub(ID, SOURCE),
     "text": build.file_text(ID, SOURCE, "hello", HASH),
-    "binary": build.file_binary(ID, SOURCE, HASH),
+    "binary": build.file_binary(ID, SOURCE, HASH, b"\x89PNG\r\n\x1a\n"),
     "too large": build.file_too_large(ID, SOURCE, 5_000_000_000),
     "deleted": build.file_tombstone(ID, SOURCE),
 }
@@ -24,7 +27,7 @@ TOOLCALL = build.toolcall("call_1", tool="bash", args={"command": "ls"}, content
 ALL = [*FILES.values(), TOOLCALL, build.system_prompt("s", "Be kind.")]
 
 FIELDS = {
-    "file": ({"file_type", "char_count"}, {"kind", "size_bytes", "deleted"}),
+    "file": ({"file_type", "char_count"}, {"kind", "size_bytes", "deleted", "media_type", "encoding"}),
     "toolcall": ({"tool", "args", "status", "chat_ref"}, {"args_display", "file_refs"}),
     "system_prompt": (set(), set()),
 }
@@ -80,9 +83,37 @@ def test_no_two_states_of_a_file_have_one_content_hash() -> None:
     assert len(hashes) == len(FILES) + 1
 
 
-def test_only_text_has_content_and_only_bytes_that_were_read_have_a_source_hash() -> None:
-    assert [name for name, document in FILES.items() if document.content is not None] == ["text"]
+def test_only_bytes_that_were_read_are_content_and_have_a_source_hash() -> None:
+    assert [name for name, document in FILES.items() if document.content is not None] == ["text", "binary"]
     assert [name for name, document in FILES.items() if document.source_hash is not None] == ["text", "binary"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "media_type"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0", "image/png"), (b"\xff\xd8\xff\xe0", "image/jpeg"), (b"GIF89a\0", "image/gif"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"), (b"RIFF\0\0\0\0AVI ", "application/octet-stream"),
+        (b"%PDF-1.7\0", "application/pdf"), (b"\0", "application/octet-stream"),
+    ],
+)  # fmt: skip
+def test_a_media_type_is_known_by_the_first_bytes(raw: bytes, media_type: str) -> None:
+    assert build.file_binary(ID, SOURCE, HASH, raw).payload["media_type"] == media_type
+
+
+def test_bytes_that_cannot_be_searched_are_not_kept_where_secrets_are_redacted() -> None:
+    redacted = Secrets(policy="redact", found=())
+    image, other = b"\x89PNG\r\n\x1a\n", b"\0\1"
+    kept, hashed = (build.file_binary(ID, SOURCE, HASH, raw, redacted) for raw in (image, other))
+    assert (kept.content, kept.payload["encoding"]) == (image, "base64")
+    assert (hashed.content, hashed.payload["size_bytes"], "encoding" in hashed.payload) == (None, 2, False)
+
+
+def test_the_hash_of_bytes_is_that_of_their_base64_whether_or_not_they_are_utf8() -> None:
+    for raw in (b"\0text", b"\xff\0"):
+        document = build.file_binary(ID, SOURCE, HASH, raw)
+        spelled = {**document.payload, "content": base64.b64encode(raw).decode()}
+        assert document.content_hash == content_hash(spelled, None)
+        assert content_hash(document.payload, decode_content(raw)) == document.content_hash
 
 
 def test_a_deleted_file_keeps_its_source() -> None:

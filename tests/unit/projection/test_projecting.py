@@ -69,6 +69,15 @@ async def test_a_text_above_a_mebibyte_is_kept_in_parts(root, node):
     assert (await compared(root, node.connect)).problems == []
 
 
+@pytest.mark.requirement("FS-10")
+async def test_content_that_is_no_text_is_kept_at_the_node_too(root, node):
+    async with projecting(root, node.connect) as store:
+        for id, raw in (("image", b"\x89PNG\xff"), ("large", b"\xff\0" * 700_000)):
+            await put(store, document(id, raw, tool="cat", encoding="base64", media_type="image/png"))
+        await level(store)
+    assert (await compared(root, node.connect)).problems == []
+
+
 async def test_a_restart_goes_on_from_the_cursor_with_a_higher_incarnation(root, node):
     seen = []
     for start in range(3):

@@ -13,12 +13,14 @@ from ctxd.assembly.measure import estimate_tokens
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
+from ctxd.objects.document import encode_content
 from ctxd.objects.next_version import toolcall
 from ctxd.projection.ownership import Fence, Fences
 from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN
 from ctxd.sessions.session import WriteRequest
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
+from ctxd.store.backup import backup, restore
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
 from tests.unit.sessions.world import World, code_of, filled, record, say, world
@@ -528,3 +530,30 @@ async def test_a_file_whose_id_is_a_tool_calls_here_is_refused(tmp_path: Path) -
         puts = (toolcall(file, tool="bash", args={}, content="out", chat_ref="chat:s0"),)
         await b.w.store.submit(Write(kind="toolcall.record", principal="host", puts=puts)).wait()
         assert await code_of(b.take(a)) == "toolcall_conflict"
+
+
+@pytest.mark.requirement("FS-10")
+async def test_an_image_comes_with_its_session(tmp_path: Path) -> None:
+    small, large = b"\x89PNG\r\n\x1a\n\xff\0", b"\x89PNG\r\n\x1a\n" + b"\xff\0" * 700_000
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        await say(a.w, "s1", ("user", "look"))
+        ids = []
+        for name, raw in (("small.png", small), ("large.png", large), ("nul", b"\0a text but for this")):
+            (tmp_path / name).write_bytes(raw)
+            ids.append(await a.w.read("s1", tmp_path / name))
+        text = await a.assemble()
+        await b.take(a)
+        assert await b.shown() == [text]
+        found = await b.w.store.bulk(ids, content=True)
+        assert [encode_content(stored.document.content) for stored in found.values()][:2] == [small, large]
+        shown = [(await each.w.call("object.get", object=ids[2])).object for each in (a, b)]
+        assert shown[0].content_hash == shown[1].content_hash
+        assert shown[0].payload["content"] == shown[1].payload["content"]
+    for root in (tmp_path / "a", tmp_path / "b"):
+        async with host(root) as again:
+            stored = await again.w.store.get(ids[1], content=True)
+            assert stored is not None and stored.document.content == large
+        clean(root)
+        backup(root, root.with_suffix(".copy"))
+        assert restore(root.with_suffix(".copy"), root.with_suffix(".back")).problems == []

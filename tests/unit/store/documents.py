@@ -9,7 +9,7 @@ from ctxd.store.writes import Write
 from ctxd_protocol.objects import FilesystemSource
 
 
-def document(id: str, content: str | None = None, type: str = "toolcall", **payload: Any) -> Document:
+def document(id: str, content: str | bytes | None = None, type: str = "toolcall", **payload: Any) -> Document:
     return Document(
         id=id,
         type=type,

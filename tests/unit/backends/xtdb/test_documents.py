@@ -1,5 +1,6 @@
 """Every body comes back from a document as the same bytes, whatever a client put into it."""
 
+import json
 import random
 from typing import Any
 
@@ -211,12 +212,10 @@ def test_a_document_without_a_bottom_is_an_error(order):
         xtdb_documents.from_doc(doc, 1)
 
 
-def joined(docs: list[messages.Doc], ref: bytes) -> str:
+def joined(docs: list[messages.Doc], ref: bytes) -> bytes:
     by_id = {doc["xt/id"]: doc for doc in docs}
     parts = xtdb_documents.parts_of(by_id[xtdb_documents.content_id(ref)])
-    if parts is None:
-        return xtdb_documents.text_of(by_id[xtdb_documents.content_id(ref)])
-    return "".join(xtdb_documents.text_of(by_id[part]) for part in parts)
+    return xtdb_documents.content_of(by_id[id] for id in parts or [xtdb_documents.content_id(ref)])
 
 
 @pytest.mark.parametrize("size", [0, 1, CONTENT_INLINE_BYTES_MAX, CONTENT_INLINE_BYTES_MAX + 1, 3_000_000])
@@ -226,13 +225,23 @@ def test_text_comes_back_in_parts_that_are_named_by_their_hash(size, character):
     whole = character * (size // kinds) + "y" * (size % kinds)
     ref = blake3(whole.encode()).digest()
     docs = xtdb_documents.content_docs(ref, whole)
-    assert joined(docs, ref) == whole
+    assert joined(docs, ref) == whole.encode()
     assert docs[-1]["xt/id"] == xtdb_documents.content_id(ref)
     for doc in docs[:-1]:
-        part = xtdb_documents.text_of(doc).encode()
+        part = xtdb_documents.content_of([doc])
         assert len(part) <= CONTENT_INLINE_BYTES_MAX
         assert doc["xt/id"] == xtdb_documents.content_id(blake3(part).digest())
     assert all(doc["xt/id"].startswith(xtdb_documents.RESERVED) for doc in docs)
+
+
+@pytest.mark.parametrize("size", [1, xtdb_documents.WHOLE_BYTES_MAX, xtdb_documents.WHOLE_BYTES_MAX + 1, 3_000_000])
+def test_bytes_that_are_no_text_come_back_from_base64(size):
+    whole = b"\xff" * size
+    ref = blake3(whole).digest()
+    docs = json.loads(json.dumps(xtdb_documents.content_docs(ref, whole)))
+    assert joined(docs, ref) == whole
+    assert len(docs) == 1 or size > xtdb_documents.WHOLE_BYTES_MAX
+    assert all(len(doc["payload"].get("base64", "")) <= CONTENT_INLINE_BYTES_MAX for doc in docs)
 
 
 def test_an_encoding_in_order_is_that_of_sorted_keys():
