@@ -95,3 +95,9 @@ def test_leases_end_at_their_time_unless_they_are_renewed() -> None:
     tracked.release("s2")
     assert tracked.expired(99.0) == ["s1"]
     assert "s2" not in tracked.leases
+
+
+def test_a_file_is_orphaned_since_its_lease_until_its_directory_is_watched() -> None:
+    tracked = TrackedFiles()
+    assert tracked.lease("s", "a", "/d/a", known=False, now_ms=7)
+    assert (tracked.files["a"].state, tracked.files["a"].since) == ("orphaned", 7)
