@@ -16,7 +16,7 @@ import msgspec
 from ctxd.indexing.decide import SANDBOXES, DocumentBuilder, Observed, decide, is_due, is_overtaken
 from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, is_large
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.offload import Lane
 from ctxd.secrets.guard import DEFAULT, Guard, captured_under, stricter
@@ -222,7 +222,7 @@ class Freshener:
         if not is_due(decide(head, seen.state)):
             return None
         document = await self.capturing.run(lambda: self.builder.build(id, source, seen.state, head), size=seen.size)
-        return await self._versions.keep(document)
+        return await self._versions.keep(document) if is_large(document.content) else document
 
     async def _changed(self, files: dict[str, Stored], policy: SecretPolicy) -> dict[str, int]:
         """Those of ``files`` that no entry vouches for, or that were captured under a laxer policy than this one, and

@@ -17,7 +17,7 @@ RECORD = (47, 198)
 ASSEMBLE = (35, 130)
 """The same of ``context.assemble``."""
 
-NOTICE = (38, 176)
+NOTICE = (38, 178)
 """The same from the change of a tracked file to the notice of a subscriber."""
 
 
