@@ -120,6 +120,22 @@ async def test_a_session_whose_write_is_of_a_file_alone_is_at_work(tmp_path: Pat
         assert "s" in tracked.leases, "whoever is at work again is followed again"
 
 
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-8")
+async def test_a_session_is_followed_over_a_change_of_its_settings_and_not_once_it_is_paused(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    async with running(tmp_path / "state") as world, tracking(world, make_file_trackers()) as made:
+        await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
+        id = await world.read("s", file)
+        await followed(made, id)
+        await world.call("session.configure", session="s", labels={"a": "b"})
+        assert "s" in made.trackers.tracked.leases
+        await followed(made, id)
+        await world.call("session.pause", session="s")
+        assert "s" not in made.trackers.tracked.leases
+
+
 @asynccontextmanager
 async def found_by_a_tracker(tmp_path: Path, *readers: str) -> AsyncIterator[tuple[World, Path, str]]:
     """A file that ``readers`` read and of which a tracker stored the second version; nothing is at work."""
