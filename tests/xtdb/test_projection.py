@@ -27,7 +27,7 @@ from tests.crash.daemon import DaemonProcess, NotReady, daemon_process
 from tests.crash.storm import Storm
 from tests.unit.projection.projecting import compared, level, projecting
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import running
+from tests.unit.store.running import put, running
 from tests.xtdb.running import Node, node
 
 LEVEL_S = 60
@@ -252,7 +252,7 @@ class TestCommands:
         async with running(tmp_path / "state") as store:
             for n in range(3_000):
                 content = "x" * 1_100_000 if n == 7 else f"text {n}"
-                store.submit(write(document(f"t{n}", content, tool="x", z=n, a=1), knows=(f"t{n}",)))
+                await put(store, document(f"t{n}", content, tool="x", z=n, a=1), knows=(f"t{n}",))
             await store.drain()
         return tmp_path / "state"
 
