@@ -57,9 +57,15 @@ def to_versions(rows: Iterable[Any]) -> list[Version]:
         fields = row[:-1]
         if crc32(_encode(fields)) != row[-1]:
             id, valid_time, tx = row[:3]
+            if tx is None:
+                raise _no_version(id)
             raise DamagedVersion(f"the version of {id} at {valid_time}, written by {tx}, is damaged")
         versions.append(Version(*fields))
     return versions
+
+
+def _no_version(id: str) -> DamagedVersion:
+    return DamagedVersion(f"no version of {id} is found, though it is known: an index is damaged")
 
 
 _KNOWN_MAX: Final = 16_384
@@ -67,6 +73,8 @@ _KNOWN_MAX: Final = 16_384
 
 
 _VISIBLE = """SELECT rowid FROM version WHERE entity=e.n AND vt<=:vt AND tx<=:tx ORDER BY vt DESC, tx DESC LIMIT 1"""
+
+_ANY = "SELECT 1 FROM version AS w WHERE w.entity=e.n"
 
 _CORRECTED = "SELECT 1 FROM version AS w WHERE w.entity=v.entity AND w.vt=v.vt AND w.tx>v.tx AND w.tx<=:tx"
 
@@ -169,11 +177,11 @@ class SqliteBackend:
 
     def require_versions(self, ids: Iterable[str]) -> None:
         """Raises: DamagedVersion if one of ``ids`` is known and has no version: a number is given with the first."""
-        query = """SELECT e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value
-            WHERE NOT EXISTS(SELECT 1 FROM version AS v WHERE v.entity=e.n) LIMIT 1"""
+        query = f"""SELECT e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value
+            WHERE NOT EXISTS({_ANY}) LIMIT 1"""
         lost = self._connection.execute(query, (msgspec.json.encode(list(ids)).decode(),)).fetchone()
         if lost is not None:
-            raise DamagedVersion(f"no version of {lost[0]} is found, though it is known: an index is damaged")
+            raise _no_version(lost[0])
 
     def history(self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False) -> list[Version]:
         """Return ``page`` of the rows of ``id`` up to ``at``, deletions included.
@@ -194,19 +202,23 @@ class SqliteBackend:
         return to_versions(self._connection.execute(query, bindings))
 
     def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
-        """Return the versions as of ``at`` of ``page`` of the entities whose id starts with ``prefix``, by id."""
+        """Return the versions as of ``at`` of ``page`` of the entities whose id starts with ``prefix``, by id.
+
+        Raises: DamagedVersion for a damaged row, and for an entity that is known and has no version at any time.
+        """
         first, beyond, above, after, ascending = prefix, _beyond(prefix), ">=", page.after, page.ascending
         # One bound on each side: of two, SQLite would seek to the first and walk to the other.
         if after is not None and ascending and after >= first:
             first, above = after, ">"
         elif after is not None and not ascending and (beyond is None or after < beyond):
             beyond = after
-        where = [f"e.id{above}:first", "v.body IS NOT NULL"]
+        # An entity that is known and has no version comes without one: a number is given with the first.
+        where = [f"e.id{above}:first", f"(v.body IS NOT NULL OR NOT EXISTS({_ANY}))"]
         bindings: dict[str, str | int | None] = {"first": first, "vt": at.valid_time, "tx": at.tx}
         if beyond is not None:
             where.append("e.id<:beyond")
             bindings["beyond"] = beyond
-        query = f"""SELECT {COLUMNS} FROM entity AS e JOIN version AS v ON v.rowid=({_VISIBLE})
+        query = f"""SELECT {COLUMNS} FROM entity AS e LEFT JOIN version AS v ON v.rowid=({_VISIBLE})
             WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
         bindings["limit"] = -1 if page.limit is None else page.limit
         return to_versions(self._connection.execute(query, bindings))

@@ -71,7 +71,11 @@ class ObjectVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of an object's history: its two times and its hashes, without content."""
+    """One row of an object's history: its two times and its hashes, without content.
+
+    ``content_hash`` is None for a chat and a session, which are folded from their writes: ``object.get`` at ``tx`` has
+    it.
+    """
 
     valid_time: int
     tx: int

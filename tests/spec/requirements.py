@@ -58,7 +58,7 @@ OBJ-11 | Chat, system prompt and session can be read as objects, now and as of a
 OBJ-12 | A file is one object under every name that leads to it: symlinks, linked directories, working directories and mount prefixes are resolved, in a sandbox as the sandbox sees them. | spec 2.4
 VER-1 | Every change creates a new version; earlier versions stay readable forever. | spec 1.3
 VER-2 | A version can be read as of a valid time, as of a transaction, or both. | ctxd
-VER-3 | History can be listed in either order, with or without versions that a later transaction corrected. | ctxd
+VER-3 | History can be listed in either order, with or without versions that a later transaction corrected. Its rows have content hashes, except those of chats and sessions, whose hash is read with the version. | ctxd
 VER-4 | Valid times never go back, even if the host's clock does. Two versions of a file, tool call or system prompt are at least 1 ms apart; of several versions of a chat or session at one time, the last one holds. | ctxd
 VER-5 | Many objects can be read in one call, which reports the ids that had no version. | ctxd
 VER-6 | A host connection may name the past valid time from which what it records holds. An object's newest version is the one with the newest valid time, whichever was written last; a version written at the valid time of another one corrects it. A time that is not past is refused, and so is any from a sandbox. | ctxd

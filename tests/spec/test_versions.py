@@ -161,6 +161,22 @@ def test_the_history_of_scaffolding_is_listed_in_either_order_too(
     assert first.versions + rest.versions == falling
 
 
+@pytest.mark.requirement("VER-3")
+def test_a_row_has_its_content_hash_and_that_of_a_chat_or_session_is_read_with_the_version(
+    s: SyncSession, client: SyncClient
+) -> None:
+    s.user("one")
+    s.set_system_prompt("Be brief.")
+    s.record(f"call-{s.id}", "bash", "ok\n")
+    for kind in ("chat", "session", "system_prompt"):
+        rows = client.object_history(f"{kind}:{s.id}").versions
+        read = [client.object_get(f"{kind}:{s.id}", tx=row.tx).object for row in rows]
+        assert [(version.valid_time, version.tx) for version in read] == [(row.valid_time, row.tx) for row in rows]
+        hashes = [version.content_hash if kind == "system_prompt" else None for version in read]
+        assert [row.content_hash for row in rows] == hashes
+        assert len({version.content_hash for version in read}) >= 2
+
+
 @pytest.mark.requirement("VER-4")
 def test_versions_of_one_object_are_a_millisecond_apart_however_fast_they_come(start, client: SyncClient) -> None:
     sessions = [start() for _ in range(2)]

@@ -6,10 +6,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ctxd import dbfile
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
+from ctxd.objects.identity import segment_id
 from ctxd.sessions.state import check
-from tests.unit.sessions.world import filled, record, say, world
+from tests.unit.sessions.world import code_of, filled, record, say, world
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +31,23 @@ async def test_a_session_loaded_again_is_the_very_same(tmp_path: Path) -> None:
         assert await w.call("session.chat", session="s1") == chat
         assert (await w.sessions.live("s1")).state == state
         assert await w.call("session.list") == listed
+
+
+@pytest.mark.requirement("DUR-10")
+@pytest.mark.parametrize("number", [0, 3])
+async def test_a_session_whose_segment_has_no_version_is_corrupt_and_not_shorter(tmp_path: Path, number: int) -> None:
+    root = tmp_path / "state"
+    async with world(root) as w:
+        await w.call("session.create", agent="a", session="s1")
+        for n in range(4):
+            await record(w, "s1", f"call-{n}")
+    connection = dbfile.open_writer(root / "state.db")
+    entity = "(SELECT n FROM entity WHERE id=?)"
+    connection.execute(f"DELETE FROM version WHERE entity={entity}", (segment_id("s1", number),)).fetchall()
+    connection.close()
+    async with world(root) as w:
+        for method in ("session.get", "session.chat"):
+            assert await code_of(w.call(method, session="s1")) == "corrupt"
 
 
 async def test_a_long_session_is_the_same_out_of_its_bundles_and_out_of_its_segments(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from ctxd import dbfile, failpoints, limits
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
-from ctxd.objects.document import AsOf
+from ctxd.objects.document import AsOf, Page
 from ctxd.store.purge import KIND
 from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
@@ -395,11 +395,19 @@ async def test_an_object_that_is_known_and_has_no_version_is_corrupt_and_not_mis
     connection.execute("DELETE FROM version")
     connection.close()
     async with running(root) as store:
-        for read in (store.heads(["known"]), store.history("known"), store.get("known", AsOf(valid_time=2**60))):
+        for read in (
+            store.heads(["known"]),
+            store.history("known"),
+            store.get("known", AsOf(valid_time=2**60)),
+            store.scan("k"),
+            store.scan("", AsOf(valid_time=2**60), Page(limit=1)),
+            store.scan("known", page=Page(limit=1, ascending=False)),
+        ):
             with pytest.raises(CtxdError) as caught:
                 await read
             assert caught.value.code == "corrupt"
         assert await store.get("unknown") is None
+        assert await store.scan("unknown") == await store.scan("k", page=Page(after="known")) == []
 
 
 @pytest.mark.requirement("DUR-10")
