@@ -156,7 +156,7 @@ class _Comparing:
     def _counts(self, tx: int) -> bool:
         return tx <= self._cursor.seq and tx not in self._left_out
 
-    def _tell(self, phase: str, done: int) -> None:
+    def _report_progress(self, phase: str, done: int) -> None:
         self._report.phase, self._report.done = phase, done
         self._step(self._report)
 
@@ -171,7 +171,7 @@ class _Comparing:
                         if version.content is not None:
                             self._refs.add(version.content)
             after = pieces[-1].seq if pieces else self._cursor.seq
-            self._tell("journal", min(after, self._cursor.seq))
+            self._report_progress("journal", min(after, self._cursor.seq))
         self._report.journal_digest = digest.hex()
 
     async def _entities(self) -> None:
@@ -189,7 +189,7 @@ class _Comparing:
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
             self._report.entities += sum(bool(versions) for _, _, versions in portion)
-            self._tell("entities", self._report.entities)
+            self._report_progress("entities", self._report.entities)
 
     async def _entity(self, slots: anyio.Semaphore, id: str, versions: list[Version]) -> None:
         mine = [version for version in self._fences.kept(versions) if self._counts(version.tx)]
@@ -252,7 +252,7 @@ class _Comparing:
                     self._node_digest.add(version)
                     self._report.note("damage", f"{id} is at the node, but not in the journal")
             counted += len(ids)
-            self._tell("node", counted)
+            self._report_progress("node", counted)
             if len(ids) < _PAGE:
                 return
             after = ids[-1]
@@ -265,15 +265,15 @@ class _Comparing:
     async def _texts(self) -> None:
         refs = sorted(self._refs)
         for first in range(0, len(refs), _STEP):
-            asked = refs[first : first + _STEP]
-            docs = await self._node.entities(map(content_id, asked), valid_time=FIXED_VALID_TIME)
+            some = refs[first : first + _STEP]
+            docs = await self._node.entities(map(content_id, some), valid_time=FIXED_VALID_TIME)
             parts = {part for doc in docs.values() for part in _parts(doc)}
             docs |= await self._node.entities(parts, valid_time=FIXED_VALID_TIME)
-            for ref in asked:
+            for ref in some:
                 if not _matches(ref, docs) and not await self._is_purged(content_id(ref)):
                     self._report.note("damage", f"the text {ref.hex()} at the node is missing, or another")
-            self._report.texts += len(asked)
-            self._tell("texts", self._report.texts)
+            self._report.texts += len(some)
+            self._report_progress("texts", self._report.texts)
 
 
 def _parts(doc: Doc) -> list[str]:

@@ -257,7 +257,7 @@ async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
     return "" if await node.committed(tx_id, timeout_s=COMMIT_S) else "its transaction was aborted"
 
 
-def _silent(what: str, said: dict[str, Any]) -> None:
+def _silent(what: str, fields: dict[str, Any]) -> None:
     """The terminal shows progress instead."""
 
 

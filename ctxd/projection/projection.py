@@ -104,30 +104,30 @@ class Projector:
         self._doubted = 0
         self._doubts = 0
         self._backoff_s = BACKOFF_MIN_S
-        self._lives = Lane("projection.cursor")
+        self._reading = Lane("projection.cursor")
 
     async def run(self) -> None:
         """Project until cancelled. Cancel: safe, at any moment."""
         while True:
-            wait_s = await self._outlive()
+            wait_s = await self._attempt()
             self._progress.node = None
             await self._clock.sleep(wait_s)
 
-    async def _outlive(self) -> float:
+    async def _attempt(self) -> float:
         """Make one attempt. Returns: the retry delay in seconds."""
         try:
-            await self._live()
+            await self._connect_and_stream()
         except Stopped as stop:
-            self._become("stopped", stop.reason)
+            self._set_state("stopped", stop.reason)
             if stop.final:
                 await anyio.sleep_forever()
             return RECHECK_S
         except Failed:
-            self._become("failed", "the node's ingester has failed: restart the node")
-            return min(RECHECK_S, self._longer())
+            self._set_state("failed", "the node's ingester has failed: restart the node")
+            return min(RECHECK_S, self._next_backoff_s())
         except OwnershipLost as lost:
             assert self._ownership is not None, "only what has owners is lost"
-            self._become("projecting", str(lost))
+            self._set_state("projecting", str(lost))
             await self._ownership.settle(lost)
             return 0.0
         except Aborted as aborted:
@@ -135,21 +135,21 @@ class Projector:
             self._rows_max = await self._suspect(aborted)
             return BACKOFF_MIN_S
         except Unreachable as error:
-            self._become("unreachable", str(error))
+            self._set_state("unreachable", str(error))
         except (Unknown, Refused) as error:
-            self._become("connecting", str(error))
-        return self._longer()
+            self._set_state("connecting", str(error))
+        return self._next_backoff_s()
 
-    def _longer(self) -> float:
+    def _next_backoff_s(self) -> float:
         now, self._backoff_s = self._backoff_s, min(BACKOFF_MAX_S, 2 * self._backoff_s)
         return now
 
-    def _become(self, state: Any, reason: str) -> None:  # noqa: ANN401 - a State
+    def _set_state(self, state: Any, reason: str) -> None:  # noqa: ANN401 - a State
         if (self._progress.state, self._progress.reason) != (state, reason):
             self._log_event(f"projection.{state}", {"reason": reason, "seq": self._progress.seq})
         self._progress.state, self._progress.reason = state, reason
 
-    async def _live(self) -> None:
+    async def _connect_and_stream(self) -> None:
         async with AsyncExitStack() as stack:
             node = await stack.enter_async_context(self._connect(self._url))
             if (await node.status()).ingester_failed:
@@ -157,7 +157,7 @@ class Projector:
             start, tx_id = await self._fence(node)
             self._progress.begin(node, start, tx_id)
             self._backoff_s = BACKOFF_MIN_S
-            self._become("projecting", "")
+            self._set_state("projecting", "")
             if self._ownership is not None:
                 self._ownership.begin(self._rows.writer)
             stream = Stream(
@@ -208,7 +208,7 @@ class Projector:
 
     async def _chain(self, seq: int) -> str | None:
         try:
-            return await self._lives.run(self._rows.chain, seq)
+            return await self._reading.run(self._rows.chain, seq)
         except CtxdError as error:
             raise Stopped(f"the journal cannot be read: {error.message}") from error
 
@@ -356,11 +356,11 @@ class Projection:
             # The journal reports a full disk; the watermark file is optional.
             self._log_event("projection.record_not_kept", {"reason": str(error)})
 
-    # --- what the store asks ---
+    # --- for the store ---
 
     def past(self, model: EmbeddedReads) -> AsOfReads:
         """As-of reads over the node, with ``model`` for the rest."""
-        assert self._ownership is not None, "opened before it is asked"
+        assert self._ownership is not None, "opened before it is read from"
         fences = self._ownership.fences
         return NodeReads(model, self._progress, self._high_water, self._clock, self._rows.writer, fences)
 
@@ -413,6 +413,6 @@ class Projection:
             reasons.append(f"backlog at {full:.0%}")
         if progress.quarantined:
             some: list[Any] = list(progress.quarantined[:3])
-            told = ", ".join(f"{seq} ({progress.reasons.get(seq, 'for unknown reason')})" for seq in some)
-            reasons.append(f"{count(len(progress.quarantined), 'row')} left out: {told}")
+            listed = ", ".join(f"{seq} ({progress.reasons.get(seq, 'for unknown reason')})" for seq in some)
+            reasons.append(f"{count(len(progress.quarantined), 'row')} left out: {listed}")
         return "; ".join(reasons)

@@ -308,13 +308,13 @@ class Stream:
                 self._read_again = first.seq
                 self._buffer.clear()
                 return None
-            return await self._disliked(batch, error.message)
+            return await self._isolate(batch, error.message)
         except (Refused, ValueError) as error:
             if isinstance(error, Refused) and len(batch) == 1 and self._refused_once != first.seq:
                 # A refusal may be accidental: the batch is sent again before a row is left out for good.
                 self._refused_once = first.seq
                 return None
-            return await self._disliked(batch, str(error))
+            return await self._isolate(batch, str(error))
         self._texts.add(refs)
         size = sum(piece.size for piece in batch)
         full = 2 * versions > allowed.versions or 2 * size > allowed.bytes
@@ -348,7 +348,7 @@ class Stream:
             hit("project.sent")
         return tx_id, at
 
-    async def _disliked(self, batch: list[ProjectedRow], reason: str) -> Sent | None:
+    async def _isolate(self, batch: list[ProjectedRow], reason: str) -> Sent | None:
         """Search by halves for the row in ``batch`` that cannot be put; leave it out once it is alone."""
         if len(batch) > 1:
             self._rows_max, self._suspect = len(batch) // 2, max(self._suspect, batch[-1].seq)
@@ -391,11 +391,11 @@ class Stream:
                 if ARMED:
                     hit("project.committed")
                 self._confirmed(one)
-            self._learn(batches)
+            self._adapt_pace(batches)
             for _ in batches:
                 self._slots.release()
 
-    def _learn(self, batches: Sequence[Sent]) -> None:
+    def _adapt_pace(self, batches: Sequence[Sent]) -> None:
         """Adapt the pace to ``batches``, which the node has committed one after the other."""
         now = self._clock.monotonic()
         busy_s = now - max(batches[0].at, self._idle_at)

@@ -96,7 +96,7 @@ class LeaseObserver:
     def left_s(self, writer: str, now: float) -> float:
         """Return the seconds until the lease of ``writer`` expires unless it is renewed; 0 or less: it has expired.
 
-        The lease of a writer that was never seen begins when it is first asked for.
+        The lease of a writer that was never seen begins with the first call.
         """
         return self._seen.setdefault(writer, (None, now))[1] + self._lease_s - now
 

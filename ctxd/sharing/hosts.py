@@ -86,7 +86,7 @@ class Hosts:
         self._sessions.shared = True
         self._ownership.open(await self._store.scan(FENCES), self._loss.settle)
         for session in self._ownership.fences.sessions:
-            if (token := await self._loss.bar_again(session)) is not None:
+            if (token := await self._loss.refuse_writes_again(session)) is not None:
                 self._claimed[session] = token
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -127,10 +127,10 @@ class Hosts:
         try:
             with anyio.fail_after(ACQUIRE_S):
                 # Each step matches the owner before it, so a change by another host means another look.
-                while (owner := await self._take(session)) is None:
+                while (owner := await self._step(session)) is None:
                     await self._clock.sleep(_LOOK_S)
                 if owner.source is not None and self._imported.get(session) != owner.token:
-                    await self._take_in(session, owner, principal, state)
+                    await self._import_claimed(session, owner, principal, state)
         except TimeoutError:
             hint = "It changes hands; try again."
             raise owned_elsewhere(session, "another", retry_after_ms=1_000, hint=hint) from None
@@ -147,7 +147,7 @@ class Hosts:
             return self._sessions.catalog.state(session) == "active"
         return owners.standing(owner, self._writer) == "mine"
 
-    async def _take(self, session: str) -> Owner | None:
+    async def _step(self, session: str) -> Owner | None:
         """Acquire ``session`` by one step from its owner in the log. Returns: the owner then; ``None`` if it changed
         meanwhile, or may have.
 
@@ -193,8 +193,8 @@ class Hosts:
         Raises: CtxdError session_owned_elsewhere, session_closed, store_unavailable.
         """
         if owner.writer != self._writer:
-            await self._log.meet(owner.writer)
-            self._loss.bar(session, self._log.heartbeat.host(owner.writer))
+            await self._log.learn_lease(owner.writer)
+            self._loss.refuse_writes(session, self._log.heartbeat.host(owner.writer))
         left_s = await self._left_s(owner)
         if not owners.may_claim(owner, self._writer, expired=left_s <= 0):
             wait = max(1, int(left_s * 1000))
@@ -207,7 +207,7 @@ class Hosts:
         return after
 
     async def _left_s(self, owner: Owner) -> float:
-        """Seconds until ``owner`` counts as dead; 0 for this host, which asks."""
+        """Seconds until ``owner`` counts as dead; 0 for this host."""
         if owner.writer == self._writer:
             return 0.0
         return await self._log.left_s_for_certain(owner.writer)
@@ -217,7 +217,9 @@ class Hosts:
         if stored is not None and read_head(stored).settings.state == "closed":
             raise CtxdError("session_closed", f"session {session} is closed", outcome="not_applied")
 
-    async def _take_in(self, session: str, owner: Owner, principal: str, state: Literal["active", "paused"]) -> None:
+    async def _import_claimed(
+        self, session: str, owner: Owner, principal: str, state: Literal["active", "paused"]
+    ) -> None:
         """Import ``session``, which ``owner`` claimed, from the node. Raises: CtxdError."""
         source = owner.whole
         began = self._clock.monotonic()
@@ -369,7 +371,7 @@ class Hosts:
         if owner is None and session not in self._sessions.catalog:
             raise no_session(session)
         if owner is not None and owner.writer != self._writer:
-            await self._log.meet(owner.writer)
+            await self._log.learn_lease(owner.writer)
         here = owner is None or owner.writer == self._writer
         writer = self._writer if owner is None else owner.writer
         return SessionOwnerResult(
@@ -405,7 +407,7 @@ class Hosts:
         """The sessions that other hosts wrote last, by id. Raises: CtxdError store_unavailable. Cancel: safe."""
         others = {s: owner for s, owner in (await self._log.owners()).items() if owner.writer != self._writer}
         for writer in {owner.writer for owner in others.values()}:
-            await self._log.meet(writer)
+            await self._log.learn_lease(writer)
         heads = await self._log.heads(others)
         return [
             summary_of(
@@ -423,7 +425,7 @@ def hosts_at(
     url: str, sessions: Sessions, ownership: Ownership, clock: Clock, *, host: str, lease_s: float, filesystem: str,
     projected: Callable[[], int], log_event: LogEvent,
 ) -> Hosts:  # fmt: skip
-    """The hosts that meet in the log behind the node at ``url``; the others call this one ``host``, and may take over
+    """The hosts that share the log behind the node at ``url``; the others call this one ``host``, and may take over
     after ``lease_s`` of its silence. ``filesystem`` is the id of its own filesystem; for the rest see ``Hosts``."""
     store = sessions.store
     client = XtdbClient(url, clock=clock)

@@ -55,7 +55,7 @@ class OwnershipLoss:
         self._log_event = log_event
         self._imported: dict[str, int] = {}
 
-    async def bar_again(self, session: str) -> int | None:
+    async def refuse_writes_again(self, session: str) -> int | None:
         """Refuse writes to ``session`` if its last fence was not followed by its return.
 
         Returns: the token under which this host was to claim and import it; ``None`` without a claim, or after its end.
@@ -109,7 +109,7 @@ class OwnershipLoss:
             newest += [stored.tx for stored in await self._store.scan(prefix, page=Page(limit=1, ascending=False))]
         return max(newest, default=0)
 
-    def bar(self, session: str, host: str) -> None:
+    def refuse_writes(self, session: str, host: str) -> None:
         """Refuse writes to ``session``, which ``host`` owns, from now on. Rows that were written too late are fenced
         when the projection comes to them."""
         if session in self._sessions.catalog and session not in self._sessions.moved_sessions:
@@ -143,7 +143,7 @@ class OwnershipLoss:
 
     async def _fence(self, session: str, owner: Owner, first: int) -> None:
         with suppress(CtxdError):
-            await self._log.meet(owner.writer)
+            await self._log.learn_lease(owner.writer)
         host = self._log.heartbeat.host(owner.writer)
         branch = self._branch_id(session)
         self._sessions.moved_sessions[session] = MovedSession(host, branch)

@@ -355,9 +355,9 @@ class _Texts:
         needed = [ref for ref in dict.fromkeys(refs) if ref not in self._gone]
         if any(ref not in self._have for ref in needed):
             kept = {ref: self._have[ref] for ref in needed if ref in self._have}
-            asked = dict.fromkeys((*(ref for ref in needed if ref not in kept), *islice(self._coming, self._ahead)))
-            found = await self._source.contents(asked)
-            self._gone |= asked.keys() - found.keys()
+            requested = dict.fromkeys((*(ref for ref in needed if ref not in kept), *islice(self._coming, self._ahead)))
+            found = await self._source.contents(requested)
+            self._gone |= requested.keys() - found.keys()
             # Where texts are small, a trip for each few of them would take longer than everything else.
             small = sum(map(len, found.values())) <= TEXTS_HELD_CHARS
             self._ahead = min(TEXTS_AHEAD_MAX, 4 * self._ahead) if small else TEXTS_AHEAD

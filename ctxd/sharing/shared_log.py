@@ -47,19 +47,19 @@ class SharedLog:
     async def left_s_for_certain(self, writer: str) -> float:
         """Return the seconds until the lease of ``writer`` expires. An expired one is judged by what is in the log
         now: renewals may have gone unseen while this host or its node stood still."""
-        await self.meet(writer)
+        await self.learn_lease(writer)
         if self.heartbeat.left_s(writer) <= 0:
-            with _asking("which hosts are alive", within_s=LEVEL_S):
+            with _requesting("which hosts are alive", within_s=LEVEL_S):
                 await self._client.sync(LEVEL_S)
                 await self.heartbeat.look()
         return self.heartbeat.left_s(writer)
 
     async def look(self) -> None:
         """Read the leases of all hosts."""
-        with _asking("which hosts there are"):
+        with _requesting("which hosts there are"):
             await self.heartbeat.look()
 
-    async def meet(self, writer: str) -> None:
+    async def learn_lease(self, writer: str) -> None:
         """Read the lease of ``writer`` unless it is known."""
         if writer not in self.heartbeat.leases:
             await self.look()
@@ -68,18 +68,18 @@ class SharedLog:
 
     async def owner(self, session: str) -> Owner | None:
         """Return the owner of ``session``; ``None`` if it has none."""
-        with _asking(f"the owner of session {session}"):
+        with _requesting(f"the owner of session {session}"):
             return await self._owner(session)
 
     async def newest_owner(self, session: str) -> Owner | None:
         """As ``owner``, once this host's node has everything that was in the log at the call."""
-        with _asking(f"the owner of session {session}", within_s=LEVEL_S):
+        with _requesting(f"the owner of session {session}", within_s=LEVEL_S):
             await self._client.sync(LEVEL_S)
             return await self._owner(session)
 
     async def owners(self, sessions: Iterable[str] | None = None) -> dict[str, Owner]:
         """Return the owner of each of ``sessions`` that has one, by session; ``None``: of all sessions."""
-        with _asking("the owners of sessions"):
+        with _requesting("the owners of sessions"):
             if sessions is None:
                 ids = await self._client.ids(owners.PREFIX, valid_time=FIXED_VALID_TIME)
             else:
@@ -91,7 +91,7 @@ class SharedLog:
     async def step(self, session: str, before: Owner | None, after: Owner) -> bool:
         """Put ``after`` if the owner still is ``before``, with this host's lease renewed before it. Returns: whether
         the owner is ``after`` now. Taking the same step again is safe."""
-        with _asking(f"whether session {session} changed hands"):
+        with _requesting(f"whether session {session} changed hands"):
             await self.heartbeat.require_fresh()
             if await is_committed(self._client, owners.change(session, before, after)):
                 return True
@@ -105,7 +105,7 @@ class SharedLog:
     async def heads(self, sessions: Iterable[str]) -> Mapping[str, Stored]:
         """Return the newest heads of ``sessions``, of any writer, by session."""
         ids = {f"session:{session}": session for session in sessions}
-        with _asking("the heads of sessions"):
+        with _requesting("the heads of sessions"):
             docs = await self._client.entities(ids, valid_time=VALID_TIME_MAX)
             versions = {ids[id]: from_doc(doc)[0] for id, doc in docs.items()}
         found = {session: to_stored(version) for session, version in versions.items()}
@@ -113,7 +113,7 @@ class SharedLog:
 
     async def remote_session(self, session: str, source: str) -> RemoteSession:
         """Return ``session`` as of the transaction in which ``source`` last had it whole: the first claim since."""
-        with _asking(f"when session {session} was claimed"):
+        with _requesting(f"when session {session} was claimed"):
             rows = await self._client.history(owners.owner_id(session), corrections=True)
             claim: int | None = None
             for row in sorted(rows, key=lambda each: each.tx_id, reverse=True):
@@ -127,7 +127,7 @@ class SharedLog:
 
 
 @contextmanager
-def _asking(what: str, *, within_s: float = ANSWER_S) -> Iterator[None]:
+def _requesting(what: str, *, within_s: float = ANSWER_S) -> Iterator[None]:
     try:
         with anyio.fail_after(within_s):
             yield

@@ -255,21 +255,21 @@ def content_docs(ref: bytes, content: Content, *, put: str = "") -> list[Doc]:
     """Documents of ``content``, whose BLAKE3 is ``ref``: parts before the document that lists them. ``put``
     distinguishes them from evicted documents of the same content."""
     data = encode_content(content)
-    said = {"put": put} if put else {}
+    named = {"put": put} if put else {}
     part_bytes = WHOLE_BYTES_MAX if isinstance(content, bytes) else CONTENT_INLINE_BYTES_MAX
     if len(data) <= part_bytes:
-        return [_content_doc(ref, {**_spelled(content), **said})]
+        return [_content_doc(ref, {**_spelled(content), **named})]
     docs, parts = [], []
     first = 0
     while first < len(data):
         last = first + part_bytes if isinstance(content, bytes) else _boundary(data, first + part_bytes)
         part = data[first:last]
         digest = blake3(part).digest()
-        docs.append(_content_doc(digest, {**_spelled(part if isinstance(content, bytes) else part.decode()), **said}))
+        docs.append(_content_doc(digest, {**_spelled(part if isinstance(content, bytes) else part.decode()), **named}))
         parts.append(content_id(digest))
         first = last
     by_id = {doc["xt/id"]: doc for doc in docs}
-    return [*by_id.values(), _content_doc(ref, {"parts": parts, **said})]
+    return [*by_id.values(), _content_doc(ref, {"parts": parts, **named})]
 
 
 def _spelled(content: Content) -> dict[str, str]:

@@ -173,7 +173,7 @@ class Breaker:
 
     @property
     def state(self) -> State:
-        """State that the next request would meet."""
+        """State for the next request."""
         if self._until is None:
             return "closed"
         return "open" if self.retry_in_s > 0 else "half-open"

@@ -240,19 +240,21 @@ def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
             status=status,
         )
     try:
-        told = named(parse(status, media_type, body))
+        fields = named(parse(status, media_type, body))
     except (Unknown, ValueError):
-        return Unknown(f"the node answered {status}, without saying why in transit", status=status)
-    kinds = [str(told[key]) for key in ("error-key", "errorKey", "error-type", "errorType", "class") if told.get(key)]
+        return Unknown(f"the node answered {status}, without a reason in transit", status=status)
+    kinds = [
+        str(fields[key]) for key in ("error-key", "errorKey", "error-type", "errorType", "class") if fields.get(key)
+    ]
     simple = {kind.rpartition(".")[2] for kind in kinds}
     kind = kinds[0] if kinds else None
-    message = str(told.get("message") or told.get("error") or kind or f"the node answered {status}")
+    message = str(fields.get("message") or fields.get("error") or kind or f"the node answered {status}")
     if simple & _BEHIND:
         return Behind(message, kind=kind, status=status)
     if 400 <= status < 500 and message.startswith(_MALFORMED):
         return Unreachable(f"the request came to the node damaged: {message}")
     if 400 <= status < 500 and simple & _REFUSING:
-        return Refused(message, kind=kind, status=status, op=told.get("op"))
+        return Refused(message, kind=kind, status=status, op=fields.get("op"))
     return Unknown(message, kind=kind, status=status)
 
 
@@ -283,22 +285,22 @@ def named(read: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def number(read: Any, *names: str) -> int:  # noqa: ANN401
     """The whole number under one of ``names`` in a map. Raises: ValueError."""
-    told = named(read)
+    fields = named(read)
     for name in names:
-        if type(told.get(name)) is int:
-            return int(told[name])
+        if type(fields.get(name)) is int:
+            return int(fields[name])
     raise ValueError(f"the answer has no number {names[0]}")
 
 
 def to_status(read: Any) -> NodeStatus:  # noqa: ANN401
     """Raises: ValueError."""
-    told = named(read)
-    failed = told.get("ingester-failed?", told.get("ingesterFailed?"))
+    fields = named(read)
+    failed = fields.get("ingester-failed?", fields.get("ingesterFailed?"))
     if type(failed) is not bool:
         raise ValueError("the status lacks the state of the ingester")
 
     def one(kind: type, *names: str) -> Any:  # noqa: ANN401
-        return next((told[name] for name in names if type(told.get(name)) is kind), None)
+        return next((fields[name] for name in names if type(fields.get(name)) is kind), None)
 
     return NodeStatus(
         version=one(str, "version"),
@@ -313,8 +315,8 @@ def to_status(read: Any) -> NodeStatus:  # noqa: ANN401
 
 def to_committed(read: Any) -> bool:  # noqa: ANN401
     """Raises: ValueError."""
-    told = named(read)
-    committed = told.get("tx-committed?", told.get("txCommitted?"))
+    fields = named(read)
+    committed = fields.get("tx-committed?", fields.get("txCommitted?"))
     if type(committed) is not bool:
         raise ValueError("the response lacks the outcome of the transaction")
     return committed
@@ -322,10 +324,10 @@ def to_committed(read: Any) -> bool:  # noqa: ANN401
 
 def to_row(read: Any, *, docs: bool = False) -> HistoryRow:  # noqa: ANN401
     """Raises: ValueError, KeyError."""
-    told = named(read)
-    content = told["content-hash"] if "content-hash" in told else told["contentHash"]
+    fields = named(read)
+    content = fields["content-hash"] if "content-hash" in fields else fields["contentHash"]
     present = content not in (None, _NO_CONTENT)
-    doc = to_doc(told.get("doc")) if docs else None
+    doc = to_doc(fields.get("doc")) if docs else None
     if docs and present and doc is None:
         raise ValueError("a version is there, but its document is not")
     return HistoryRow(number(read, "tx-id"), number(read, "tx-time"), number(read, "valid-time"), present, doc)
@@ -356,7 +358,7 @@ def to_entity(read: Any, id: str) -> Doc | None:  # noqa: ANN401
 def asked_for(found: dict[str, T], ids: Collection[str]) -> dict[str, T]:
     """``found`` by id, provided that it has only requested ``ids``. Raises: ValueError."""
     if not found.keys() <= set(ids):
-        raise ValueError("a row of the query is of an entity that was not asked for")
+        raise ValueError("a row of the query is of an entity that was not requested")
     return found
 
 
