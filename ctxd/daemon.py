@@ -124,9 +124,9 @@ class Daemon:
         if shared is None or target is None or projection is None:
             return None
         # What it takes to speak HTTP is loaded only by those who do.
-        from ctxd.sharing.hosts import hosts_at
+        from ctxd.sharing.hosts import Hosts
 
-        hosts = hosts_at(
+        hosts = Hosts(
             target.url, live, self._ownership, self._clock, host=shared.host, lease_s=shared.lease_s,
             filesystem=filesystem, projected=lambda: projection.seq, log_event=self._log_event,
         )  # fmt: skip

@@ -23,7 +23,6 @@ from ctxd.errors import CtxdError, StateDirError
 from ctxd.offload import in_thread
 from ctxd.projection.compare import Comparison, compare
 from ctxd.projection.node import Connect, Node, connect
-from ctxd.projection.node import connect as connect_to
 from ctxd.projection.ownership import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, fence, judge, moved, requeued
 from ctxd.projection.projection import Projection, Target
@@ -113,16 +112,8 @@ async def rows_of(root: Path) -> AsyncIterator[Rows]:
             await in_thread(rows.close)
 
 
-async def found(url: str, rows: Rows, connect: Connect) -> Cursor | Halt | None:
-    """The cursor of the journal behind ``rows`` at the node; a ``Halt`` if it is not on the journal's chain.
-
-    Raises: XtdbFailure.
-    """
-    async with connect(url) as node:
-        return await _look(node, rows)
-
-
 async def _look(node: Node, rows: Rows) -> Cursor | Halt | None:
+    """The cursor of the journal behind ``rows`` at ``node``; a ``Halt`` if it is not on the journal's chain."""
     try:
         cursor = cursor_from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
     except ValueError as error:
@@ -201,19 +192,15 @@ async def compared(url: str, root: Path, connect: Connect, step: Callable[[Compa
             return report
 
 
-async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect = connect_to) -> dict[int, str]:
-    """As ``requeue``, of the journal in ``root``, on which no daemon may run. Raises: StateDirError as well."""
-    async with held(root), rows_of(root) as rows:
-        return await requeue(url, rows, connect, seqs)
+async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect = connect) -> dict[int, str]:
+    """Put the quarantined rows ``seqs`` of the journal in ``root``, or all of them if it is empty, and remove them from
+    the cursor's list. No daemon may run on it.
 
-
-async def requeue(url: str, rows: Rows, connect: Connect, seqs: tuple[int, ...]) -> dict[int, str]:
-    """Put the quarantined rows ``seqs``, or all of them if it is empty, and remove them from the cursor's list.
-
-    Returns: by row, the reason why it is still left out; empty if it is at the node. Raises: GivenUp. Cancel: safe.
+    Returns: by row, the reason why it is still left out; empty if it is at the node. Raises: StateDirError; GivenUp.
+    Cancel: safe.
     """
     try:
-        async with connect(url) as node:
+        async with held(root), rows_of(root) as rows, connect(url) as node:
             cursor = await _fenced(node, rows)
             wanted = seqs or cursor.quarantined
             if strange := set(wanted) - set(cursor.quarantined):
@@ -298,8 +285,8 @@ async def _stands_in_the_way(
     """True if the documents at the node under the journal's writer id have to be left behind. Raises: GivenUp if they
     may not."""
     try:
-        async with rows_of(root) as rows:
-            cursor, head = await found(url, rows, connect), await in_thread(rows.head)
+        async with rows_of(root) as rows, connect(url) as node:
+            cursor, head = await _look(node, rows), await in_thread(rows.head)
     except XtdbFailure as error:
         raise unanswered(url, error) from error
     except CtxdError as error:

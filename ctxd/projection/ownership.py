@@ -13,19 +13,20 @@ imported, what is here of it takes no writes.
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 import msgspec
 
 from ctxd.backends.port import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.backends.xtdb.messages import Doc, Op
+from ctxd.backends.xtdb.messages import Op
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored, decode_document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.identity import NUMBER_DIGITS, session_of
 from ctxd.projection import owners
+from ctxd.projection.node import Node
 from ctxd.projection.owners import Owner
 from ctxd.projection.rows import ProjectedRow
 
@@ -123,14 +124,6 @@ Heads = Callable[[Iterable[str]], Awaitable[Mapping[str, Stored | None]]]
 """Returns the newest accepted versions of entities."""
 
 
-class Entities(Protocol):
-    """The part of a node that holds owners."""
-
-    async def entities(self, ids: Iterable[str], *, valid_time: int, tx_id: int | None = None) -> dict[str, Doc]:
-        """See ``XtdbClient.entities``."""
-        ...
-
-
 class OwnershipLost(Exception):
     """Other hosts own ``sessions``, by id, and rows of these from ``first`` on are not projected yet."""
 
@@ -212,7 +205,7 @@ class Ownership:
         """Note that ``owner`` was put by other means than a batch."""
         self._known[session] = owner
 
-    async def guard(self, node: Entities, batch: Sequence[ProjectedRow]) -> Guarded:
+    async def guard(self, node: Node, batch: Sequence[ProjectedRow]) -> Guarded:
         """Return ``batch`` as it is to be projected; later batches are decided on its outcome.
 
         Raises: OwnershipLost if it has rows of sessions that other hosts own; XtdbFailure; ValueError for an owner's
@@ -253,7 +246,7 @@ class Ownership:
             after = owners.adopted(after)
         return owners.released(after) if rests else after
 
-    async def _look_up(self, node: Entities, sessions: Sequence[str]) -> None:
+    async def _look_up(self, node: Node, sessions: Sequence[str]) -> None:
         if not sessions:
             return
         found = await node.entities(map(owners.owner_id, sessions), valid_time=FIXED_VALID_TIME)

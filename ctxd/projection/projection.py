@@ -72,33 +72,34 @@ class Failed(Exception):
     """The node reports that its index has failed."""
 
 
-class Projector:
-    """One projecting run of ``rows`` to the node at ``url``, with its retries; ``progress`` shows how far. ``run``
-    once."""
+RECORD_S: Final = 1.0
+"""Seconds between two saves of the watermark file."""
 
-    def __init__(
-        self,
-        url: str,
-        rows: Rows,
-        high_water: HighWaterMark,
-        clock: Clock,
-        progress: Progress,
-        *,
-        run: str,
-        connect: Connect,
-        log_event: LogEvent,
-        ownership: Ownership | None = None,
-    ) -> None:
-        """``run``: a name that no other run of any daemon has. ``ownership``: ``None`` without other hosts."""
-        self._url = url
-        self._rows = rows
-        self._high_water = high_water
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Address of the node, and limits of the backlog."""
+
+    url: str
+    room: Room = Room()
+
+
+class Projection:
+    """The projection of one journal to ``target``. ``open``, then ``run`` while it is used, then ``close``.
+
+    ``run`` makes attempt after attempt: each connects, fences the cursor, and streams rows until something fails.
+    """
+
+    def __init__(self, target: Target, clock: Clock, *, log_event: LogEvent, connect: Connect = connect) -> None:
+        """``log_event`` takes events for the log."""
+        self._target = target
         self._clock = clock
-        self._progress = progress
-        self._run = run
-        self._connect = connect
         self._log_event = log_event
-        self._ownership = ownership
+        self._connect = connect
+        self._high_water = HighWaterMark()
+        self._throttle = Throttle()
+        self._run = secrets.token_hex(8)
+        self._refusing = False
+        self._ownership: Ownership | None = None
         self._pace = Pace()
         self._rows_max = ROWS_MAX
         self._doubted = 0
@@ -106,12 +107,68 @@ class Projector:
         self._backoff_s = BACKOFF_MIN_S
         self._reading = Lane("projection.cursor")
 
-    async def run(self) -> None:
-        """Project until cancelled. Cancel: safe, at any moment."""
-        while True:
-            wait_s = await self._attempt()
-            self._progress.node = None
-            await self._clock.sleep(wait_s)
+    def share(self, ownership: Ownership) -> None:
+        """Project only sessions owned by this host, according to ``ownership``. Call this before ``open``."""
+        self._ownership = ownership
+
+    @property
+    def seq(self) -> int:
+        """Newest row known to be at the node."""
+        return self._progress.seq
+
+    def open(self, database: Path, artifacts: ArtifactStore, record: Path) -> None:
+        """Open the journal in ``database``; the watermark file is at ``record``. Blocks."""
+        self._rows = Rows(database, artifacts)
+        if self._ownership is None:
+            self._ownership = Ownership.of_one(Fences(self._rows.scan(FENCES)))
+        self._record = record
+        known = load_watermark(record)
+        head = self._rows.head()
+        # Rows written before the first projection do not count against the backlog.
+        reached = head if known.reached is None else min(known.reached, head)
+        self._progress = Progress(known.cursor, known.reasons)
+        self._progress.purged = self._rows.newest_purge()
+        self._high_water.rise(head)
+        each = self._rows.bytes_each(reached)
+        self._progress.waiting.begin(reached, head, each, self._clock.monotonic())
+        self._keep()
+
+    def close(self) -> None:
+        """Close the journal. Blocks."""
+        self._keep()
+        self._rows.close()
+
+    async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Project what ``store`` commits, and answer its reads of the past, until cancelled: a part to attach to it.
+
+        Raises: CtxdError ``corrupt``, ``store_failed`` before it has started.
+        """
+        directory = store.directory
+        await in_thread(self.open, directory.database, ArtifactStore(directory.artifacts), directory.projection)
+        try:
+            store.read_past_from(self.past(store.embedded))
+            store.on_submit(self.admit)
+            store.on_durable(self._land)
+            task_status.started()
+            await self.run(store.note_fault)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(self.close)
+
+    async def run(self, fault: Callable[[Exception], None]) -> None:
+        """Project until cancelled. ``fault`` receives unexpected errors, after which it continues. Cancel: safe, at any
+        moment."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._remember)
+            while True:
+                try:
+                    wait_s = await self._attempt()
+                except Exception as error:  # noqa: BLE001 - the journal goes on even if the projection fails
+                    fault(error)
+                    self._progress.state, self._progress.reason = "failed", f"the projection broke off: {error!r}"
+                    wait_s = RECHECK_S
+                self._progress.node = None
+                await self._clock.sleep(wait_s)
 
     async def _attempt(self) -> float:
         """Make one attempt. Returns: the retry delay in seconds."""
@@ -151,7 +208,7 @@ class Projector:
 
     async def _connect_and_stream(self) -> None:
         async with AsyncExitStack() as stack:
-            node = await stack.enter_async_context(self._connect(self._url))
+            node = await stack.enter_async_context(self._connect(self._target.url))
             if (await node.status()).ingester_failed:
                 raise Failed
             start, tx_id = await self._fence(node)
@@ -216,7 +273,7 @@ class Projector:
         """Number of rows that the next attempt may send at once after an abort: all if the cursor explains it, half as
         many if it does not, and 0 of a row that was sent alone in vain."""
         try:
-            async with self._connect(self._url) as node:
+            async with self._connect(self._target.url) as node:
                 found = cursor_from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
                 others = await node.entities(aborted.matched, valid_time=FIXED_VALID_TIME) if aborted.matched else {}
         except (XtdbFailure, ValueError):
@@ -237,105 +294,6 @@ class Projector:
         self._progress.confirm(sent, self._clock.monotonic())
         if sent.left_out:
             self._log_event("projection.quarantined", {"seq": sent.after.seq, "reason": sent.left_out})
-
-
-RECORD_S: Final = 1.0
-"""Seconds between two saves of the watermark file."""
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Address of the node, and limits of the backlog."""
-
-    url: str
-    room: Room = Room()
-
-
-class Projection:
-    """The projection of one journal to ``target``. ``open``, then ``run`` while it is used, then ``close``."""
-
-    def __init__(self, target: Target, clock: Clock, *, log_event: LogEvent, connect: Connect = connect) -> None:
-        """``log_event`` takes events for the log."""
-        self._target = target
-        self._clock = clock
-        self._log_event = log_event
-        self._connect = connect
-        self._high_water = HighWaterMark()
-        self._throttle = Throttle()
-        self._run = secrets.token_hex(8)
-        self._refusing = False
-        self._ownership: Ownership | None = None
-
-    def share(self, ownership: Ownership) -> None:
-        """Project only sessions owned by this host, according to ``ownership``. Call this before ``open``."""
-        self._ownership = ownership
-
-    @property
-    def seq(self) -> int:
-        """Newest row known to be at the node."""
-        return self._progress.seq
-
-    def open(self, database: Path, artifacts: ArtifactStore, record: Path) -> None:
-        """Open the journal in ``database``; the watermark file is at ``record``. Blocks."""
-        self._rows = Rows(database, artifacts)
-        if self._ownership is None:
-            self._ownership = Ownership.of_one(Fences(self._rows.scan(FENCES)))
-        self._record = record
-        known = load_watermark(record)
-        head = self._rows.head()
-        # Rows written before the first projection do not count against the backlog.
-        reached = head if known.reached is None else min(known.reached, head)
-        self._progress = Progress(known.cursor, known.reasons)
-        self._progress.purged = self._rows.newest_purge()
-        self._high_water.rise(head)
-        each = self._rows.bytes_each(reached)
-        self._progress.waiting.begin(reached, head, each, self._clock.monotonic())
-        self._keep()
-
-    def close(self) -> None:
-        """Close the journal. Blocks."""
-        self._keep()
-        self._rows.close()
-
-    async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Project what ``store`` commits, and answer its reads of the past, until cancelled: a part to attach to it.
-
-        Raises: CtxdError ``corrupt``, ``store_failed`` before it has started.
-        """
-        directory = store.directory
-        await in_thread(self.open, directory.database, ArtifactStore(directory.artifacts), directory.projection)
-        try:
-            store.read_past_from(self.past(store.embedded))
-            store.on_submit(self.admit)
-            store.on_durable(self._land)
-            task_status.started()
-            await self.run(store.note_fault)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await in_thread(self.close)
-
-    async def run(self, fault: Callable[[Exception], None]) -> None:
-        """Project until cancelled. ``fault`` receives unexpected errors, after which it continues."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._remember)
-            while True:
-                projector = Projector(
-                    self._target.url,
-                    self._rows,
-                    self._high_water,
-                    self._clock,
-                    self._progress,
-                    run=self._run,
-                    connect=self._connect,
-                    log_event=self._log_event,
-                    ownership=self._ownership,
-                )
-                try:
-                    await projector.run()
-                except Exception as error:  # noqa: BLE001 - the journal goes on even if the projection fails
-                    fault(error)
-                    self._progress.node = None
-                    self._progress.state, self._progress.reason = "failed", f"the projection broke off: {error!r}"
-                    await self._clock.sleep(RECHECK_S)
 
     async def _remember(self) -> None:
         keeping = Lane("projection.keep")

@@ -91,11 +91,6 @@ class Pace(msgspec.Struct, frozen=True):
     busy_s: float = 0.02
 
 
-def bounds(pace: Pace, *, rows: int = ROWS_MAX) -> Bounds:
-    """Bounds of the next transaction; at most ``rows``."""
-    return Bounds(rows, pace.versions, BYTES_MAX)
-
-
 def linger_s(pace: Pace) -> float:
     """Seconds that rows may wait for others: as long as a transaction takes, within limits."""
     return min(LINGER_MAX_S, max(LINGER_MIN_S, pace.busy_s))
@@ -230,7 +225,7 @@ class Stream:
                 await self._purge(sent)
                 continue
             await self._slots.acquire()
-            allowed = bounds(self.pace, rows=self._rows_max)
+            allowed = Bounds(self._rows_max, self.pace.versions, BYTES_MAX)
             done = await self._submit(self._buffer[: take(self._buffer, allowed)], allowed)
             if done is None:
                 self._slots.release()

@@ -59,15 +59,22 @@ class Hosts:
     """The hosts on one log, as one of them sees them. ``start``, then ``run`` while anything else is called."""
 
     def __init__(
-        self, sessions: Sessions, log: SharedLog, ownership: Ownership, loss: OwnershipLoss, clock: Clock, *,
-        projected: Callable[[], int], log_event: LogEvent,
+        self, url: str, sessions: Sessions, ownership: Ownership, clock: Clock, *, host: str, lease_s: float,
+        filesystem: str, projected: Callable[[], int], log_event: LogEvent,
     ) -> None:  # fmt: skip
-        """``projected``: the newest journal row that the node is known to have."""
+        """The log is behind the node at ``url``. The others call this one ``host``, and may take over after ``lease_s``
+        of its silence. ``filesystem``: the id of its own filesystem; ``projected``: the newest journal row that the
+        node is known to have."""
         self._sessions = sessions
-        self._store = sessions.store
-        self._log = log
+        self._store = store = sessions.store
+        client = XtdbClient(url, clock=clock)
+        heartbeat = Heartbeat(
+            client, clock, writer=store.writer, host=host, filesystem=filesystem, lease_s=lease_s, projected=projected,
+            head=lambda: store.status().head_seq, is_active=lambda: sessions.has_active, log_event=log_event,
+        )  # fmt: skip
+        self._log = SharedLog(client, heartbeat)
         self._ownership = ownership
-        self._loss = loss
+        self._loss = OwnershipLoss(sessions, self._log, ownership, clock, projected=projected, log_event=log_event)
         self._clock = clock
         self._projected = projected
         self._log_event = log_event
@@ -155,7 +162,7 @@ class Hosts:
         """
         # This first question finds a node that is away sooner than the sync does.
         await self._log.owner(session)
-        owner = await self._log.newest_owner(session)
+        owner = await self._log.owner(session, newest=True)
         if owner is None:
             if self._is_whole(session):
                 return owners.first(self._writer)
@@ -419,20 +426,3 @@ class Hosts:
             for session, owner in others.items()
             if session in heads
         ]
-
-
-def hosts_at(
-    url: str, sessions: Sessions, ownership: Ownership, clock: Clock, *, host: str, lease_s: float, filesystem: str,
-    projected: Callable[[], int], log_event: LogEvent,
-) -> Hosts:  # fmt: skip
-    """The hosts that share the log behind the node at ``url``; the others call this one ``host``, and may take over
-    after ``lease_s`` of its silence. ``filesystem`` is the id of its own filesystem; for the rest see ``Hosts``."""
-    store = sessions.store
-    client = XtdbClient(url, clock=clock)
-    heartbeat = Heartbeat(
-        client, clock, writer=store.writer, host=host, filesystem=filesystem, lease_s=lease_s, projected=projected,
-        head=lambda: store.status().head_seq, is_active=lambda: sessions.has_active, log_event=log_event,
-    )  # fmt: skip
-    log = SharedLog(client, heartbeat)
-    loss = OwnershipLoss(sessions, log, ownership, clock, projected=projected, log_event=log_event)
-    return Hosts(sessions, log, ownership, loss, clock, projected=projected, log_event=log_event)

@@ -5,13 +5,13 @@ and two hosts may see one file. A purge is the exception, for it evicts every wr
 is read from what is there now.
 """
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 from blake3 import blake3
 
-from ctxd.backends.port import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.messages import Doc, XtdbFailure
@@ -87,7 +87,7 @@ class RemoteSession:
         rows = await _answered(self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX))
         found = [(row.doc, row.valid_time) for row in rows if row.doc is not None]
         mine = [stored for doc, at in found if (stored := self._mine(doc, at)) is not None]
-        anybody = [_stored(_version(doc, at)) for doc, at in found]
+        anybody = [_stored(doc, at) for doc, at in found]
         purged = {stored.tx: stored for stored in mine if is_purged(stored.document)}
         others = [msgspec.structs.replace(stored, tx=0) for stored in anybody if is_purged(stored.document)]
         return [purged[tx] for tx in sorted(purged)] or others[-1:]
@@ -96,7 +96,7 @@ class RemoteSession:
         """See ``SessionSource.contents``."""
         wanted = {ref: xtdb_documents.content_id(bytes.fromhex(ref)) for ref in refs}
         docs = await self._texts(wanted.values())
-        parts = {id: _parts(doc) for id, doc in docs.items()}
+        parts = {id: _read(partial(xtdb_documents.parts_of, doc)) for id, doc in docs.items()}
         docs |= await self._texts([part for some in parts.values() for part in some or ()])
         found: dict[str, Content] = {}
         for ref, id in wanted.items():
@@ -124,7 +124,7 @@ class RemoteSession:
         writer = doc["writer"] if "writer" in doc else payload.get("writer") if isinstance(payload, dict) else None
         if writer != self._writer:
             return None
-        return _stored(_version(doc, valid_time))
+        return _stored(doc, valid_time)
 
 
 async def _answered(asking: Awaitable[T]) -> T:
@@ -139,21 +139,14 @@ def _numbered(prefix: str, number: int) -> str:
     return f"{prefix}{number:0{NUMBER_DIGITS}d}"
 
 
-def _version(doc: Doc, valid_time: int | None) -> Version:
+def _read(read: Callable[[], T]) -> T:
     try:
-        return xtdb_documents.from_doc(doc, valid_time)[0]
+        return read()
     except ValueError as error:
         raise CtxdError("corrupt", f"a document at the node cannot be read: {error}") from error
 
 
-def _parts(doc: Doc) -> list[str] | None:
-    try:
-        return xtdb_documents.parts_of(doc)
-    except ValueError as error:
-        raise CtxdError("corrupt", f"a document at the node cannot be read: {error}") from error
-
-
-def _stored(version: Version) -> Stored:
-    stored = to_stored(version)
+def _stored(doc: Doc, valid_time: int | None) -> Stored:
+    stored = to_stored(_read(lambda: xtdb_documents.from_doc(doc, valid_time)[0]))
     assert stored is not None, "a version with a document is no deletion"
     return stored

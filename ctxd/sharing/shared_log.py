@@ -66,15 +66,12 @@ class SharedLog:
 
     # --- owners ---
 
-    async def owner(self, session: str) -> Owner | None:
-        """Return the owner of ``session``; ``None`` if it has none."""
-        with _requesting(f"the owner of session {session}"):
-            return await self._owner(session)
-
-    async def newest_owner(self, session: str) -> Owner | None:
-        """As ``owner``, once this host's node has everything that was in the log at the call."""
-        with _requesting(f"the owner of session {session}", within_s=LEVEL_S):
-            await self._client.sync(LEVEL_S)
+    async def owner(self, session: str, *, newest: bool = False) -> Owner | None:
+        """Return the owner of ``session``; ``None`` if it has none. ``newest``: once this host's node has everything
+        that was in the log at the call."""
+        with _requesting(f"the owner of session {session}", within_s=LEVEL_S if newest else ANSWER_S):
+            if newest:
+                await self._client.sync(LEVEL_S)
             return await self._owner(session)
 
     async def owners(self, sessions: Iterable[str] | None = None) -> dict[str, Owner]:

@@ -151,7 +151,6 @@ class MemoryNode:
         *,
         ascending: bool = True,
         corrections: bool = False,
-        docs: bool = True,
         valid_time: int = LATEST,
         tx_id: int | None = None,
         first: int | None = None,
@@ -163,7 +162,7 @@ class MemoryNode:
         )
         return [
             HistoryRow(row.tx, row.tx_time, row.valid_time, row.body is not None,
-                       json.loads(row.body) if row.body is not None and docs else None)
+                       json.loads(row.body) if row.body is not None else None)
             for row in rows
             if (first is None or row.valid_time >= first) and (last is None or row.valid_time <= last)
         ]  # fmt: skip

@@ -90,7 +90,6 @@ class NodeSuite:
             ]  # fmt: skip
             down = await node.history(id, ascending=False, first=2_000, last=3_000)
             assert [row.valid_time for row in down] == [3_000, 2_000]
-            assert [row.doc for row in await node.history(id, docs=False)] == [None] * 4
 
     async def test_ids_are_listed_by_prefix_in_order(self, fresh_node, name):
         async with fresh_node() as node:

@@ -8,7 +8,7 @@ from ctxd_client import connect_sync
 from tests.traced import traced
 from tests.xtdb.running import Node
 
-PROJECT = (17, 120)
+PROJECT = (17, 122)
 """Modules and functions entered for one row, from the journal to the node's confirmation."""
 
 LEVEL_S = 60

@@ -106,16 +106,6 @@ class XtdbClient:
             self._awaiter.forget()
         return completed
 
-    async def latest_submitted(self) -> int | None:
-        """Newest transaction in the log; ``None`` before the first."""
-        return await self._ask_if_any("latest-submitted-tx", {}, _tx_id)
-
-    async def lag(self) -> int:
-        """Distance of the index behind the log, in transaction ids; 0 if it is level. Not a count: ids have gaps."""
-        submitted = await self.latest_submitted()
-        completed = await self.latest_completed()
-        return max(0, (-1 if submitted is None else submitted) - (-1 if completed is None else completed))
-
     async def sync(self, timeout_s: float) -> None:
         """Return once reads see everything that was in the log. Raises: Unknown if that takes longer."""
         parameters = {"timeout": int(timeout_s * 1000)}
@@ -198,7 +188,6 @@ class XtdbClient:
         *,
         ascending: bool = True,
         corrections: bool = False,
-        docs: bool = True,
         valid_time: int = VALID_TIME_MAX,
         tx_id: int | None = None,
         first: int | None = None,
@@ -207,8 +196,7 @@ class XtdbClient:
         """The rows of ``id`` at or below ``valid_time`` and ``tx_id``, by (valid time, transaction), deletions
         included, from valid time ``first`` to ``last``, both inclusive.
 
-        Without ``corrections`` only the newest row of each valid time. Without ``docs`` no documents: for counting and
-        choosing.
+        Without ``corrections`` only the newest row of each valid time.
         """
         if first is not None and last is not None and first > last:
             return []
@@ -218,14 +206,14 @@ class XtdbClient:
             "eid": id,
             "history": "true",
             "sort-order": "asc" if ascending else "desc",
-            "with-docs": "true" if docs else "false",
+            "with-docs": "true",
             "with-corrections": "true" if corrections else "false",
             "valid-time": _date(valid_time),
             "tx-id": tx_id,
             "start-valid-time": None if start is None else _date(start),
             "end-valid-time": None if end is None else _date(end),
         }
-        return await self._ask("entity", parameters, lambda rows: messages.to_history(rows, id, docs=docs))
+        return await self._ask("entity", parameters, lambda rows: messages.to_history(rows, id))
 
     async def ids(
         self,

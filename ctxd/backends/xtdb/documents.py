@@ -22,7 +22,7 @@ from ctxd.backends.xtdb.messages import Doc
 from ctxd.objects.document import Content, Document, decode_document, encode_content, encode_document, source_of
 from ctxd.objects.identity import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
+from ctxd_protocol.objects import FilesystemSource, Source
 
 FIXED_VALID_TIME: Final = 946_684_800_000
 """2000-01-01T00:00:00Z in ms: the valid time of entities without one of their own, such as texts."""
@@ -101,7 +101,8 @@ def _named(document: Document) -> Doc:
     for key, kind in _LOOKED_UP.items():
         if type(value := fields.get(key)) is kind:
             named[key] = value
-    if (file := filesystem_source(document.source)) is not None:
+    file = document.source if isinstance(document.source, FilesystemSource) else None
+    if file is not None:
         named["source"], named["path"] = msgspec.structs.asdict(file), file.path
     elif document.source is not None:
         named["source"] = msgspec.to_builtins(document.source)

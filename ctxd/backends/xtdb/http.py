@@ -208,9 +208,8 @@ class Breaker:
     def _enter(self) -> bool:
         if self._until is None:
             return False
-        wait_s = self.retry_in_s
-        if wait_s > 0 or self._trying:
-            raise Unreachable("the XTDB node has failed, and is left alone for a while", retry_in_s=wait_s)
+        if self.retry_in_s > 0 or self._trying:
+            raise Unreachable("the XTDB node has failed, and is left alone for a while")
         self._trying = True
         return True
 

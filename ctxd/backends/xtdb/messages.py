@@ -49,11 +49,7 @@ class Behind(Refused):
 
 
 class Unreachable(XtdbFailure):
-    """The request did not reach the node: nothing was applied. ``retry_in_s``: seconds until a retry makes sense."""
-
-    def __init__(self, message: str, *, retry_in_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_in_s = retry_in_s
+    """The request did not reach the node: nothing was applied."""
 
 
 class Unknown(XtdbFailure):
@@ -85,19 +81,17 @@ _SPELLED: Final = {key: b'"~:%s":' % key.encode() for key in KEYS}
 
 
 class PutDoc(msgspec.Struct, frozen=True, gc=False):
-    """``doc`` holds from ``valid_time`` (ms) until ``end``; without it, until the next version already recorded."""
+    """``doc`` holds from ``valid_time`` (ms) until the next version already recorded."""
 
     doc: Doc
     valid_time: int
-    end: int | None = None
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
-    """``id`` is not there from ``valid_time`` (ms) until ``end``, or until the next version already there."""
+    """``id`` is not there from ``valid_time`` (ms) until the next version already there."""
 
     id: str
     valid_time: int
-    end: int | None = None
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
@@ -134,22 +128,14 @@ def encode_transaction(ops: Sequence[Op]) -> bytes:
 
 def _encode_op(op: Op) -> bytes:
     if isinstance(op, PutDoc):
-        return b'["~:xtdb.api/put",%s,%s]' % (encode_document(op.doc), _times(op.valid_time, op.end))
+        return b'["~:xtdb.api/put",%s,%s]' % (encode_document(op.doc), transit.encode_date(op.valid_time))
     if isinstance(op, Delete):
-        return b'["~:xtdb.api/delete",%s,%s]' % (transit.encode(op.id), _times(op.valid_time, op.end))
+        return b'["~:xtdb.api/delete",%s,%s]' % (transit.encode(op.id), transit.encode_date(op.valid_time))
     if isinstance(op, Match):
         expected = b"null" if op.doc is None else encode_document(op.doc)
         at = transit.encode_date(op.valid_time)
         return b'["~:xtdb.api/match",%s,%s,%s]' % (transit.encode(op.id), expected, at)
     return b'["~:xtdb.api/evict",%s]' % transit.encode(op.id)
-
-
-def _times(start: int, end: int | None) -> bytes:
-    if end is None:
-        return transit.encode_date(start)
-    if start > end:
-        raise ValueError("it ends before it starts")
-    return b"%s,%s" % (transit.encode_date(start), transit.encode_date(end))
 
 
 def encode_document(doc: Doc) -> bytes:
@@ -208,7 +194,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class HistoryRow(msgspec.Struct, frozen=True, gc=False):
     """Row of an entity's history: the node's transaction and its time, the valid time (both ms), whether the entity
-    exists, and its document, ``None`` if it does not or was not requested."""
+    exists, and its document, ``None`` if it does not."""
 
     tx_id: int
     tx_time: int
@@ -322,20 +308,20 @@ def to_committed(read: Any) -> bool:  # noqa: ANN401
     return committed
 
 
-def to_row(read: Any, *, docs: bool = False) -> HistoryRow:  # noqa: ANN401
+def to_row(read: Any) -> HistoryRow:  # noqa: ANN401
     """Raises: ValueError, KeyError."""
     fields = named(read)
     content = fields["content-hash"] if "content-hash" in fields else fields["contentHash"]
     present = content not in (None, _NO_CONTENT)
-    doc = to_doc(fields.get("doc")) if docs else None
-    if docs and present and doc is None:
+    doc = to_doc(fields.get("doc"))
+    if present and doc is None:
         raise ValueError("a version is there, but its document is not")
     return HistoryRow(number(read, "tx-id"), number(read, "tx-time"), number(read, "valid-time"), present, doc)
 
 
-def to_history(read: Any, id: str, *, docs: bool) -> list[HistoryRow]:  # noqa: ANN401
+def to_history(read: Any, id: str) -> list[HistoryRow]:  # noqa: ANN401
     """The rows of entity ``id``. Raises: ValueError, KeyError."""
-    rows = [to_row(item, docs=docs) for item in _rows(read) if not _is_evicted(item)]
+    rows = [to_row(item) for item in _rows(read) if not _is_evicted(item)]
     if any(row.doc is not None and row.doc["xt/id"] != id for row in rows):
         raise ValueError("a version is another entity's")
     return rows

@@ -60,9 +60,8 @@ def test_each_trial_that_fails_doubles_the_wait_up_to_a_minute(breaker, clock):
     waits = []
     for _ in range(9):
         waits.append(breaker.retry_in_s)
-        with pytest.raises(Unreachable) as unreachable:
+        with pytest.raises(Unreachable):
             request(breaker)
-        assert unreachable.value.retry_in_s == breaker.retry_in_s
         clock.now += breaker.retry_in_s
         fail(breaker)
     assert waits == [1, 2, 4, 8, 16, 32, BACKOFF_MAX_S, BACKOFF_MAX_S, BACKOFF_MAX_S]

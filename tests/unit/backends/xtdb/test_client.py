@@ -55,8 +55,6 @@ CALLS: dict[str, Callable[[XtdbClient], Awaitable[Any]]] = {
     "ids": lambda client: client.ids("a", valid_time=1),
     "status": lambda client: client.status(),
     "latest_completed": lambda client: client.latest_completed(),
-    "latest_submitted": lambda client: client.latest_submitted(),
-    "lag": lambda client: client.lag(),
     "sync": lambda client: client.sync(0.1),
 }
 SUCCESS = {"submit": 202}
@@ -167,7 +165,6 @@ async def test_what_is_absent_is_no_failure(server, client):
     server.behave = lambda asked: answer(404, ABSENT)
     assert await client.entity("a", valid_time=1) is None
     assert await client.latest_completed() is None
-    assert await client.lag() == 0
 
 
 @pytest.mark.parametrize(
@@ -177,7 +174,6 @@ async def test_what_is_absent_is_no_failure(server, client):
         PutDoc({"type": "t"}, 5),
         PutDoc({"xt/id": 5}, 5),
         PutDoc({"xt/id": "a", "payload": {"a": float("nan")}}, 5),
-        PutDoc({"xt/id": "a"}, 5, 4),
         Delete("\ud800", 5),
     ],
 )
@@ -191,13 +187,12 @@ async def test_a_transaction_is_written_as_xtdb_reads_it(server, client):
     server.behave = lambda asked: answer(202, SUBMITTED)
     doc = {"xt/id": "~a", "type": "t", "payload": {"^k": ["`", 2**60]}}
     assert (
-        await client.submit([Match("a", None, 1), Match("a", doc, 1), PutDoc(doc, 2, 3), Delete("b", 4), Evict("c")])
-        == 7
+        await client.submit([Match("a", None, 1), Match("a", doc, 1), PutDoc(doc, 2), Delete("b", 4), Evict("c")]) == 7
     )
     spelled = b'{"~:xt/id":"~~a","~:type":"t","~:payload":{"~^k":["~`","~i1152921504606846976"]}}'
     assert server.asked[0].body == (
         b'{"~:tx-ops":[["~:xtdb.api/match","a",null,"~m1"],["~:xtdb.api/match","a",%s,"~m1"],'
-        b'["~:xtdb.api/put",%s,"~m2","~m3"],["~:xtdb.api/delete","b","~m4"],["~:xtdb.api/evict","c"]]}'
+        b'["~:xtdb.api/put",%s,"~m2"],["~:xtdb.api/delete","b","~m4"],["~:xtdb.api/evict","c"]]}'
     ) % (spelled, spelled)
 
 
@@ -289,9 +284,9 @@ async def test_a_node_that_keeps_failing_is_left_alone_and_tried_again(server):
             with pytest.raises(Unknown):
                 await client.submit(OPS)
         sent = len(server.asked)
-        with pytest.raises(Unreachable) as unreachable:
+        with pytest.raises(Unreachable):
             await client.submit(OPS)
-        assert (unreachable.value.retry_in_s, len(server.asked), client.breaker.state) == (1.0, sent, "open")
+        assert (client.breaker.retry_in_s, len(server.asked), client.breaker.state) == (1.0, sent, "open")
         clock.now += 1
         server.behave = lambda asked: answer(202, SUBMITTED)
         assert client.breaker.state == "half-open"
