@@ -25,8 +25,7 @@ from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.indexing.indexer import Indexer
-from ctxd.mounts.devices import host_devices
-from ctxd.mounts.filesystem_id import host_filesystem_id
+from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.offload import in_thread

@@ -12,9 +12,9 @@ from typing import Final
 import anyio.lowlevel
 
 from ctxd.errors import CtxdError
-from ctxd.mounts.devices import Devices
+from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, mount_prefix
-from ctxd.sources.filesystem import FilesystemAdapter
+from ctxd.sources.filesystem import HostFiles
 from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
 from ctxd_protocol.sessions import Mount
 
@@ -25,7 +25,7 @@ PLACED_IN_A_ROW: Final = 500
 class HostVisibility:
     """Asks ``files`` for the devices of paths and ``devices`` for their filesystems. Cancel: safe anywhere."""
 
-    def __init__(self, files: FilesystemAdapter, devices: Devices) -> None:
+    def __init__(self, files: HostFiles, devices: Devices) -> None:
         self._files = files
         self._devices = devices
 

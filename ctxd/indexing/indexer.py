@@ -18,12 +18,12 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.decide import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
 from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
 from ctxd.indexing.host_visibility import HostVisibility
-from ctxd.mounts.devices import Devices
+from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large
 from ctxd.objects.identity import file_id, observed
 from ctxd.secrets.guard import DEFAULT, Guard, captured_under, fleeting_guard, stricter
-from ctxd.sources.filesystem import FilesystemAdapter
+from ctxd.sources.filesystem import HostFiles
 from ctxd.sources.port import Missing, Present, Sources
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
@@ -75,13 +75,13 @@ class Indexer:
     """Indexes files of the host by reading them, and of any filesystem by content that a caller sends. Objects of
     the other kinds of ``sources`` are brought up to date by their ids.
 
-    ``host_devices``: see ``ctxd.mounts.devices.Devices``; for sessions that distinguish filesystems by device.
+    ``host_devices``: see ``ctxd.mounts.filesystem_id.Devices``; for sessions that distinguish filesystems by device.
     """
 
     def __init__(
         self,
         versions: VersionStore,
-        files: FilesystemAdapter,
+        files: HostFiles,
         host_filesystem: str,
         *,
         host_devices: frozenset[int] = frozenset(),

@@ -1,13 +1,17 @@
-"""Ids of filesystem namespaces (spec 1 §5.4).
+"""Ids of filesystem namespaces (spec 1 §5.4): of the host, of containers, and of devices.
+
+A device is the fallback for paths without a mount mapping (spec 1 §5.3). An id made of a device number holds as long as
+the number does: until the device is unmounted or the host restarts.
 
 Two hosts with one machine id (cloned images) would share objects; that is for their operator to mend, by
 ``systemd-machine-id-setup``, as it is for every other program that relies on it.
 """
 
 import hashlib
+import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +20,12 @@ from ctxd_protocol.ids import FilesystemId
 
 MACHINE_ID_PATHS: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 """Where a machine id is kept: systemd's place first, D-Bus's own where there is no systemd."""
+
+HOST_PLACES: Final = ("/", "/home", "/opt", "/srv", "/usr", "/var", "~")
+"""Directories whose devices are the host's own: the root, what is often put on disks of its own, and the home of the
+daemon's user. What lies elsewhere on a device of its own may be another disk tomorrow, or none: ``/mnt``, ``/media``,
+``/tmp``. No place of a session is among them: an agent may work on a disk of any owner.
+"""
 
 _EXIT_CONFIG: Final = 78
 """EX_CONFIG of sysexits.h: restarting does not help."""
@@ -72,3 +82,33 @@ def _substitute(path: Path) -> str:
     except OSError as error:
         raise StateDirError(f"cannot keep a machine id in {path}: {error.strerror}", exit_code=_EXIT_CONFIG) from error
     return text
+
+
+class Devices:
+    """Filesystem ids by device number. Mount mappings take precedence; ask them first.
+
+    ``host_devices`` are the ``st_dev`` of what counts as the host's own filesystem. Any other device has an id of its
+    own, which depends on the host and the number only: a daemon that starts again comes to the same.
+    """
+
+    def __init__(self, host_filesystem_id: str, host_devices: frozenset[int] = frozenset()) -> None:
+        self.host = FilesystemId(host_filesystem_id)
+        self._host_devices = host_devices
+
+    def filesystem_id(self, device: int) -> FilesystemId:
+        """The filesystem id of ``device``, an ``st_dev``."""
+        if device in self._host_devices:
+            return self.host
+        return FilesystemId(hashlib.sha256(f"{self.host}\0{device}".encode()).hexdigest())
+
+
+def host_devices(places: Iterable[str] = HOST_PLACES) -> frozenset[int]:
+    """The ``st_dev`` of each of ``places`` that is there, as they are now. Blocks; meant for start-up."""
+    devices: set[int] = set()
+    for place in places:
+        try:
+            devices.add(os.stat(Path(place).expanduser()).st_dev)
+        except (OSError, RuntimeError):
+            # A place that is not there has no files; a user without a home has none to add.
+            continue
+    return frozenset(devices)

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.sources import acl
+from ctxd.sources import rights
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
@@ -125,10 +125,10 @@ def grant(file: int | os.PathLike[str], uid: int | None) -> None:
         os.chown(file, uid, -1)
     else:
         entries = (
-            (acl.OWNER, _READ_WRITE, acl.NO_ID),
-            (acl.USER, _READ_WRITE, uid),
-            (acl.GROUP, 0, acl.NO_ID),
-            (acl.MASK, _READ_WRITE, acl.NO_ID),
-            (acl.OTHERS, 0, acl.NO_ID),
+            (rights.OWNER, _READ_WRITE, rights.NO_ID),
+            (rights.USER, _READ_WRITE, uid),
+            (rights.GROUP, 0, rights.NO_ID),
+            (rights.MASK, _READ_WRITE, rights.NO_ID),
+            (rights.OTHERS, 0, rights.NO_ID),
         )
-        os.setxattr(file, acl.ATTRIBUTE, acl.packed(entries))
+        os.setxattr(file, rights.ATTRIBUTE, rights.packed(entries))

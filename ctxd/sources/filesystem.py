@@ -14,7 +14,7 @@ import stat
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.lookups import Lookups, inside
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, SourceAdapter, Special, Stamp, Unreadable
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 
@@ -60,43 +60,19 @@ Look = Regular | Unreadable | Special | Missing
 """What a path is, without reading it."""
 
 
-class FilesystemAdapter(SourceAdapter[FilesystemSource], Protocol):
-    """Files by canonical absolute path. Symlinks are followed. Nothing here blocks the loop, nor waits for a file
-    system that hangs; cancel: safe anywhere.
+class HostFiles:
+    """Files by canonical absolute path, read with the daemon's own rights, symlinks followed. See ``SourceAdapter``.
 
     A reading's ``volume`` is the ``st_dev`` of the file's directory, which on an overlay is not the file's own. A
     binding is read by its path: the caller has made sure that its filesystem is the one that lies
     there. ``Special.kind`` is a ``SpecialKind``. A symlink that leads nowhere is no confirmed absence.
     """
 
-    confinement: Confinement
-    """What paths below directories that sandboxes write to may lead to, and for whom they are read."""
-
-    async def look_many(self, paths: list[str]) -> list[Look]:
-        """Look at each path, in one hop to a thread and one stat each."""
-
-    async def resolve_many(self, paths: list[str]) -> list[str]:
-        """Each path without symlinks, in one hop to a thread; it need not exist.
-
-        A path below a confined directory is resolved as its sandboxes do. One that leads out, or whose file system
-        does not answer, stays as it is.
-        """
-
-    async def devices_of(self, paths: list[str]) -> list[int | None]:
-        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread; `None`
-        if its file system does not answer.
-
-        It is the directory's, as a reading's volume, so that a path keeps its device whether or not its file is there.
-        """
-
-
-class HostFiles:
-    """See ``FilesystemAdapter``. Reads with the daemon's own rights."""
-
     def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, lookups: Lookups | None = None) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
         self.confinement = Confinement()
+        """What paths below directories that sandboxes write to may lead to, and for whom they are read."""
         self._lookups = lookups or Lookups(clock, THREADS)
 
     async def read(self, binding: FilesystemSource) -> Reading:
@@ -108,11 +84,15 @@ class HostFiles:
         return await self._lookups.each([binding.path for binding in bindings], self._read, _timed_out)
 
     async def look_many(self, paths: list[str]) -> list[Look]:
-        """See ``FilesystemAdapter.look_many``."""
+        """Look at each path, in one hop to a thread and one stat each."""
         return await self._lookups.each(paths, self._look, _timed_out)
 
     async def resolve_many(self, paths: list[str]) -> list[str]:
-        """See ``FilesystemAdapter.resolve_many``."""
+        """Each path without symlinks, in one hop to a thread; it need not exist.
+
+        A path below a confined directory is resolved as its sandboxes do. One that leads out, or whose file system
+        does not answer, stays as it is.
+        """
         directories: dict[str, str] = {}
 
         def resolve(path: str) -> str:
@@ -144,7 +124,11 @@ class HostFiles:
         return await self._lookups.each([binding.path for binding in bindings], _signature_at, lambda path: None)
 
     async def devices_of(self, paths: list[str]) -> list[int | None]:
-        """See ``FilesystemAdapter.devices_of``."""
+        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread; `None`
+        if its file system does not answer.
+
+        It is the directory's, as a reading's volume, so that a path keeps its device whether or not its file is there.
+        """
         above = [inside(os.path.dirname(path)) for path in paths]
         directories = list(dict.fromkeys(above))
         found = await self._lookups.each(directories, _device_at, lambda path: None)

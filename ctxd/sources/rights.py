@@ -1,5 +1,7 @@
 """Access rights of users to files, as the kernel judges them: by owner, groups and access control list.
 
+The lists are in the form in which Linux keeps them as an extended attribute; the sandboxes write such ones.
+
 Owns that judgement, for users whom the daemon reads for and is not. Promise: never more than the kernel would allow.
 """
 
@@ -8,11 +10,29 @@ import grp
 import os
 import pwd
 import stat
+import struct
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from ctxd.sources import acl
+ATTRIBUTE: Final = "system.posix_acl_access"
+
+OWNER: Final = 0x01
+USER: Final = 0x02
+GROUP: Final = 0x04
+NAMED_GROUP: Final = 0x08
+MASK: Final = 0x10
+OTHERS: Final = 0x20
+
+NO_ID: Final = 0xFFFFFFFF
+"""The id in entries that name neither a user nor a group."""
+
+Entry = tuple[int, int, int]
+"""A tag, the rights as three bits, and the id of the user or group."""
+
+_VERSION: Final = struct.pack("<I", 2)
+_ENTRY: Final = struct.Struct("<HHI")
 
 READ: Final = 4
 SEARCH: Final = 1
@@ -53,30 +73,43 @@ def require(user: User, place: int) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def allows(user: User, found: os.stat_result, entries: list[acl.Entry], wanted: int) -> bool:
+def allows(user: User, found: os.stat_result, entries: list[Entry], wanted: int) -> bool:
     """True if ``found``, with the ``entries`` of its list if it has one, lets ``user`` do what is ``wanted``."""
     mode = stat.S_IMODE(found.st_mode)
     if user.uid == 0:
         return True
     if user.uid == found.st_uid:
         return bool(mode >> 6 & wanted)
-    mask = next((rights for tag, rights, _ in entries if tag == acl.MASK), 7)
+    mask = next((rights for tag, rights, _ in entries if tag == MASK), 7)
     for tag, rights, id in entries:
-        if tag == acl.USER and id == user.uid:
+        if tag == USER and id == user.uid:
             return bool(rights & mask & wanted)
-    own = next((rights for tag, rights, _ in entries if tag == acl.GROUP), mode >> 3)
-    groups = [(found.st_gid, own), *((id, rights) for tag, rights, id in entries if tag == acl.NAMED_GROUP)]
+    own = next((rights for tag, rights, _ in entries if tag == GROUP), mode >> 3)
+    groups = [(found.st_gid, own), *((id, rights) for tag, rights, id in entries if tag == NAMED_GROUP)]
     mine = [rights & mask for id, rights in groups if id in user.groups]
     if mine:
         return any(rights & wanted for rights in mine)
     return bool(mode & wanted)
 
 
-def _list_of(place: int) -> list[acl.Entry]:
+def _list_of(place: int) -> list[Entry]:
     try:
-        raw = os.getxattr(f"/proc/self/fd/{place}", acl.ATTRIBUTE)
+        raw = os.getxattr(f"/proc/self/fd/{place}", ATTRIBUTE)
     except OSError as error:
         if error.errno in _NONE:
             return []
         raise
-    return acl.unpacked(raw)
+    return unpacked(raw)
+
+
+def packed(entries: Iterable[Entry]) -> bytes:
+    """The attribute that holds ``entries``; the kernel takes them by ascending tag, and id."""
+    return _VERSION + b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+
+def unpacked(raw: bytes) -> list[Entry]:
+    """The entries that the attribute ``raw`` holds. Raises: ValueError if it is of another form."""
+    if not raw.startswith(_VERSION) or (len(raw) - len(_VERSION)) % _ENTRY.size:
+        raise ValueError(f"an access control list of an unknown form: {raw[:8].hex()}")
+    entries: list[Entry] = list(_ENTRY.iter_unpack(raw[len(_VERSION) :]))
+    return entries

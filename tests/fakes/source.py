@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.filesystem import Look, Regular, SpecialKind, signature
+from ctxd.sources.filesystem import HostFiles, Look, Regular, SpecialKind, signature
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
@@ -20,8 +20,8 @@ def at(path: str | bytes) -> FilesystemSource:
     return FilesystemSource("host", os.fsdecode(path))
 
 
-class FakeFiles:
-    """See ``ctxd.sources.filesystem.FilesystemAdapter``. ``settled`` is what stamps say; ``reads`` and
+class FakeFiles(HostFiles):
+    """See ``ctxd.sources.filesystem.HostFiles``. ``settled`` is what stamps say; ``reads`` and
     ``stats`` count files looked at.
 
     ``before_read`` and ``after_read`` are called with each path around its reading: to change the world there.

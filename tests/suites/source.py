@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.filesystem import FilesystemAdapter, Regular
+from ctxd.sources.filesystem import HostFiles, Regular
 from ctxd.sources.port import (
     FINGERPRINT_BYTES,
     Missing,
@@ -38,7 +38,7 @@ class FilesTree(Protocol):
     """A directory of files. Names are relative to it."""
 
     @property
-    def source(self) -> FilesystemAdapter: ...
+    def source(self) -> HostFiles: ...
 
     def bound(self, name: str) -> FilesystemSource: ...
     def path(self, name: str) -> str: ...
@@ -135,7 +135,7 @@ class SourceSuite:
 
 
 class FilesSuite(SourceSuite):
-    """Run by every implementation of ``ctxd.sources.filesystem.FilesystemAdapter``."""
+    """Run by every implementation of ``ctxd.sources.filesystem.HostFiles``."""
 
     @pytest.mark.anyio
     @pytest.mark.requirement("FS-7")

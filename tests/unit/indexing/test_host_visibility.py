@@ -5,7 +5,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexed
 from ctxd.indexing.stubs import discover
-from ctxd.mounts.devices import Devices
+from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.sessions import Mount

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.mounts.devices import Devices, host_devices
+from ctxd.mounts.filesystem_id import Devices, host_devices
 from tests.unit.sessions.world import HOST, World, world
 
 SHM = Path("/dev/shm")

@@ -2,7 +2,7 @@
 
 import os
 
-from ctxd.mounts.devices import Devices, host_devices
+from ctxd.mounts.filesystem_id import Devices, host_devices
 
 
 def test_a_device_keeps_its_filesystem_and_shares_it_with_no_other() -> None:

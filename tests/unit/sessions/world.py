@@ -13,7 +13,7 @@ from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.stubs import discover
-from ctxd.mounts.devices import host_devices
+from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import files, objects, sessions
 from ctxd.rpc.identity import Caller

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.sources.filesystem import FilesystemAdapter
+from ctxd.sources.filesystem import HostFiles
 from ctxd_protocol.objects import FilesystemSource
 from tests.fakes.source import FakeFiles, at
 from tests.suites.source import FilesSuite
@@ -11,7 +11,7 @@ from tests.suites.source import FilesSuite
 class FakeTree:
     def __init__(self) -> None:
         self.files = FakeFiles()
-        self.source: FilesystemAdapter = self.files
+        self.source: HostFiles = self.files
         self.files.mkdir("/tree")
 
     def bound(self, name: str) -> FilesystemSource:

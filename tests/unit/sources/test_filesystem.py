@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.filesystem import RACY_NS, FilesystemAdapter, HostFiles
+from ctxd.sources.filesystem import RACY_NS, HostFiles
 from ctxd.sources.lookups import Lookups
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Unreadable
 from ctxd_protocol.objects import FilesystemSource
@@ -45,7 +45,7 @@ class RealTree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.clock = SetClock()
-        self.source: FilesystemAdapter = HostFiles(self.clock)
+        self.source: HostFiles = HostFiles(self.clock)
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"
