@@ -1,4 +1,4 @@
-r"""The text of a context (spec 1 §4.1): pure, and with one text per value.
+r"""The text format of a context (spec 1 §4.1): pure, and with one text per value.
 
 A context is a row of *blocks* with one blank line (``\n\n``) between each two::
 
@@ -21,7 +21,7 @@ A context is a row of *blocks* with one blank line (``\n\n``) between each two::
 
 Content stands as it is, its own final newline (or none) included, so nothing is added or lost: the blank line between
 blocks is two line feeds that follow the last byte of the content, and the text ends with the last block's last byte.
-What could be taken for structure is escaped, so that ``parse(render(context)) == context`` for every context. Two rules
+What could be taken for structure is escaped, so that every context can be parsed back exactly. Two rules
 do that, both reversible, and ordinary text is not changed by either:
 
 - A *line* of content that could be taken for a structural line gets one ``\`` in front. Which lines: after any number
@@ -38,67 +38,11 @@ render to the same bytes under another Python.
 
 import json
 import re
-from collections.abc import Iterable
 from functools import cache
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
 LineState = Literal["present", "unread", "deleted", "purged"]
-
-
-class FileLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A file in the metadata pool. ``path`` is what the agent calls it; ``char_count`` is in code points."""
-
-    id: str
-    path: str
-    file_type: str
-    char_count: int
-    state: LineState = "present"
-
-
-class ToolcallLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A tool call in the metadata pool."""
-
-    id: str
-    tool: str
-    status: str
-
-
-class ChatText(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Message of a user or an assistant."""
-
-    role: Literal["user", "assistant"]
-    text: str
-
-
-class ToolcallRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Place of a tool's output in the chat."""
-
-    id: str
-    tool: str
-    status: str
-
-
-class ActiveContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An active object, whole."""
-
-    id: str
-    content: str
-
-
-PoolLine = FileLine | ToolcallLine
-ChatEntry = ChatText | ToolcallRef
-
-
-class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """All four sections: the pool in order of entry, the chat by message, active objects in order of activation."""
-
-    system_prompt: str = ""
-    pool: tuple[PoolLine, ...] = ()
-    chat: tuple[ChatEntry, ...] = ()
-    active: tuple[ActiveContent, ...] = ()
-
+"""State of a file in its metadata line."""
 
 LINE_ENDS: Final = "\n\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 """Every character that ends a line for some reader. Only LF ends a line of the rendering."""
@@ -177,48 +121,29 @@ POOL_HEADER: Final = "METADATA_POOL"
 _SUFFIXES: Final = {"present": "", "unread": " [unread]", "deleted": " [deleted]", "purged": " [purged]"}
 
 
-def render(context: Context) -> str:
-    """The whole text of ``context``."""
-    return SEPARATOR.join(render_blocks(context))
+def render_file_line(id: str, path: str, file_type: str, char_count: int, state: LineState) -> str:
+    """The metadata line of a file. ``path`` is what the agent calls it; ``char_count`` is in code points."""
+    return (
+        f"id={quote(id)} type=file path={quote(path)} file_type={quote(file_type)}"
+        f" char_count={char_count}{_SUFFIXES[state]}"
+    )
 
 
-def render_blocks(context: Context) -> list[str]:
-    """The blocks of ``context`` in order, without the separators between them."""
-    blocks = [render_system_prompt(context.system_prompt)] if context.system_prompt else []
-    if context.pool:
-        blocks.append(render_pool(map(render_pool_line, context.pool)))
-    blocks.extend(map(render_chat_entry, context.chat))
-    blocks.extend(map(render_active, context.active))
-    return blocks
+def render_toolcall_line(id: str, tool: str, status: str) -> str:
+    """The metadata line of a tool call."""
+    return f"id={quote(id)} type=toolcall tool={quote(tool)} status={quote(status)}"
 
 
-def render_system_prompt(content: str) -> str:
-    """The first block."""
-    return escape(content)
+def render_message(role: str, text: str) -> str:
+    """The block of a user's or an assistant's message."""
+    return f"CHAT_MESSAGE role={role}\n{escape(text)}"
 
 
-def render_pool(lines: Iterable[str]) -> str:
-    """The metadata pool from its rendered lines, or from runs of lines joined by a line feed."""
-    return "\n".join((POOL_HEADER, *lines))
+def render_toolcall_ref(id: str, tool: str, status: str) -> str:
+    """The block that stands in the chat for the output of a tool call."""
+    return f"toolcall_ref id={quote(id)} tool={quote(tool)} status={quote(status)}"
 
 
-def render_pool_line(line: PoolLine) -> str:
-    """The one line of an object in the metadata pool."""
-    if isinstance(line, FileLine):
-        return (
-            f"id={quote(line.id)} type=file path={quote(line.path)} file_type={quote(line.file_type)}"
-            f" char_count={line.char_count}{_SUFFIXES[line.state]}"
-        )
-    return f"id={quote(line.id)} type=toolcall tool={quote(line.tool)} status={quote(line.status)}"
-
-
-def render_chat_entry(entry: ChatEntry) -> str:
-    """A chat message, or the reference that stands for a tool's output."""
-    if isinstance(entry, ToolcallRef):
-        return f"toolcall_ref id={quote(entry.id)} tool={quote(entry.tool)} status={quote(entry.status)}"
-    return f"CHAT_MESSAGE role={entry.role}\n{escape(entry.text)}"
-
-
-def render_active(active: ActiveContent) -> str:
-    """An active object's block."""
-    return f"ACTIVE_CONTENT id={quote(active.id)}\n{escape(active.content)}"
+def render_active(id: str, content: str) -> str:
+    """The block of an active object."""
+    return f"ACTIVE_CONTENT id={quote(id)}\n{escape(content)}"

@@ -14,15 +14,12 @@ from ctxd.assembly.layout import Component, View
 from ctxd.assembly.measure import DropReason, Piece
 from ctxd.assembly.render import (
     POOL_HEADER,
-    ActiveContent,
-    ChatText,
-    FileLine,
-    ToolcallLine,
-    ToolcallRef,
     escape,
     render_active,
-    render_chat_entry,
-    render_pool_line,
+    render_file_line,
+    render_message,
+    render_toolcall_line,
+    render_toolcall_ref,
 )
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
@@ -146,7 +143,7 @@ class ChatSection:
                 raise _without_version(id)
             if self.pieces[key].tx != stored.tx:
                 name, payload = view.live.settings.renamed.get(id, id), stored.document.payload
-                text = render_chat_entry(ToolcallRef(id=name, tool=payload["tool"], status=payload["status"]))
+                text = render_toolcall_ref(name, payload["tool"], payload["status"])
                 self.pieces[key] = view.piece(
                     self.section, key, text, reason="chat", object=id, tx=stored.tx, valid_time=stored.valid_time
                 )
@@ -166,7 +163,7 @@ class ChatSection:
                 # An empty piece, of no version, keeps the place until ``update`` renders it.
                 self._calls[key] = message.toolcall
             else:
-                text, tx = render_chat_entry(ChatText(role=message.role, text=message.content)), page.seq
+                text, tx = render_message(message.role, message.content), page.seq
             self.pieces[key] = view.piece(
                 self.section, key, text, reason="chat", object=chat_id(view.live.session), tx=tx
             )
@@ -197,7 +194,7 @@ class ActiveSection:
             for id in some:
                 stored = shown[id]
                 content = text_of(texts[refs[id]]) if id in refs else _stub(stored.document)
-                text = render_active(ActiveContent(id=live.settings.renamed.get(id, id), content=content))
+                text = render_active(live.settings.renamed.get(id, id), content)
                 kept[id] = view.piece(
                     self.section, id, text, reason="", object=id, tx=stored.tx, valid_time=stored.valid_time
                 )
@@ -236,14 +233,13 @@ def _pool_line(live: LiveSession, id: str, stored: Stored) -> str:
     document = stored.document
     payload = document.payload
     if document.type == "toolcall":
-        name = live.settings.renamed.get(id, id)
-        return render_pool_line(ToolcallLine(id=name, tool=payload["tool"], status=payload["status"]))
+        return render_toolcall_line(live.settings.renamed.get(id, id), payload["tool"], payload["status"])
     if document.source is None:
         raise CtxdError("corrupt", f"the file {id} has no source")
     state = state_of(document)
     assert state != "orphaned", "a version does not know that its source is out of reach"
-    path, file_type, char_count = live.mounts.display(document.source), payload["file_type"], payload["char_count"]
-    return render_pool_line(FileLine(id=id, path=path, file_type=file_type, char_count=char_count, state=state))
+    path = live.mounts.display(document.source)
+    return render_file_line(id, path, payload["file_type"], payload["char_count"], state)
 
 
 def _without_version(id: str) -> CtxdError:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly.render import render
 from ctxd_client import SyncClient, connect_sync
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.sessions import Message
 from tests.client.running import Running
 from tests.e2e.transcripts import Ran, Said, steps
 from tests.unit.assembly.parsing import parse
+from tests.unit.assembly.reference import render
 
 ROOT = Path(os.environ.get("CTXD_TRANSCRIPTS") or Path(__file__).resolve().parents[3] / "shared/data/transcripts")
 ASSEMBLIES_MAX = 25

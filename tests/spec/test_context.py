@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly.render import ActiveContent, ChatText, FileLine, ToolcallLine, ToolcallRef
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.context import AssembledContext
@@ -15,6 +14,7 @@ from ctxd_protocol.sessions import Message
 from tests.client.running import Running
 from tests.spec.mounts import mount
 from tests.unit.assembly.parsing import parse
+from tests.unit.assembly.reference import ActiveContent, ChatText, FileLine, ToolcallLine, ToolcallRef
 
 Start = Callable[..., SyncSession]
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from ctxd.assembly.render import ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef, render
+from tests.unit.assembly.reference import ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef, render
 
 LINE_ENDS: Final = ("\n", "\n\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1e", "\x85", "\u2028", "\u2029")
 HIDDEN: Final = (

@@ -8,17 +8,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ctxd.assembly.render import (
-    _STRUCTURAL,
-    LINE_ENDS,
-    POOL_HEADER,
-    SEPARATOR,
+from ctxd.assembly.render import _STRUCTURAL, LINE_ENDS, POOL_HEADER, SEPARATOR, LineState
+from tests.unit.assembly.reference import (
     ActiveContent,
     ChatEntry,
     ChatText,
     Context,
     FileLine,
-    LineState,
     PoolLine,
     ToolcallLine,
     ToolcallRef,

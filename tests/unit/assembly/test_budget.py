@@ -1,8 +1,9 @@
 import random
 
 from ctxd.assembly.measure import DropReason, Piece, estimate_tokens, plan, size_bytes
-from ctxd.assembly.render import ActiveContent, Context, render, render_active
+from ctxd.assembly.render import render_active
 from ctxd_protocol.context import BudgetPlan
+from tests.unit.assembly.reference import ActiveContent, Context, render
 
 
 def piece(id: str, text: str, *, call: bool = False, pinned: bool = False) -> Piece:
@@ -65,7 +66,10 @@ def test_a_plan_gives_the_exact_tokens_of_the_rendering_without_the_dropped() ->
     rng = random.Random(3)
     for _ in range(300):
         active = tuple(ActiveContent(id=str(n), content="é" * rng.randint(0, 90)) for n in range(rng.randint(0, 6)))
-        pieces = [piece(a.id, render_active(a), call=rng.random() < 0.5, pinned=rng.random() < 0.2) for a in active]
+        pieces = [
+            piece(a.id, render_active(a.id, a.content), call=rng.random() < 0.5, pinned=rng.random() < 0.2)
+            for a in active
+        ]
         if prompt := rng.choice(("", "system")):
             pieces.insert(0, piece("prompt", prompt, pinned=True))
         budget = rng.randint(1, 120)

@@ -4,21 +4,19 @@ import re
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ctxd.assembly.render import (
-    LINE_ENDS,
+from ctxd.assembly.render import LINE_ENDS, escape, quote
+from tests.unit.assembly.contexts import drawn, shrinkable, texts
+from tests.unit.assembly.parsing import NotARendering, parse, unescape
+from tests.unit.assembly.reference import (
     ActiveContent,
     ChatText,
     Context,
     FileLine,
     ToolcallLine,
     ToolcallRef,
-    escape,
-    quote,
     render,
     render_blocks,
 )
-from tests.unit.assembly.contexts import drawn, shrinkable, texts
-from tests.unit.assembly.parsing import NotARendering, parse, unescape
 
 _MANY = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 

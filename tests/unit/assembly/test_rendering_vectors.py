@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ctxd.assembly.render import RENDERER, ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef, render
+from ctxd.assembly.render import RENDERER
 from tests.unit.assembly.parsing import parse
+from tests.unit.assembly.reference import ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef, render
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "protocol/vectors/rendering.json").read_text())
 
