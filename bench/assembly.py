@@ -30,7 +30,7 @@ from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.events import PromptEvent
 
 SIZES = (1_000, 10_000)
 ACTIVE = 50
@@ -69,7 +69,7 @@ class Bench:
         live = made[0]
         live.commit(
             WriteRequest("session.append", "bench"),
-            transitions.append(live.state, name, [Message(role="user", content="Fix it.")], live.settings.collapse),
+            transitions.append(live.state, name, [PromptEvent(text="Fix it.")], live.settings.collapse),
         )
         for path in paths[:ACTIVE]:
             read = await self.indexer.index(live.mounts, "/", str(path))

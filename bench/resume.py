@@ -30,8 +30,8 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.store import VersionStore
+from ctxd_protocol.events import PromptEvent, ResponseEvent
 from ctxd_protocol.objects import FilesystemSource
-from ctxd_protocol.sessions import Message
 
 SIZES = (1_000, 3_000, 10_000)
 OBJECTS_PER_TURN = 20
@@ -77,7 +77,7 @@ async def build(root: Path, objects: int) -> None:
         await sessions.create(CALL, SESSION, settings, "Be brief.")
         live = await sessions.live(SESSION)
         for turn in range(objects // OBJECTS_PER_TURN):
-            said = (Message(role="user", content=f"do step {turn}"), Message(role="assistant", content="On it. " * 20))
+            said = (PromptEvent(text=f"do step {turn}"), ResponseEvent(text="On it. " * 20))
             live.commit(CALL, transitions.append(live.state, SESSION, said, live.settings.collapse))
             for number in range(turn * OBJECTS_PER_TURN, (turn + 1) * OBJECTS_PER_TURN):
                 (file_in_turn if number % 2 else call_in_turn)(live, number)
