@@ -204,22 +204,18 @@ class Selection:
             found = [test for test in self._tests if test.node.partition("::")[0] in importing]
             found += [test for test in self._by_module.get(mutation.path, []) if test not in found]
 
-        def rank(test: Test) -> tuple[bool, bool, float, int]:
+        def rank(test: Test) -> tuple[bool, bool, float]:
             # Code outside functions runs in a test only if that starts a process which imports the module.
             runs = bool(functions) or (mutation.path, "<module>") in test.entered
-            return (
-                not runs,
-                not named.search(self._files[test.node.partition("::")[0]]),
-                test.seconds,
-                len(test.entered),
-            )
+            return not named.search(self._files[test.node.partition("::")[0]]), not runs, test.seconds
 
-        # One case of each parametrized test before the second of any.
+        # First all of the module's own tests; of others, one case of each before the second of any.
         cases: dict[str, int] = {}
         order = []
         for test in sorted(found, key=rank):
             case = cases[test.node.partition("[")[0]] = cases.get(test.node.partition("[")[0], -1) + 1
-            order.append((case, *rank(test), test))
+            others = rank(test)[0]
+            order.append((others, case if others else 0, *rank(test)[1:], len(test.entered), test.node, test))
         chosen, seconds = list[str](), 0.0
         for *_, test in sorted(order, key=lambda each: each[:-1]):
             seconds += test.seconds
