@@ -158,7 +158,7 @@ class ArtifactStore:
 
     def folders(self) -> list[Path]:
         """The folders that hold artifacts, in order."""
-        return sorted(self._root.iterdir()) if self._root.is_dir() else []
+        return sorted(path for path in self._root.iterdir() if path.is_dir()) if self._root.is_dir() else []
 
     def names(self) -> Iterator[str]:
         """The names of all there are, in order."""

@@ -90,8 +90,8 @@ class LargeContent:
                 self._became_unused = anyio.Event()
                 unused, self._unused = self._unused, set()
                 await self._remove_unused(unused, read, referenced)
-        except CtxdError as error:
-            # The database cannot be read: what is left is found at the next start.
+        except (CtxdError, OSError) as error:
+            # The database or the folder cannot be read: what is left is found at the next start.
             self._fault(error)
 
     async def _remove_unused(

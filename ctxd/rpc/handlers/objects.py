@@ -114,7 +114,7 @@ def _size(stored: Stored) -> int:
     """The characters of the content of ``stored``, two for a byte that is no text, and the bytes of its other fields in
     JSON."""
     content = stored.document.content or ""
-    return len(content) * (1 + isinstance(content, bytes)) + len(msgspec.json.encode(stored.document.payload))
+    return len(content) * (1 + is_binary(stored.document)) + len(msgspec.json.encode(stored.document.payload))
 
 
 def _require_short(size: int, caller: Caller) -> None:

@@ -163,6 +163,22 @@ async def test_content_that_a_crash_left_over_is_removed_at_the_next_start(tmp_p
     assert clean(root).orphan_artifacts == 0
 
 
+async def test_a_stray_file_among_the_artifacts_stops_neither_the_store_nor_the_removal(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await (await put(store, document("large", LARGE))).wait()
+    folder = root / "artifacts"
+    (folder / "README").write_text("not one of ctxd's")
+    (folder / "ff").mkdir(exist_ok=True)
+    (folder / "ff" / ("f" * 64)).write_bytes(b"left over")
+    async with running(root) as store:
+        with anyio.fail_after(BOUND_S):
+            while len(names(root)) > 1:
+                await anyio.sleep(0.01)
+        assert (await store.get("large", content=True)).document.content == LARGE
+    assert (folder / "README").exists()
+
+
 @pytest.mark.requirement("SEC-8")
 @pytest.mark.parametrize("is_written", [True, False])
 async def test_a_purge_leaves_content_that_another_write_is_about_to_refer_to(tmp_path: Path, is_written: bool) -> None:
