@@ -4,6 +4,7 @@ Reads only. The promise: a text given out has the hash that was recorded, or the
 """
 
 from collections.abc import Iterable
+from contextlib import aclosing
 
 from ctxd.assembly.layout import Composition, Heads, Layout, View, compose
 from ctxd.assembly.measure import TokenCounter, sha256
@@ -139,7 +140,8 @@ class Archive:
 
 async def _says_purged(live: LiveSession) -> bool:
     """True if a message of the chat was purged."""
-    async for page in read_pages(live):
-        if any(message.content == PURGED_TEXT for _, message in page.messages()):
-            return True
+    async with aclosing(read_pages(live)) as pages:
+        async for page in pages:
+            if any(message.content == PURGED_TEXT for _, message in page.messages()):
+                return True
     return False

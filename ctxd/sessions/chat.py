@@ -4,7 +4,8 @@ A page is what one segment added. The newest pages are cached in the live sessio
 others are read a few at a time. Reads see every accepted write: the store waits for those in flight.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
 import msgspec
 
@@ -45,7 +46,9 @@ class ChatPage(msgspec.Struct, frozen=True):
                 yield place, message
 
 
-async def read_pages(live: LiveSession, first: Place = (0, 0), end: Place | None = None) -> AsyncIterator[ChatPage]:
+async def read_pages(
+    live: LiveSession, first: Place = (0, 0), end: Place | None = None
+) -> AsyncGenerator[ChatPage, None]:
     """Read the pages of ``live`` that hold events from ``first`` up to, without, ``end`` (None: the end now).
 
     The first and the last page may hold neighbours of those. Raises: CtxdError corrupt, store_failed. Cancel: safe.
@@ -64,20 +67,21 @@ async def read_pages(live: LiveSession, first: Place = (0, 0), end: Place | None
         at = some.stop
 
 
-async def read_turns(live: LiveSession, first: int, end: int) -> AsyncIterator[Turn]:
+async def read_turns(live: LiveSession, first: int, end: int) -> AsyncGenerator[Turn, None]:
     """Read turns ``first`` up to, without, ``end``, of spec 1's chat, one at a time. Raises and cancel: as
     ``read_pages``."""
     turns = live.state.turns
     end = min(end, len(turns))
     messages: list[Message] = []
     number = first
-    async for page in read_pages(live, (first, 0), (end, 0)):
-        for (turn, _), message in page.messages():
-            while number < turn and number < end:
-                yield Turn(number=number, messages=tuple(messages))
-                number, messages = number + 1, []
-            if turn == number and number < end:
-                messages.append(message)
+    async with aclosing(read_pages(live, (first, 0), (end, 0))) as pages:
+        async for page in pages:
+            for (turn, _), message in page.messages():
+                while number < turn and number < end:
+                    yield Turn(number=number, messages=tuple(messages))
+                    number, messages = number + 1, []
+                if turn == number and number < end:
+                    messages.append(message)
     while number < end:
         yield Turn(number=number, messages=tuple(messages))
         number, messages = number + 1, []

@@ -6,6 +6,7 @@ before it ended, so all pages together cost one walk over the session.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -258,13 +259,14 @@ async def _events(live: LiveSession, steps: Sequence[Step]) -> dict[Place, Event
     if not places:
         return found
     chars = 0
-    async for page in read_pages(live, places[0], (places[-1][0], places[-1][1] + 1)):
-        for place, event in page.placed():
-            if place >= places[0]:
-                found[place] = event
-                chars += events_size((event,))
-        if chars >= PAGE_CHARS:
-            break
+    async with aclosing(read_pages(live, places[0], (places[-1][0], places[-1][1] + 1))) as pages:
+        async for page in pages:
+            for place, event in page.placed():
+                if place >= places[0]:
+                    found[place] = event
+                    chars += events_size((event,))
+            if chars >= PAGE_CHARS:
+                break
     return found
 
 

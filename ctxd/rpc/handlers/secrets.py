@@ -1,6 +1,7 @@
 """``object.purge`` and ``object.scan``: what an operator does about secrets that are stored; ``session.export``: what
 leaves the store without them."""
 
+from contextlib import aclosing
 from heapq import nsmallest
 from itertools import groupby
 from typing import Final, TypeVar, cast
@@ -129,11 +130,12 @@ class SecretCalls:
         session, guard = id.removeprefix(_CHATS), self._sessions.guard
         live = self._sessions.peek(session) or await self._sessions.as_of(session)
         turns: dict[int, Capture] = {}
-        async for page in read_pages(live):
-            for turn, placed in groupby(page.placed(), lambda each: each[0][0]):
-                capture = turns.setdefault(turn, Capture(guard, "flag"))
-                events = [event for _, event in placed]
-                await self._scanning.run(scan_events, capture, events)
+        async with aclosing(read_pages(live)) as pages:
+            async for page in pages:
+                for turn, placed in groupby(page.placed(), lambda each: each[0][0]):
+                    capture = turns.setdefault(turn, Capture(guard, "flag"))
+                    events = [event for _, event in placed]
+                    await self._scanning.run(scan_events, capture, events)
         return [
             wire.Scanned(object=id, type="chat", label=f"turn {turn}", found=told.found, lines=(), turn=turn)
             for turn, capture in turns.items()

@@ -3,6 +3,7 @@
 Reads of a session are handled here. A result that shows a state is sent once that state is durable.
 """
 
+from contextlib import aclosing
 from typing import Final
 
 from ctxd.errors import CtxdError
@@ -106,14 +107,15 @@ async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) 
     """
     most, size = (CHAT_CHARS_MAX if bytes_max is None else min(CHAT_CHARS_MAX, bytes_max // 2)), 0
     turns: list[Turn] = []
-    async for turn in read_turns(live, first, end):
-        size += text_size(turn.messages)
-        if size > most and not turns:
-            message = f"turn {first} of the chat has {size:,} characters, and an answer at most {most:,}"
-            raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
-        if size > most:
-            break
-        turns.append(turn)
+    async with aclosing(read_turns(live, first, end)) as found:
+        async for turn in found:
+            size += text_size(turn.messages)
+            if size > most and not turns:
+                message = f"turn {first} of the chat has {size:,} characters, and an answer at most {most:,}"
+                raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
+            if size > most:
+                break
+            turns.append(turn)
     return turns
 
 
@@ -133,15 +135,16 @@ async def _logged(
     """
     most, size = (CHAT_CHARS_MAX if bytes_max is None else min(CHAT_CHARS_MAX, bytes_max // 2)), 0
     found: list[wire.LoggedEvent] = []
-    async for page in read_pages(live, first):
-        for (turn, place), event in page.placed():
-            if (turn, place) < first:
-                continue
-            size += events_size((event,))
-            if size > most and not found:
-                message = f"event {turn}.{place} of the chat has {size:,} bytes, and an answer at most {most:,}"
-                raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
-            if size > most or len(found) == limit:
-                return found, f"{turn}.{place}"
-            found.append(wire.LoggedEvent(turn=turn, place=place, seq=page.seq, event=event))
+    async with aclosing(read_pages(live, first)) as pages:
+        async for page in pages:
+            for (turn, place), event in page.placed():
+                if (turn, place) < first:
+                    continue
+                size += events_size((event,))
+                if size > most and not found:
+                    message = f"event {turn}.{place} of the chat has {size:,} bytes, and an answer at most {most:,}"
+                    raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
+                if size > most or len(found) == limit:
+                    return found, f"{turn}.{place}"
+                found.append(wire.LoggedEvent(turn=turn, place=place, seq=page.seq, event=event))
     return found, None

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ctxd.objects.document import AsOf
@@ -9,7 +10,7 @@ from ctxd.sessions.chat import read_pages, read_turns
 from ctxd.sessions.segments import AppendChat, events_of, events_size, read_segment
 from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession, WriteRequest
 from ctxd_protocol.events import PromptEvent, ResponseEvent, ThinkingEvent, Usage
-from tests.unit.sessions.world import World, record, world
+from tests.unit.sessions.world import CALLER, World, code_of, record, say, world
 
 pytestmark = pytest.mark.anyio
 
@@ -130,3 +131,41 @@ async def test_what_a_message_carries_beside_its_text_counts_in_the_cache(tmp_pa
         assert not live.recent
         (_, turn) = [turn async for turn in read_turns(live, 0, 2)]
         assert turn.messages[0].meta == said["meta"]
+
+
+@pytest.mark.requirement("SES-21")
+async def test_a_page_of_events_ends_where_its_answer_is_full_and_the_next_one_continues(tmp_path: Path) -> None:
+    bounded = msgspec.structs.replace(CALLER, answer_bytes_max=20_000)
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s")
+        events = [{"event": "thinking", "text": f"{n}" * 900} for n in range(50)]
+        await w.call("session.append", session="s", events=events[:30])
+        await w.call("session.append", session="s", events=events[30:])
+        found, cursor, pages = [], None, 0
+        while pages == 0 or cursor is not None:
+            page = await w.call("session.events", caller=bounded, session="s", limit=1000, cursor=cursor)
+            assert 0 < len(msgspec.json.encode(page)) <= 20_000
+            found += [msgspec.to_builtins(row.event) for row in page.events]
+            cursor, pages = page.next_cursor, pages + 1
+        assert found == events and pages > 2
+        await w.call("session.append", session="s", events=[{"event": "opaque", "data": "x" * 20_000}])
+        too_large = w.call("session.events", caller=bounded, session="s", cursor="0.50")
+        assert await code_of(too_large) == "too_large"
+        assert len((await w.call("session.events", session="s", cursor="0.50")).events) == 1
+
+
+@pytest.mark.requirement("SES-21")
+async def test_events_that_no_message_shows_leave_the_chat_and_its_turns_alone(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s")
+        await w.call("session.append", session="s", events=[{"event": "system", "text": "hidden"}])
+        assert (await w.call("session.chat", session="s")).turns == ()
+        await say(w, "s", ("user", "seen"))
+        await w.call("session.append", session="s", events=[{"event": "thinking", "text": "hidden"}])
+        (turn,) = (await w.call("session.chat", session="s")).turns
+        assert [message.content for message in turn.messages] == ["seen"]
+        live = await w.sessions.live("s")
+        assert live.state.chat_chars == len("seen") and live.preview == "seen"
+        state = live.state
+        w.sessions.unload("s")
+        assert (await w.sessions.live("s")).state == state
