@@ -533,8 +533,8 @@ class ClientMethods(ABC):
         args_display: str | None = None,
         status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
@@ -558,8 +558,8 @@ class ClientMethods(ABC):
                     args_display=args_display,
                     status=status,
                     file_refs=None if file_refs is None else tuple(file_refs),
-                    valid_time=valid_time,
                     op_id=op_id,
+                    valid_time=valid_time,
                 ),
                 ToolcallRecordResult,
             )
@@ -572,8 +572,8 @@ class ClientMethods(ABC):
         output: str,
         *,
         cwd: str | None = None,
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> ToolObserveResult:
         """Find the files that a command's output names.
 
@@ -588,7 +588,7 @@ class ClientMethods(ABC):
             Call(
                 "tool.observe",
                 ToolObserveParams(
-                    session=session, command=command, output=output, cwd=cwd, valid_time=valid_time, op_id=op_id
+                    session=session, command=command, output=output, cwd=cwd, op_id=op_id, valid_time=valid_time
                 ),
                 ToolObserveResult,
             )
@@ -602,8 +602,8 @@ class ClientMethods(ABC):
         content: str | None = None,
         content_base64: str | None = None,
         cause: Literal["read", "edit", "check"] = "read",
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> FileIndexResult:
         """Bring a file's object up to date.
 
@@ -626,15 +626,15 @@ class ClientMethods(ABC):
                     content=content,
                     content_base64=content_base64,
                     cause=cause,
-                    valid_time=valid_time,
                     op_id=op_id,
+                    valid_time=valid_time,
                 ),
                 FileIndexResult,
             )
         )
 
     async def file_discover(
-        self, session: str, paths: Sequence[str], *, valid_time: int | None = None, op_id: str | None = None
+        self, session: str, paths: Sequence[str], *, op_id: str | None = None, valid_time: int | None = None
     ) -> ToolObserveResult:
         """Create unread stubs for existing files.
 
@@ -646,7 +646,7 @@ class ClientMethods(ABC):
         return await self.call(
             Call(
                 "file.discover",
-                FileDiscoverParams(session=session, paths=tuple(paths), valid_time=valid_time, op_id=op_id),
+                FileDiscoverParams(session=session, paths=tuple(paths), op_id=op_id, valid_time=valid_time),
                 ToolObserveResult,
             )
         )
@@ -1313,8 +1313,8 @@ class SessionMethods:
         args_display: str | None = None,
         status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
@@ -1335,8 +1335,8 @@ class SessionMethods:
             args_display=args_display,
             status=status,
             file_refs=file_refs,
-            valid_time=valid_time,
             op_id=op_id,
+            valid_time=valid_time,
         )
 
     async def observe(
@@ -1345,8 +1345,8 @@ class SessionMethods:
         output: str,
         *,
         cwd: str | None = None,
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> ToolObserveResult:
         """Find the files that a command's output names.
 
@@ -1357,10 +1357,10 @@ class SessionMethods:
 
         Example: ``(await s.observe("ls src", "a.py\\nb.py\\n")).objects``
         """
-        return await self._calls.tool_observe(self.id, command, output, cwd=cwd, valid_time=valid_time, op_id=op_id)
+        return await self._calls.tool_observe(self.id, command, output, cwd=cwd, op_id=op_id, valid_time=valid_time)
 
     async def discover(
-        self, paths: Sequence[str], *, valid_time: int | None = None, op_id: str | None = None
+        self, paths: Sequence[str], *, op_id: str | None = None, valid_time: int | None = None
     ) -> ToolObserveResult:
         """Create unread stubs for existing files.
 
@@ -1369,7 +1369,7 @@ class SessionMethods:
 
         Example: ``(await s.discover(["/workspace/a.py"])).objects``
         """
-        return await self._calls.file_discover(self.id, paths, valid_time=valid_time, op_id=op_id)
+        return await self._calls.file_discover(self.id, paths, op_id=op_id, valid_time=valid_time)
 
     async def resolve(self, path: str) -> FileResolveResult:
         """Get the object id and the canonical path of a path.

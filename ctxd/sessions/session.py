@@ -151,9 +151,16 @@ def write_request(kind: str, principal: str, params: Any) -> WriteRequest:  # no
     op_id = getattr(params, "op_id", None)
     if op_id is None:
         return WriteRequest(kind, principal)
+    names = params.__struct_fields__
+    added = names.index("op_id") + 1
+    given = {name: getattr(params, name) for name in names[:added]} | {"op_id": None}
+    # Parameters that a later version added stand behind the id. Without them a call has the digest that it had before
+    # an update, so that it can be sent again after one.
+    for name, default in zip(names[added:], params.__struct_defaults__[added - len(names) :], strict=False):
+        if (value := getattr(params, name)) != default:
+            given[name] = value
     # Methods share forms of parameters: without the name, an unpin would be answered as the pin before it was.
-    digest = blake3(_encode((kind, msgspec.structs.replace(params, op_id=None)))).digest()
-    return WriteRequest(kind, principal, op_id, digest)
+    return WriteRequest(kind, principal, op_id, blake3(_encode((kind, given))).digest())
 
 
 async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequence[str] = ()) -> Replay | None:

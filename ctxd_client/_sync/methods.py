@@ -531,8 +531,8 @@ class SyncClientMethods(ABC):
         args_display: str | None = None,
         status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
@@ -556,8 +556,8 @@ class SyncClientMethods(ABC):
                     args_display=args_display,
                     status=status,
                     file_refs=None if file_refs is None else tuple(file_refs),
-                    valid_time=valid_time,
                     op_id=op_id,
+                    valid_time=valid_time,
                 ),
                 ToolcallRecordResult,
             )
@@ -570,8 +570,8 @@ class SyncClientMethods(ABC):
         output: str,
         *,
         cwd: str | None = None,
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> ToolObserveResult:
         """Find the files that a command's output names.
 
@@ -586,7 +586,7 @@ class SyncClientMethods(ABC):
             Call(
                 "tool.observe",
                 ToolObserveParams(
-                    session=session, command=command, output=output, cwd=cwd, valid_time=valid_time, op_id=op_id
+                    session=session, command=command, output=output, cwd=cwd, op_id=op_id, valid_time=valid_time
                 ),
                 ToolObserveResult,
             )
@@ -600,8 +600,8 @@ class SyncClientMethods(ABC):
         content: str | None = None,
         content_base64: str | None = None,
         cause: Literal["read", "edit", "check"] = "read",
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> FileIndexResult:
         """Bring a file's object up to date.
 
@@ -624,15 +624,15 @@ class SyncClientMethods(ABC):
                     content=content,
                     content_base64=content_base64,
                     cause=cause,
-                    valid_time=valid_time,
                     op_id=op_id,
+                    valid_time=valid_time,
                 ),
                 FileIndexResult,
             )
         )
 
     def file_discover(
-        self, session: str, paths: Sequence[str], *, valid_time: int | None = None, op_id: str | None = None
+        self, session: str, paths: Sequence[str], *, op_id: str | None = None, valid_time: int | None = None
     ) -> ToolObserveResult:
         """Create unread stubs for existing files.
 
@@ -644,7 +644,7 @@ class SyncClientMethods(ABC):
         return self.call(
             Call(
                 "file.discover",
-                FileDiscoverParams(session=session, paths=tuple(paths), valid_time=valid_time, op_id=op_id),
+                FileDiscoverParams(session=session, paths=tuple(paths), op_id=op_id, valid_time=valid_time),
                 ToolObserveResult,
             )
         )
@@ -1307,8 +1307,8 @@ class SyncSessionMethods:
         args_display: str | None = None,
         status: Literal["ok", "fail", "aborted", "unanswered"] = "ok",
         file_refs: Sequence[str] | None = None,
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
@@ -1329,8 +1329,8 @@ class SyncSessionMethods:
             args_display=args_display,
             status=status,
             file_refs=file_refs,
-            valid_time=valid_time,
             op_id=op_id,
+            valid_time=valid_time,
         )
 
     def observe(
@@ -1339,8 +1339,8 @@ class SyncSessionMethods:
         output: str,
         *,
         cwd: str | None = None,
-        valid_time: int | None = None,
         op_id: str | None = None,
+        valid_time: int | None = None,
     ) -> ToolObserveResult:
         """Find the files that a command's output names.
 
@@ -1351,10 +1351,10 @@ class SyncSessionMethods:
 
         Example: ``s.observe("ls src", "a.py\\nb.py\\n").objects``
         """
-        return self._calls.tool_observe(self.id, command, output, cwd=cwd, valid_time=valid_time, op_id=op_id)
+        return self._calls.tool_observe(self.id, command, output, cwd=cwd, op_id=op_id, valid_time=valid_time)
 
     def discover(
-        self, paths: Sequence[str], *, valid_time: int | None = None, op_id: str | None = None
+        self, paths: Sequence[str], *, op_id: str | None = None, valid_time: int | None = None
     ) -> ToolObserveResult:
         """Create unread stubs for existing files.
 
@@ -1363,7 +1363,7 @@ class SyncSessionMethods:
 
         Example: ``s.discover(["/workspace/a.py"]).objects``
         """
-        return self._calls.file_discover(self.id, paths, valid_time=valid_time, op_id=op_id)
+        return self._calls.file_discover(self.id, paths, op_id=op_id, valid_time=valid_time)
 
     def resolve(self, path: str) -> FileResolveResult:
         """Get the object id and the canonical path of a path.

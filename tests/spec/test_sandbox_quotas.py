@@ -62,7 +62,7 @@ def test_bytes_objects_and_connections_have_bounds(boxed: Callable[..., SandboxV
         first = {"session": own, "id": "c1", "tool": "bash", "content": "x" * 200}
         assert code_of(call("toolcall.record", first)) is None
         second = call("toolcall.record", {**first, "id": "c2"})
-        assert "1 objects" in second["error"]["message"]
+        assert "1 object" in second["error"]["message"]
         assert code_of(call("session.append", {"session": own, "messages": [{"role": "assistant"}]})) is None
         long = {"session": own, "messages": [{"role": "user", "content": "x" * 900}]}
         assert "bytes" in call("session.append", long)["error"]["message"]

@@ -36,8 +36,8 @@ class ToolcallRecordParams(Params, frozen=True, kw_only=True):
     args_display: str | None = None
     status: ToolcallStatus = "ok"
     file_refs: tuple[str, ...] | None = None
-    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
+    valid_time: Milliseconds | None = None
 
 
 class ToolcallRecordResult(Result, frozen=True, kw_only=True):
@@ -63,8 +63,8 @@ class ToolObserveParams(Params, frozen=True, kw_only=True):
     command: str
     output: str
     cwd: PathText | None = None
-    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
+    valid_time: Milliseconds | None = None
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,8 +104,8 @@ class FileIndexParams(Params, frozen=True, kw_only=True):
     content: str | None = None
     content_base64: str | None = None
     cause: Literal["read", "edit", "check"] = "read"
-    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
+    valid_time: Milliseconds | None = None
 
 
 class FileIndexResult(Result, frozen=True, kw_only=True):
@@ -124,8 +124,8 @@ class FileDiscoverParams(Params, frozen=True, kw_only=True):
 
     session: SessionIdText
     paths: Annotated[tuple[PathText, ...], msgspec.Meta(max_length=PATHS_MAX)]
-    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
+    valid_time: Milliseconds | None = None
 
 
 class FileResolveParams(Params, frozen=True, kw_only=True):

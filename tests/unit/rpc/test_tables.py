@@ -60,7 +60,7 @@ def test_params_by_position_fill_the_fields_in_their_order():
     assert (read.session, read.messages[0].content, read.op_id) == ("s", "x", "op-1")
 
 
-@pytest.mark.parametrize("raw", [b"[]", b'["s"]', b'["s",[],1,2,3]', b"{}", b'{"session":"s","messages":[],"x":1}'])
+@pytest.mark.parametrize("raw", [b"[]", b'["s",1]', b'["s",[],1,2,3]', b"{}", b'{"session":"s","messages":[],"x":1}'])
 def test_params_that_do_not_fit_are_invalid(raw):
     with pytest.raises(CtxdError) as refused:
         params("session.append", raw)

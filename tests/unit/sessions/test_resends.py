@@ -4,14 +4,41 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
+from blake3 import blake3
 
 from ctxd.errors import CtxdError
+from ctxd.sessions.session import write_request
+from ctxd_protocol.events import PromptEvent
+from ctxd_protocol.methods.sessions import SessionAppendParams
+from ctxd_protocol.sessions import Message
 from tests.unit.sessions.world import World, code_of, say, settled, world
 
 pytestmark = pytest.mark.anyio
 
 METHODS = ("session.pin", "session.unpin", "session.deactivate", "session.pool_remove")
+
+
+class AppendParams(msgspec.Struct, kw_only=True):
+    """Parameters of ``session.append`` as they were before typed events."""
+
+    session: str
+    messages: tuple[Message, ...]
+    op_id: str | None = None
+
+
+def test_a_parameter_of_a_later_version_is_part_of_a_request_only_if_it_is_given() -> None:
+    messages = (Message(role="user", content="x"),)
+    before = write_request("session.append", "p", AppendParams(session="s", messages=messages, op_id="op"))
+    digest = blake3(msgspec.msgpack.encode(("session.append", AppendParams(session="s", messages=messages)))).digest()
+    assert before.request == digest
+    now = SessionAppendParams(session="s", messages=messages, op_id="op")
+    assert write_request("session.append", "p", now) == before
+    events = (PromptEvent(text="x"),)
+    typed = write_request("session.append", "p", msgspec.structs.replace(now, messages=(), events=events))
+    other = write_request("session.append", "p", msgspec.structs.replace(now, messages=(), events=(PromptEvent(),)))
+    assert len({before.request, typed.request, other.request}) == 3
 
 
 @pytest.mark.parametrize("second", METHODS[1:])
