@@ -1,11 +1,12 @@
 """``ctx session``: list, show, start and end sessions."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+import msgspec
 
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.formatting import age, moment
@@ -18,9 +19,14 @@ from ctxd.screen import cell, count
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_client.values import as_mounts
+from ctxd_protocol.events import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SessionResult, SessionResumeResult
 from ctxd_protocol.sessions import SessionStatus, SessionView
+
+_BATCH_EVENTS_MAX: Final = 500
+_BATCH_BYTES: Final = 1024 * 1024
+"""Events, and bytes of events, of one write of an import: more would hold up other sessions' writes."""
 
 
 @click.group(cls=Group, examples="ctx session ls --state active\nctx session new demo --workdir /workspace")
@@ -228,6 +234,49 @@ def close(run: Invocation, session: str | None) -> None:
     with run.client() as client:
         done = client.session_close(session_id(client, session))
     _changed(run, done)
+
+
+@session.command(
+    "import",
+    cls=Command,
+    examples="ctx session import ~/.claude/projects/-srv-app/0b1c….jsonl\nctx session import rollout.jsonl --json",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--session", "wanted", metavar="SESSION", help="Id of the new session. [default: the daemon chooses]")
+@common
+def import_(run: Invocation, file: Path, wanted: str | None) -> None:
+    """Store the transcript FILE of Claude Code, codex, pi or opencode as the chat of a new session.
+
+    Every event is kept as a typed event, outputs of tools too; session.events returns them. FILE is only read.
+    """
+    # Readers of transcripts are not needed by the other commands.
+    from ctxd.cli.transcript import opened
+
+    with opened(file) as (format, entries), run.client() as client:
+        made = client.session_create(format, session=wanted, labels={"transcript": file.name}).session.session
+        events = 0
+        for batch in _batches(entry.event for entry in entries):
+            client.session_append(made, events=batch)
+            events += len(batch)
+    if run.screen.as_json:
+        run.screen.document({"session": made, "format": format, "events": events})
+    else:
+        run.screen.line(f"{made} holds {count(events, 'event')} of {cell(file.name)}")
+
+
+def _batches(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """``events`` in parts that one call may carry."""
+    batch: list[Event] = []
+    size = 0
+    for event in events:
+        more = len(msgspec.json.encode(event))
+        if batch and (len(batch) == _BATCH_EVENTS_MAX or size + more > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(event)
+        size += more
+    if batch:
+        yield batch
 
 
 @session.command(cls=Command, examples="ctx session export s1 > s1.md\nctx session export s1 --json > s1.jsonl")

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,13 +35,19 @@ def transcript(run: Invocation, file: Path, summary: bool) -> None:
 
     FILE may also hold the headless output of a harness. With --json, one event a line. No daemon is needed.
     """
-    try:
-        format, entries = read(file)
+    with opened(file) as (format, entries):
         if summary:
             _summary(run, format, entries)
         else:
             for entry in entries:
                 _show(run, entry)
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[tuple[str, Iterator[Entry]]]:
+    """The format of the transcript ``file``, and its events. Raises: Stop if it cannot be read, there and within."""
+    try:
+        yield read(file)
     except UnknownFormat as error:
         raise Stop(USAGE, str(error), symbol="unknown_format") from None
     except (OSError, ValueError, sqlite3.Error) as error:

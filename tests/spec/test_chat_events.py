@@ -1,13 +1,17 @@
 """SES, SEC: the chat as a log of typed events, with everything that a harness records of a conversation."""
 
 import base64
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from ctxd.transcripts.files import read
 from ctxd_client import SyncSession, connect_sync
+from ctxd_client.sync import SyncClient
 from ctxd_protocol.events import (
     Attachment,
     CompactionEvent,
@@ -28,6 +32,16 @@ from tests.spec.sandboxes import wire
 from tests.spec.secrecy import OTHER, TOKEN, Start, ctx, files_with
 from tests.spec.sessions import call, said
 from tests.spec.test_purge import searched
+from tests.unit.transcripts.test_real_transcripts import FILES, ROOT
+
+SMALLEST = [
+    min(group, key=lambda path: path.stat().st_size)
+    for group in (
+        [path for path in FILES if path.suffix != ".db" and path.relative_to(ROOT).parts[0] == folder]
+        for folder in sorted({path.relative_to(ROOT).parts[0] for path in FILES if path.suffix != ".db"})
+    )
+]
+"""A transcript of each format; a database is another matter: SQLite makes files beside it."""
 
 PICTURE = Attachment(media_type="image/png", name="shot.png", data=b"\x89PNG\x00\xff")
 
@@ -204,3 +218,43 @@ def test_a_purge_of_a_turn_takes_text_that_is_only_inside_events(kept: Running, 
         s = client.session("s", agent="a")
         assert log(s) == before and [turn for turn, _ in said(s)] == [1, 2, 3]
         assert ctx(kept.socket, "scan", "--all", "--history").returncode == 0
+
+
+@pytest.mark.requirement("SES-22")
+def test_a_transcript_becomes_a_session_with_every_event_of_it(daemon: Running, client: SyncClient, tree: Path) -> None:
+    prompt = {"type": "user", "sessionId": "S", "uuid": "1", "message": {"content": "hi"}}
+    parts = [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}, {"type": "text", "text": "hello"}]
+    answer = {"type": "assistant", "sessionId": "S", "uuid": "2", "message": {"id": "m", "content": parts}}
+    file = tree / "session.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in [prompt, answer] * 700))
+    done = ctx(daemon.socket, "session", "import", str(file), "--session", f"from-{tree.parent.name}", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    s = client.session(told["session"])
+    assert log(s) == [(turn, place, event) for turn, place, event in placed(entry.event for entry in read(file)[1])]
+    assert told["events"] == len(log(s)) >= 2100 and s.view().session.turn_count == 700
+    assert "hello" in s.assemble().text
+    assert ctx(daemon.socket, "session", "import", str(tree / "none")).returncode == 1
+    (tree / "other.txt").write_text("no transcript\n")
+    assert ctx(daemon.socket, "session", "import", str(tree / "other.txt")).returncode == 2
+
+
+@pytest.mark.requirement("SES-22")
+@pytest.mark.skipif(not FILES, reason=f"no transcripts below {ROOT}: set CTXD_TRANSCRIPTS")
+@pytest.mark.parametrize("source", SMALLEST, ids=lambda path: path.relative_to(ROOT).parts[0])
+def test_a_real_transcript_of_each_format_is_stored_whole(daemon: Running, client: SyncClient, source: Path) -> None:
+    done = ctx(daemon.socket, "session", "import", str(source), "--json")
+    assert done.returncode == 0, done.stderr
+    s = client.session(json.loads(done.stdout)["session"])
+    kept = [(turn, place, msgspec.structs.replace(event, secrets=None)) for turn, place, event in log(s)]
+    assert kept == list(placed(entry.event for entry in read(source)[1]))
+
+
+def placed(events: Iterable[Event]) -> Iterator[tuple[int, int, Event]]:
+    """Each event with its turn and its place within that."""
+    turn, place = 0, 0
+    for event in events:
+        if isinstance(event, PromptEvent) and event.sidechain is None:
+            turn, place = turn + 1, 0
+        yield turn, place, event
+        place += 1

@@ -88,6 +88,7 @@ USES = {
     "session pause": "{s}",
     "session resume": "{s}",
     "session export": "{s}",
+    "session import": "{transcript}",
     "session close": "{s}",
 }
 
