@@ -209,8 +209,9 @@ class Hosts:
         await self._loss.settled(session)
         await self._require_open(session)
         after = owners.claimed(owner, self._writer)
-        await self._loss.note_claim(session, self._log.heartbeat.host(owner.writer), after.token)
-        self._claimed[session] = after.token
+        if self._claimed.get(session) != after.token:
+            await self._loss.note_claim(session, self._log.heartbeat.host(owner.writer), after.token)
+            self._claimed[session] = after.token
         return after
 
     async def _left_s(self, owner: Owner) -> float:
@@ -228,7 +229,7 @@ class Hosts:
         self, session: str, owner: Owner, principal: str, state: Literal["active", "paused"]
     ) -> None:
         """Import ``session``, which ``owner`` claimed, from the node. Raises: CtxdError."""
-        source = owner.whole
+        source, row = owner.whole, self._store.status().head_seq
         began = self._clock.monotonic()
         origin: SessionSource = await self._log.remote_session(session, source)
         past = await read_history(origin, session)
@@ -250,7 +251,7 @@ class Hosts:
         self._imported[session] = owner.token
         self._loss.note_import(session, receipt.seq)
         self._sessions.unload(session)
-        self._loss.require_kept(session, owner.token)
+        self._loss.require_kept(session, row)
         self._sessions.moved_sessions.pop(session, None)
         self._claimed.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
@@ -307,7 +308,7 @@ class Hosts:
 
     async def _complete_claims(self) -> None:
         """Import every session whose claim broke off, and pause it then: no client knows it as active here."""
-        wait_s = TIDY_S
+        wait_s, reasons = TIDY_S, dict[str, str]()
         while True:
             await self._clock.sleep(wait_s)
             wait_s = TIDY_S
@@ -315,7 +316,8 @@ class Hosts:
                 try:
                     await self._complete_claim(session)
                 except CtxdError as error:
-                    if error.code != "store_unavailable":
+                    if error.code != "store_unavailable" and reasons.get(session) != error.message:
+                        reasons[session] = error.message
                         self._log_event("sharing.claim_not_completed", {"session": session, "reason": error.message})
                     # A session that cannot be read costs a look at all of it each time.
                     wait_s = COMPLETE_RETRY_S

@@ -77,9 +77,6 @@ class OwnershipLoss:
 
         Raises: CtxdError of the store. Cancel: safe.
         """
-        newest = self._ownership.fences.newest(session)
-        if newest is not None and newest[0].token == token:
-            return
         moved = self._sessions.moved_sessions.get(session)
         branch = None if moved is None else moved.branch
         await self._put(Fence(session=session, first=NO_ROW, branch=branch, host=host, token=token))
@@ -116,10 +113,10 @@ class OwnershipLoss:
             self._sessions.moved_sessions[session] = MovedSession(host, None)
             self._sessions.unload(session)
 
-    def require_kept(self, session: str, token: int) -> None:
-        """Raises: CtxdError session_owned_elsewhere if ``session``, claimed under ``token``, was lost again since."""
+    def require_kept(self, session: str, row: int) -> None:
+        """Raises: CtxdError session_owned_elsewhere if ``session`` was lost since journal row ``row``."""
         newest = self._ownership.fences.newest(session)
-        if newest is not None and newest[0].token > token:
+        if newest is not None and newest[1] > row:
             raise self._sessions.moved_sessions[session].error(session)
 
     def note_import(self, session: str, seq: int) -> None:
