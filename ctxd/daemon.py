@@ -1,4 +1,4 @@
-"""The composition root: builds every part once, starts them in order, and stops them in the reverse one.
+"""Composition root: builds every part once, starts the parts in order, and stops them in the reverse order.
 
 Holds no behaviour of its own. Promise: the socket answers only after the journal is recovered, and it is gone
 before the journal is closed.
@@ -6,11 +6,10 @@ before the journal is closed.
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskStatus
@@ -34,9 +33,10 @@ from ctxd.process import has_terminal, have_descriptors, return_large_blocks, sp
 from ctxd.projection.ownership import Ownership
 from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler, complete
-from ctxd.rpc.handlers import context, events, files, objects, secrets, sessions, trackers
+from ctxd.rpc.handlers import context, events, files, objects, secrets, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
+from ctxd.rpc.handlers import sessions as session_methods
 from ctxd.rpc.listener import SharedState
 from ctxd.rpc.server import Server
 from ctxd.rpc.unix_socket import listening
@@ -57,7 +57,7 @@ from ctxd.sources.confinement import Confinement
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
-from ctxd.trackers.tracker import FILES_MAX, file_trackers
+from ctxd.trackers.tracker import file_trackers
 from ctxd_protocol.places import SANDBOXES_NAME
 from ctxd_protocol.status import DaemonStatus
 
@@ -66,6 +66,19 @@ if TYPE_CHECKING:
 
 _E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
+
+
+class Parts(NamedTuple):
+    """The parts of a daemon that serves, for its status, its figures and a change of settings."""
+
+    store: VersionStore
+    projection: Projection | None
+    sessions: Sessions
+    sandboxes: Sandboxes
+    listeners: SandboxListeners
+    tracking: Tracking | None
+    shared: SharedState
+    server: Server
 
 
 class Daemon:
@@ -91,267 +104,272 @@ class Daemon:
         self._options = options
         self._clock = clock
         self._log = log
-        self._ownership = Ownership(lambda ids: self._store.heads(ids))
-        self._projection = self._make_projection()
-        self._hosts: Hosts | None = None
-        self._store = VersionStore(options.state_dir, clock)
-        if self._projection is not None:
-            self._store.attach(self._projection.serve)
-        self._store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
-        self._server: Server | None = None
-        self._sessions: Sessions | None = None
-        self._listeners: SandboxListeners | None = None
-        self._sandboxes: Sandboxes | None = None
-        self._tracking: Tracking | None = None
+        self._parts: Parts | None = None
         self._ready_at = 0.0
         self._draining = False
 
-    def _make_projection(self) -> Projection | None:
-        options = self._options
-        if options.store is None:
-            return None
-        projection = Projection(options.store, self._clock, log_event=self._log_event)
-        if options.shared is not None:
-            projection.share(self._ownership)
-        return projection
-
-    def _log_event(self, what: str, fields: dict[str, Any]) -> None:
-        self._log.warning(what, **fields)
-
-    async def _make_hosts(self, live: Sessions, filesystem: str) -> "Hosts | None":
-        target, shared, projection = self._options.store, self._options.shared, self._projection
-        if shared is None or target is None or projection is None:
-            return None
-        # What it takes to speak HTTP is loaded only by those who do.
-        from ctxd.sharing.hosts import Hosts
-
-        hosts = Hosts(
-            target.url, live, self._ownership, self._clock, host=shared.host, lease_s=shared.lease_s,
-            filesystem=filesystem, projected=lambda: projection.seq, log_event=self._log_event,
-        )  # fmt: skip
-        await hosts.start()
-        return hosts
-
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve until SIGTERM or SIGINT, then drain; started once the socket answers.
+        """Serve until SIGTERM or SIGINT, then drain; started once the socket answers. Parts end in the reverse order
+        of their start.
 
         Raises: StateDirError if it cannot start, StoreFailed when the disk has failed. Cancel: ends without a drain.
         """
-        catch_strays(self._log)
-        async with anyio.create_task_group() as parts:
+        options, clock, log = self._options, self._clock, self._log
+        catch_strays(log)
+        async with AsyncExitStack() as running:
             # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
-            await parts.start(self._store.run)
-            handlers, shared = await self._handlers(), SharedState()
-            server = self._server = Server(
-                self._options.socket,
-                handlers,
-                log=self._log,
-                gid=self._options.socket_gid,
-                limits=self._options.limits,
-                timing=self._options.timing,
-                connections_max=self._options.connections_max,
-                shared=shared,
-            )
-            handed = self._supervisor.listening()
-            listeners, boxes = self._listeners, self._sandboxes
-            assert listeners is not None and boxes is not None, "made with the handlers"
-            listeners.serve(handlers, shared)
-            if self._hosts is not None:
-                await parts.start(self._hosts.run)
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-                await parts.start(listeners.run)
-                # Before the host's socket: a harness that is back at once finds its sandboxes.
-                await boxes.start()
-                await parts.start(partial(server.run, handed, lasting=handed is not None))
-                await parts.start(boxes.run)
-                if self._tracking is not None:
-                    await parts.start(self._tracking.run)
-                if self._options.metrics is not None:
-                    await parts.start(self._serve_metrics, self._options.metrics, shared)
-                self._ready_at = self._clock.monotonic()
-                self._log.info("daemon.ready", **self._place())
-                await self._supervisor.ready(self._said())
-                parts.start_soon(self._watch)
-                task_status.started()
-                await self._heed(signals)
-            self._draining = True
-            await self._supervisor.stopping()
-            async with anyio.create_task_group() as draining:
-                draining.start_soon(server.drain)
-                draining.start_soon(listeners.drain)
-            await self._store.drain()
-            parts.cancel_scope.cancel()
-        shared.close()
-        self._supervisor.close()
-        self._log.info("daemon.stopped")
+            store = VersionStore(options.state_dir, clock)
+            store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
+            ownership = Ownership(store.heads)
+            projection = self._projected(store, ownership)
+            await running.enter_async_context(part(store.run))
 
-    async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
+            substitute = None if options.state_dir is None else options.state_dir / "machine-id"
+            host, files = host_filesystem_id(substitute=substitute), HostFiles(clock)
+            guard = Guard(options.scanner or Scanner(), await in_thread(load_key, store.root))
+            indexer = Indexer(store, files, host, host_devices=host_devices(), guard=guard)
+            sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer)
+            # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
+            for mounts in await sessions.start():
+                indexer.visibility.confine(mounts)
+            hosts = await self._joined(sessions, ownership, projection, host)
+
+            listeners = SandboxListeners(
+                clock, log, sessions=sessions, limits=options.limits, timing=options.timing, supervisor=self._supervisor
+            )
+            directories = Directories(options.socket.parent / SANDBOXES_NAME)
+            sandboxes = Sandboxes(
+                sessions, files.confinement, clock, listeners, directories, log, state_dir=options.state_dir
+            )
+            tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
+
+            handlers = self._handlers(store, sessions, indexer, hosts, sandboxes, tracking)
+            shared = SharedState()
+            running.callback(shared.close)
+            listeners.serve(handlers, shared)
+            server = Server(
+                options.socket, handlers, log=log, gid=options.socket_gid, limits=options.limits,
+                timing=options.timing, connections_max=options.connections_max, shared=shared,
+            )  # fmt: skip
+            self._parts = Parts(store, projection, sessions, sandboxes, listeners, tracking, shared, server)
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+                await self._open(running, self._parts, hosts)
+                task_status.started()
+                await self._heed(signals, self._parts)
+            await self._drain(self._parts)
+        log.info("daemon.stopped")
+
+    async def _open(self, running: AsyncExitStack, parts: Parts, hosts: "Hosts | None") -> None:
+        """Start what serves: other hosts, the sockets of sandboxes, the host's socket, trackers and metrics."""
+        running.callback(self._supervisor.close)
+        if hosts is not None:
+            await running.enter_async_context(part(hosts.run))
+        await running.enter_async_context(part(parts.listeners.run))
+        # Before the host's socket: a harness that is back at once finds its sandboxes.
+        await parts.sandboxes.start()
+        handed = self._supervisor.listening()
+        await running.enter_async_context(part(partial(parts.server.run, handed, lasting=handed is not None)))
+        await running.enter_async_context(part(parts.sandboxes.run))
+        if parts.tracking is not None:
+            await running.enter_async_context(part(parts.tracking.run))
+        if (metrics := self._options.metrics) is not None:
+            bound = running.enter_context(listening(metrics))
+            await running.enter_async_context(part(partial(serve_metrics, bound, partial(self._metrics, parts))))
+        self._ready_at = self._clock.monotonic()
+        self._log.info("daemon.ready", **self._place(parts.store))
+        await self._supervisor.ready(self._state_text())
+        await running.enter_async_context(part(self._watch))
+
+    async def _drain(self, parts: Parts) -> None:
+        """Answer what was begun, and return once everything accepted is durable."""
+        self._draining = True
+        await self._supervisor.stopping()
+        async with anyio.create_task_group() as draining:
+            draining.start_soon(parts.server.drain)
+            draining.start_soon(parts.listeners.drain)
+        await parts.store.drain()
+
+    async def _heed(self, signals: AsyncIterator[signal.Signals], parts: Parts) -> None:
         """Return at the signal to stop. SIGHUP has the settings read again, unless a terminal is gone with it."""
         async for number in signals:
             if number != signal.SIGHUP or self._settings is None or has_terminal():
                 self._log.info("daemon.stopping", signal=signal.Signals(number).name)
                 return
             await self._supervisor.reloading(self._clock.monotonic())
-            await self._supervisor.ready(await self._reload(self._settings))
+            await self._supervisor.ready(await self._reload(self._settings, parts))
 
-    async def _reload(self, settings: Settings) -> str:
+    async def _reload(self, settings: Settings, parts: Parts) -> str:
         """Take up what has changed. Returns: what came of it, in words."""
         try:
             changes = await in_thread(settings.reread)
         except ConfigError as error:
             self._log.error("daemon.not_reloaded", reason=str(error))
-            return f"{self._said()}; settings not taken up: {error}"
+            return f"{self._state_text()}; settings not taken up: {error}"
         config = settings.config
         if self._threshold is not None:
             self._threshold.level = config.log_level
-        if self._server is not None and self._listeners is not None:
-            self._server.retime(timing_of(config), config.connections_max)
-            self._listeners.retime(timing_of(config))
+        parts.server.retime(timing_of(config), config.connections_max)
+        parts.listeners.retime(timing_of(config))
         self._log.info("daemon.reloaded", applied=changes.applied, after_restart=changes.after_restart)
-        return f"{self._said()}; {changes.told}"
+        return f"{self._state_text()}; {changes.told}"
 
-    async def _watch(self) -> None:
-        await self._supervisor.watch(self._clock, self._log, works=self._works, status=self._said)
+    async def _watch(self, *, task_status: TaskStatus[None]) -> None:
+        task_status.started()
+        await self._supervisor.watch(self._clock, self._log, works=self._works, status=self._state_text)
 
     async def _works(self) -> None:
         """Return once the store's thread has committed what waited for it, and has read something."""
+        assert self._parts is not None, "only a daemon that serves is watched"
         with suppress(CtxdError):
-            await self._store.check_alive()
+            await self._parts.store.check_alive()
 
-    def _said(self) -> str:
-        status = self.status()
-        reason = status.store.reason or (status.store.projection is not None and status.store.projection.reason)
-        return status.state + (f": {reason}" if reason else "")
+    # --- parts
 
-    async def _handlers(self) -> Mapping[str, Handler]:
-        store, clock = self._store, self._clock
-        host = host_filesystem_id(substitute=self._machine_id_substitute())
-        on_host = HostFiles(clock)
-        guard = Guard(self._options.scanner or Scanner(), await in_thread(load_key, store.root))
-        indexer = Indexer(store, on_host, host, host_devices=host_devices(), guard=guard)
-        live = self._sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer)
-        # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
-        for mounts in await live.start():
-            indexer.visibility.confine(mounts)
-        self._hosts = await self._make_hosts(live, host)
-        self._tracking = self._make_tracking(live, indexer, on_host)
-        notices = NoticeFeeds(live)
-        operations = Operations(live, indexer, self._options.collapse, self._options.secrets)
-        archive = Archive(store, live, spec, estimate_tokens)
-        assembler = Assembler(store, live, indexer, archive, clock)
-        boxes = self._make_sandboxes(live, on_host.confinement)
-        return complete(
-            daemon_methods.DaemonCalls(
-                incarnation=store.incarnation,
-                journal=store.journal_id,
-                limits=self._options.limits,
-                status=self.status,
-                check_receipt=store.check_receipt,
-            ),
-            host_methods.handlers(sessions.handlers(operations, notices), self._hosts),
-            files.FileCalls(live, indexer),
-            objects.ObjectCalls(live),
-            secrets.SecretCalls(live),
-            context.ContextCalls(live, assembler, archive),
-            events.EventCalls(notices),
-            sandbox_methods.SandboxCalls(boxes, live, clock),
-            trackers.TrackerCalls(self._tracking),
-        )
+    def _projected(self, store: VersionStore, ownership: Ownership) -> Projection | None:
+        options = self._options
+        if options.store is None:
+            return None
+        projection = Projection(options.store, self._clock, log_event=self._log_event)
+        if options.shared is not None:
+            projection.share(ownership)
+        store.attach(projection.serve)
+        return projection
 
-    def _make_tracking(self, live: Sessions, indexer: Indexer, on_host: HostFiles) -> Tracking | None:
+    async def _joined(
+        self, sessions: Sessions, ownership: Ownership, projection: Projection | None, filesystem: str
+    ) -> "Hosts | None":
+        target, shared = self._options.store, self._options.shared
+        if shared is None or target is None or projection is None:
+            return None
+        # What it takes to speak HTTP is loaded only by those who do.
+        from ctxd.sharing.hosts import Hosts
+
+        hosts = Hosts(
+            target.url, sessions, ownership, self._clock, host=shared.host, lease_s=shared.lease_s,
+            filesystem=filesystem, projected=lambda: projection.seq, log_event=self._log_event,
+        )  # fmt: skip
+        await hosts.start()
+        return hosts
+
+    def _log_event(self, what: str, fields: dict[str, Any]) -> None:
+        self._log.warning(what, **fields)
+
+    def _tracked(
+        self, sessions: Sessions, indexer: Indexer, confinement: Confinement, sandboxes: Sandboxes
+    ) -> Tracking | None:
         if self._options.watcher is None:
             return None
         log = self._log
         followed = file_trackers(
             self._clock,
-            on_host.confinement,
+            confinement,
             lambda event, directory, reason: log.warning(event, directory=directory, reason=reason),
             choice=self._options.watcher,
         )
         return Tracking(
-            live,
+            sessions,
             indexer,
             followed,
             self._clock,
-            room=lambda session: (
-                FILES_MAX if self._sandboxes is None else self._sandboxes.tracking_room(session, followed.tracked.count)
-            ),
+            room=partial(sandboxes.tracking_room, count=followed.tracked.count),
             failed=lambda error: log.error("tracker.failed", exc_info=error),
         )
 
-    def _make_sandboxes(self, live: Sessions, confinement: Confinement) -> Sandboxes:
+    def _handlers(
+        self,
+        store: VersionStore,
+        sessions: Sessions,
+        indexer: Indexer,
+        hosts: "Hosts | None",
+        sandboxes: Sandboxes,
+        tracking: Tracking | None,
+    ) -> Mapping[str, Handler]:
+        """The handler of every method."""
         options = self._options
-        listeners = self._listeners = SandboxListeners(
-            self._clock,
-            self._log,
-            sessions=live,
-            limits=options.limits,
-            timing=options.timing,
-            supervisor=self._supervisor,
+        notices = NoticeFeeds(sessions)
+        operations = Operations(sessions, indexer, options.collapse, options.secrets)
+        archive = Archive(store, sessions, spec, estimate_tokens)
+        assembler = Assembler(store, sessions, indexer, archive, self._clock)
+        return complete(
+            daemon_methods.DaemonCalls(
+                incarnation=store.incarnation,
+                journal=store.journal_id,
+                limits=options.limits,
+                status=self.status,
+                check_receipt=store.check_receipt,
+            ),
+            host_methods.handlers(session_methods.handlers(operations, notices), hosts),
+            files.FileCalls(sessions, indexer),
+            objects.ObjectCalls(sessions),
+            secrets.SecretCalls(sessions),
+            context.ContextCalls(sessions, assembler, archive),
+            events.EventCalls(notices),
+            sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
+            trackers.TrackerCalls(tracking),
         )
-        directories = Directories(options.socket.parent / SANDBOXES_NAME)
-        self._sandboxes = Sandboxes(
-            live, confinement, self._clock, listeners, directories, self._log, state_dir=options.state_dir
-        )
-        return self._sandboxes
 
-    def _machine_id_substitute(self) -> Path | None:
-        return None if self._options.state_dir is None else self._options.state_dir / "machine-id"
+    # --- figures
 
-    def _place(self) -> dict[str, str | int]:
+    def _place(self, store: VersionStore) -> dict[str, Any]:
         state = self._options.state_dir
         return {
             "version": __version__,
             "pid": os.getpid(),
             "socket": str(self._options.socket),
             "state_dir": "temporary" if state is None else str(state),
-            "incarnation": self._store.incarnation,
+            "incarnation": store.incarnation,
         }
 
-    async def _serve_metrics(self, path: Path, shared: SharedState, *, task_status: TaskStatus[None]) -> None:
-        with listening(path) as bound:
-            await serve_metrics(bound, partial(self._metrics, shared), task_status=task_status)
-
-    async def _metrics(self, shared: SharedState) -> bytes:
+    async def _metrics(self, parts: Parts) -> bytes:
         """The figures of this moment, as Prometheus reads them."""
         # What it takes to write them is loaded only by those who do.
         from ctxd.prometheus import Figures, exposition
 
-        tracking = self._tracking
+        tracking = parts.tracking
         figures = Figures(
             status=self.status(),
-            tally=shared.tally,
-            commits=self._store.commit_durations,
+            tally=parts.shared.tally,
+            commits=parts.store.commit_durations,
             tracked=[] if tracking is None else [file.state for file in tracking.trackers.tracked.files.values()],
         )
         return await in_thread(exposition, figures)
 
+    def _state_text(self) -> str:
+        """The state and its reason, for the service manager."""
+        status = self.status()
+        reason = status.store.reason or (status.store.projection is not None and status.store.projection.reason)
+        return status.state + (f": {reason}" if reason else "")
+
     def status(self) -> DaemonStatus:
         """Health and figures, as ``daemon.status`` answers them."""
-        assert self._server is not None, "only a daemon that serves is asked"
-        assert self._sessions is not None and self._sandboxes is not None, "a daemon that serves has its sessions"
-        store = self._store.status()
-        if self._projection is not None:
-            store = self._projection.reported_in(store)
-        state = self._options.state_dir
+        parts = self._parts
+        assert parts is not None, "only a daemon that serves is asked"
+        store = parts.store.status()
+        if parts.projection is not None:
+            store = parts.projection.reported_in(store)
         amiss = store.reason or (store.projection is not None and store.projection.reason)
         return DaemonStatus(
-            version=__version__,
-            pid=os.getpid(),
-            incarnation=self._store.incarnation,
             uptime_s=round(self._clock.monotonic() - self._ready_at, 3),
             state="draining" if self._draining else "degraded" if amiss else "ready",
-            socket=str(self._options.socket),
-            state_dir="temporary" if state is None else str(state),
-            connections=self._server.connections,
-            in_flight=self._server.in_flight,
-            requests=self._server.requests,
-            sessions_live=self._sessions.live_count,
-            objects_cached=self._store.cached,
+            connections=parts.server.connections,
+            in_flight=parts.server.in_flight,
+            requests=parts.server.requests,
+            sessions_live=parts.sessions.live_count,
+            objects_cached=parts.store.cached,
             store=store,
-            tracking=trackers.watching_of(self._tracking),
-            sandboxes=self._sandboxes.status(),
+            tracking=trackers.watching_of(parts.tracking),
+            sandboxes=parts.sandboxes.status(),
+            **self._place(parts.store),
         )
+
+
+@asynccontextmanager
+async def part(run: Callable[..., Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
+    """Start ``run(task_status=…)``, and cancel it at the end of the block. Raises: what ``run`` raises, in a group."""
+    async with anyio.create_task_group() as group:
+        await group.start(run)
+        yield
+        group.cancel_scope.cancel()
 
 
 def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Config] | None = None) -> int:
