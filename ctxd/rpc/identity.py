@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from ctxd.sessions.session import Actor
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods import GRANTS, METHODS
 from ctxd_protocol.methods.row import Capability
@@ -60,8 +61,8 @@ def _never(callback: Callable[[], None]) -> None:
     """Keep nothing: a caller without a connection neither closes nor becomes writable."""
 
 
-class Caller(msgspec.Struct, frozen=True):
-    """One connection as handlers see it.
+class Caller(Actor, frozen=True):
+    """One connection as handlers see it, and the actor of its operations.
 
     ``session``: the default of calls that name no session; None: they fail. ``sessions``: those that a call may
     name; None for all, or for ``session`` alone if there is one. ``methods``: those it may call; None for all that its
@@ -71,8 +72,6 @@ class Caller(msgspec.Struct, frozen=True):
     ``on_writable`` each time its queue has room again.
     """
 
-    principal: str
-    capability: Capability
     session: str | None
     connection: int
     notify: Callable[[str, msgspec.Struct], bool]

@@ -99,7 +99,8 @@ def admitted(
                     return await result(self, params.session, replay)
                 guard = self.sessions.guard
                 # Tags of a sandbox's texts are its own: see ``Guard.by``.
-                tx = Transaction(live, request, actor, guard.by(live.session) if actor.confined else guard)
+                confined = actor.capability != "host"
+                tx = Transaction(live, request, confined, guard.by(live.session) if confined else guard)
                 accepted = await body(self, tx, params)
             if tx.basis:
                 # Outside the lock: the version may be another session's, and none has to wait for it here.
@@ -165,7 +166,7 @@ class Operations:
 
     def _require_datable(self, actor: Actor, valid_time: int) -> None:
         """Raises: CtxdError invalid_params unless ``actor`` may write at ``valid_time``."""
-        if actor.confined:
+        if actor.capability != "host":
             message = "valid_time is for the host's own connections: a sandbox records what is so now"
             raise CtxdError("invalid_params", message, hint="Leave valid_time out.", outcome="not_applied")
         self.store.require_past((valid_time,))
@@ -388,17 +389,17 @@ class Operations:
             params = toolcall_captured(capture, params)
         else:
             params = await off_loop(len(params.content), partial(toolcall_captured, capture, params))
-        make = partial(transitions.toolcall_document, live.state, live.session, params.id, params, capture.secrets)
+        make = partial(transitions.toolcall_document, live.state, live.session, params, capture.secrets)
         early = None
         if len(params.content) > INLINE_CHARS_MAX:
-            early = await self.store.keep(await off_loop(len(params.content), make))
-        while isinstance((place := self._place(live, params.id, tx.actor))[1], NotCached):
+            early = await self.store.keep(await off_loop(len(params.content), partial(make, params.id)))
+        while isinstance((place := self._place(live, params.id, tx.confined))[1], NotCached):
             await self.store.heads(place[:1])
         id, head = place
         if id not in live.state.index:
             if head is not None:
                 raise _conflict(id)
-            document = renamed(early or make(), id)
+            document = make(id) if early is None else renamed(early, id)
             delta = transitions.call(live.state, id, live.settings.collapse)
             result = file_methods.ToolcallRecordResult(
                 object=id,
@@ -413,7 +414,7 @@ class Operations:
             raise purged(id)
         # A reference that was unresolved then still is for this comparison, whatever the index holds now.
         known = () if head is None else tuple(head.document.payload.get("unresolved_refs", ()))
-        again_made = await off_loop(len(params.content), partial(make, unresolved=known))
+        again_made = await off_loop(len(params.content), partial(make, id, unresolved=known))
         if head is None or head.document.content_hash != again_made.content_hash:
             raise _conflict(id)
         return tx.unchanged(
@@ -422,14 +423,14 @@ class Operations:
             )
         )
 
-    def _place(self, live: LiveSession, own_id: str, actor: Actor) -> tuple[str, Stored | None | NotCached]:
+    def _place(self, live: LiveSession, own_id: str, confined: bool) -> tuple[str, Stored | None | NotCached]:
         """The id under which the session keeps the tool call, and its newest version; ``MISSING`` if not in memory.
 
         The id is the harness's own, or an alias if that is taken or reserved. A confined actor gets an alias unless the
         session has the id already: whether an id is free would show what other sessions have.
         """
         index = live.state.index
-        if not is_reserved(own_id) and (not actor.confined or own_id in index):
+        if not is_reserved(own_id) and (not confined or own_id in index):
             head = self.store.peek(own_id)
             if isinstance(head, NotCached) or own_id in index:
                 return own_id, head
@@ -455,7 +456,7 @@ class Operations:
             char_count=indexed.char_count,
             receipt=None,
         )
-        if tx.actor.confined:
+        if tx.confined:
             result, indexed = as_first_seen(live.state, params.cause, result, indexed)
         if indexed.document is None and not delta:
             tx.basis = indexed.basis
@@ -482,8 +483,8 @@ class Operations:
             content=content,
             policy=live.settings.secrets,
             # A sandbox's content is an observation of its own, not a version of a file that others read too.
-            observer=params.session if tx.actor.confined else None,
-            knows=live.state.index.__contains__ if tx.actor.confined else None,
+            observer=params.session if tx.confined else None,
+            knows=live.state.index.__contains__ if tx.confined else None,
         )
         try:
             return await index(cause=params.cause)

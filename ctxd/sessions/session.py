@@ -21,6 +21,7 @@ from ctxd.objects.identity import observations, segment_id
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.segments import (
+    ENTERING,
     NOTHING,
     PREVIEW_CHARS,
     RUN,
@@ -34,7 +35,6 @@ from ctxd.sessions.segments import (
     SessionDelta,
     SessionHead,
     SessionSettings,
-    entering,
     events_of,
     events_size,
     head_document,
@@ -47,6 +47,7 @@ from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
 from ctxd_protocol.events import Event, PromptEvent, starts_turn
 from ctxd_protocol.ids import chat_id, system_prompt_id
+from ctxd_protocol.methods.row import Capability
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import SessionView
 
@@ -171,7 +172,7 @@ async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequenc
     if call.op_id is None:
         return None
     # A failure to read the journal leaves it open whether the write was submitted before.
-    call.submitted = not store.is_new_operation(call.principal, call.op_id)
+    call.submitted = not store.is_new_operation((call.principal, call.op_id))
     if not call.submitted:
         return None
     replay = await store.replay(call.principal, call.op_id, call.request, heads=heads)
@@ -293,12 +294,13 @@ class LiveSession:
         was lost. Cancel: safe.
         """
         replay: Replay | None = None
-        if call.op_id is not None and not self.store.is_new_operation(call.principal, call.op_id):
+        if call.op_id is not None and not self.store.is_new_operation((call.principal, call.op_id)):
             replay = await find_replay(self.store, call, heads=heads)
         if replay is None and any(isinstance(self.store.peek(id), NotCached) for id in heads):
             await self.store.heads(heads)
-        await ticket.reached()
-        if replay is None and call.op_id is not None and not self.store.is_new_operation(call.principal, call.op_id):
+        if ticket.queue[0] is not ticket:
+            await ticket.reached()
+        if replay is None and call.op_id is not None and not self.store.is_new_operation((call.principal, call.op_id)):
             # The same call may have been ahead of this one in the queue.
             replay = await find_replay(self.store, call)
         if replay is None:
@@ -344,7 +346,8 @@ class LiveSession:
             bundle = to_text(self.seqs[-len(run) :], run) if (state.segments + 1) % RUN == 0 else None
             documents.append(segment_document(segment_id(self.session, state.segments), delta, bundle))
         index = self.state.index
-        knows = tuple(dict.fromkeys([id for id in entering(delta) if id not in index]))
+        entering = [id for operation in delta if isinstance(operation, ENTERING) for id in operation.objects]
+        knows = tuple(dict.fromkeys([id for id in entering if id not in index]))
         changes_head = speaks or settings is not None or assembly is not None
         head = self._head_after(delta, settings, assembly, len(knows)) if changes_head else None
         if head is not None:
@@ -492,23 +495,23 @@ class LiveSession:
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Author of an operation. ``confined``: a sandbox, whose content is believed about its own files only, and which
-    must not learn which objects other sessions have."""
+    """Author of an operation. One of less than the ``capability`` host is confined: a sandbox, whose content is
+    believed about its own files only, and which must not learn which objects other sessions have."""
 
     principal: str
-    confined: bool = False
+    capability: Capability
 
 
 class Transaction(msgspec.Struct):
     """One admitted operation: the session under its lock, the request, and what the body reports to ``admitted``.
 
-    ``guard`` captures the actor's texts. ``basis``: journal sequence that must be durable before a result that wrote
-    nothing may be sent; 0 for none.
+    ``confined``: see ``Actor``. ``guard`` captures the actor's texts. ``basis``: journal sequence that must be durable
+    before a result that wrote nothing may be sent; 0 for none.
     """
 
     live: LiveSession
     request: WriteRequest
-    actor: Actor
+    confined: bool
     guard: Guard
     basis: int = 0
 

@@ -175,7 +175,12 @@ def apply(state: SessionState, delta: SessionDelta) -> None:  # noqa: C901 - one
                 continue
             case RecordCalls():
                 for id in operation.objects:
-                    _call(state, id)
+                    nth = state.calls.get(state.turn, 0)
+                    state.calls[state.turn] = nth + 1
+                    state.index[id] = "toolcall"
+                    state.pool[id] = state.active[id] = None
+                    state.recency[id] = state.warm[id] = (state.turn, nth)
+                    state.read[id] = state.segments
             case CollapseCalls() | DeactivateObjects():
                 for id in operation.objects:
                     _rest(state, id)
@@ -298,17 +303,6 @@ def _say(state: SessionState, operation: AppendChat) -> None:
 def _enter(state: SessionState, id: str) -> None:
     state.index.setdefault(id, "file")
     state.pool[id] = None
-
-
-def _call(state: SessionState, id: str) -> None:
-    state.index[id] = "toolcall"
-    state.pool[id] = None
-    turn = state.turn
-    nth = state.calls.get(turn, 0)
-    state.calls[turn] = nth + 1
-    state.active[id] = None
-    state.recency[id] = state.warm[id] = (turn, nth)
-    state.read[id] = state.segments
 
 
 def _choose(state: SessionState, id: str) -> None:

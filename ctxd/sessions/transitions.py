@@ -234,9 +234,9 @@ def _not_in_pool(id: str) -> CtxdError:
 def toolcall_document(
     state: SessionState,
     session: str,
-    id: str,
     params: ToolcallRecordParams,
     secrets: Secrets | None,
+    id: str,
     *,
     unresolved: tuple[str, ...] = (),
 ) -> Document:

@@ -232,7 +232,20 @@ class Committer:
             pending = entries[-1].pending
             self.head, self.head_vt = Head(pending.seq, chains[-1]), pending.vt
             self.commits += 1
-            self._afterwards()
+        # The commit stands: from here on, a full disk is not its failure.
+        try:
+            with dbfile.faults(self._connection):
+                # At every commit, though seldom on the disk: it costs two microseconds, and a kill then hides nothing.
+                self._witness.write(self.head, sync=False)
+                if self._log.shorten_due:
+                    self._log.shorten()
+                if self.purging:
+                    self.finish_purges()
+                if (now := self._clock.monotonic()) - self._looked >= limits.WITNESS_S:
+                    self._looked = now
+                    self.low_space = not self.enough_space()
+        except dbfile.DiskFull:
+            self.low_space = True
         return chains
 
     def _require_place(self) -> None:
@@ -382,23 +395,6 @@ class Committer:
         return times[len(times) * percent // 100] * 1000 if times else 0.0
 
     # --- upkeep ---
-
-    def _afterwards(self) -> None:
-        """Upkeep after a commit. The commit stands, so a full disk here is not its failure."""
-        try:
-            with dbfile.faults(self._connection):
-                # Every commit, if seldom on the disk: it costs two microseconds, and a kill then hides nothing.
-                self._witness.write(self.head, sync=False)
-                now = self._clock.monotonic()
-                if self._log.shorten_due:
-                    self._log.shorten()
-                if self.purging:
-                    self.finish_purges()
-                if now - self._looked >= limits.WITNESS_S:
-                    self._looked = now
-                    self.low_space = not self.enough_space()
-        except dbfile.DiskFull:
-            self.low_space = True
 
     def _keep_marks(self) -> None:
         marks, self.marks = self.marks, {}

@@ -19,22 +19,22 @@ _BITS: Final = 27
 50."""
 _MASK: Final = (1 << _BITS) - 1
 _NEAR: Final = 511
-"""Both bits of a text are in one block of 64 bytes: memory is waited for once."""
+"""Both bits of a key are in one block of 64 bytes: memory is waited for once."""
 _STEP_BYTES: Final = 1 << 17
 
 
 class BloomFilter:
-    """A set of texts with false positives: a miss is certain, a hit is not."""
+    """A set of entity ids and operations with false positives: a miss is certain, a hit is not."""
 
     def __init__(self) -> None:
         self._bits = bytearray(1 << (_BITS - 3))
         self.whole = False
 
-    def add(self, texts: Iterable[str]) -> None:
-        """Remember ``texts``."""
+    def add(self, keys: Iterable[str | tuple[str, ...]]) -> None:
+        """Remember ``keys``."""
         bits = self._bits
-        for text in texts:
-            value = hash(text)
+        for key in keys:
+            value = hash(key)
             first = value & _MASK
             second = first & ~_NEAR | value >> _BITS & _NEAR
             bits[first >> 3] |= 1 << (first & 7)
@@ -49,11 +49,11 @@ class BloomFilter:
             ours[part] = both.to_bytes(_STEP_BYTES, "little")
             yield
 
-    def lacks(self, text: str) -> bool:
-        """Return True if ``text`` was certainly never added."""
+    def lacks(self, key: str | tuple[str, ...]) -> bool:
+        """Return True if ``key`` was certainly never added."""
         if not self.whole:
             return False
-        bits, value = self._bits, hash(text)
+        bits, value = self._bits, hash(key)
         first = value & _MASK
         second = first & ~_NEAR | value >> _BITS & _NEAR
         return not (bits[first >> 3] >> (first & 7) & 1 and bits[second >> 3] >> (second & 7) & 1)

@@ -103,20 +103,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 def encode_body(request: bytes, result: bytes, knows: Sequence[str], puts: Sequence[Put]) -> bytes:
     """Encode the body of a write: the digest of its parameters, its result, and its versions."""
-    return _encoder.encode(
-        (
-            _BODY_FORMAT,
-            request,
-            result,
-            [pack_text(id) for id in knows],
-            list(map(_packed, puts)),
-        )
-    )
-
-
-def _packed(put: Put) -> tuple[Any, ...]:
-    fields = (pack_text(put.id), put.document, put.content)
-    return fields if put.valid_time is None else (*fields, put.valid_time)
+    packed = [
+        (pack_text(put.id), put.document, put.content, *(() if put.valid_time is None else (put.valid_time,)))
+        for put in puts
+    ]
+    return _encoder.encode((_BODY_FORMAT, request, result, [pack_text(id) for id in knows], packed))
 
 
 def decode_body(body: bytes) -> Body:
@@ -148,13 +139,8 @@ def encode_purge(request: bytes, result: bytes, record: PurgeRecord) -> bytes:
 
 def encode_rewritten(body: Body, size: int) -> bytes:
     """``body`` of a row that a purge rewrites, with zeros behind it up to ``size`` bytes if it has less."""
-    fields = [
-        _REWRITTEN_FORMAT,
-        body.request,
-        body.result,
-        [pack_text(id) for id in body.knows],
-        list(map(_packed, body.puts)),
-    ]
+    fields = _decoder.decode(encode_body(body.request, body.result, body.knows, body.puts))
+    fields[0] = _REWRITTEN_FORMAT
     missing = size - len(_encoder.encode(fields))
     while missing > 0:
         width = next((width for width, least, most in _BIN_HEADERS if least <= missing - width <= most), None)

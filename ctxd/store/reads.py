@@ -164,10 +164,10 @@ class Reader:
 
     def keys(
         self, index: "KeyIndex", last: tuple[int, int], limit: int, *, by_index: bool
-    ) -> Iterator[tuple[tuple[str, int], ...]]:
+    ) -> Iterator[tuple[tuple[str | tuple[str, ...], int], ...]]:
         """Walk the keys of ``index`` up to the numbers in ``last``, at most ``limit`` at a time; blocks.
 
-        Yields: ``(text, number)`` of each key, as the table has them or, with ``by_index``, as the index does.
+        Yields: ``(key, number)`` of each key, as the table has them or, with ``by_index``, as the index does.
         """
         bound = last[index.last]
         after: tuple[Any, ...] = ("", "")[: len(index.columns)] if by_index else (0,)
@@ -175,8 +175,8 @@ class Reader:
         execute: Callable[..., Any] = self.connection.execute
         while rows := execute(query, (*after, bound, limit)).fetchall():
             after = rows[-1][1:] if by_index else rows[-1][:1]
-            # Of the columns as they are looked up, so that text as it is kept in the sieve comes out.
-            yield tuple(("\0".join(row[:0:-1]), row[0]) for row in rows)
+            # Keys as the Bloom filter has them: an id, or a principal and its operation id.
+            yield tuple((row[1] if len(row) == 2 else row[:0:-1], row[0]) for row in rows)
 
     def entity_ids(self, after: int, limit: int) -> list[tuple[int, str]]:
         """Return at most ``limit`` entities beyond number ``after``, each as number and id."""

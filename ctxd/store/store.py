@@ -28,7 +28,7 @@ from ctxd.store.committer import Committer, Durations
 from ctxd.store.follow import Follower
 from ctxd.store.group_commit import GroupCommit
 from ctxd.store.health import Health
-from ctxd.store.idempotency import BloomFilter, RecentOperations, replay_of
+from ctxd.store.idempotency import BloomFilter, Operation, RecentOperations, replay_of
 from ctxd.store.journal import Body, Row
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
@@ -66,6 +66,8 @@ class VersionStore:
         """``root`` is the state directory; ``None`` keeps everything in a fresh one that is removed at the end."""
         self._health = Health()
         self._bloom = BloomFilter()
+        self.is_new_operation: Callable[[Operation], bool] = self._bloom.lacks
+        """True if an operation is certainly new. False may be a false positive."""
         self._heads = Heads(limits.HEADS_CACHED_MAX, self._bloom.lacks)
         self.peek = self._heads.peek
         """See ``Heads.peek``."""
@@ -251,11 +253,9 @@ class VersionStore:
         pending = Pending(self.next_seq, vt, prepared.size)
         self.next_seq += 1
         entry = QueuedWrite(prepared, pending, wall)
-        if key is None:
-            self._bloom.add(prepared.ids)
-        else:
+        self._bloom.add(prepared.ids if key is None else (*prepared.ids, key))
+        if key is not None:
             self._operations.under_way[key] = entry
-            self._bloom.add((*prepared.ids, f"{write.principal}\0{write.op_id}"))
         self._show(entry)
         self._commits.put(entry)
         return pending
@@ -317,10 +317,6 @@ class VersionStore:
         """
         await self._read(lambda: is_unfinished(self._reader.connection))
 
-    def is_new_operation(self, principal: str, op_id: str) -> bool:
-        """Return True if ``op_id`` is certainly new. False may be a false positive."""
-        return self._bloom.lacks(f"{principal}\0{op_id}")
-
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
         """Return the stored result of the write under ``op_id``, or None; ``heads`` are loaded beside, for ``peek``.
 
@@ -331,7 +327,7 @@ class VersionStore:
         while found is None:
             self._health.require_readable()
             missing = [id for id in heads if isinstance(self.peek(id), NotCached)]
-            is_new_operation = self.is_new_operation(*key)
+            is_new_operation = self.is_new_operation(key)
             if missing or not is_new_operation:
                 batch = await self._loader.find(missing, None if is_new_operation else key)
                 # It may have been begun, and even have ended, while the journal was read.

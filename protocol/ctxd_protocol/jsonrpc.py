@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, product
 from operator import add
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -266,19 +266,37 @@ def _is_plain(shape: bytes) -> bool:
     )
 
 
-def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
+def read_frame(frame: bytes, *, closed: bool = False, member: bool = False) -> Frame:
     """Read ``frame``, one line without its end; a ``Failure`` is the answer to a refused one.
 
-    ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
+    ``closed`` refuses members that JSON-RPC does not know instead of ignoring them. ``member``: it is one of a batch,
+    and so no batch itself.
     """
     if len(frame) >= _SHORT_MAX and frame.count(b"{") + frame.count(b"[") > DEPTH_MAX and _is_too_deep(frame):
         message = f"the frame nests deeper than {DEPTH_MAX} levels, or its brackets do not match"
         return refuse(None, error_object("parse_error", message))
     if not frame.isascii() and not _is_utf8(frame):
         return refuse(None, error_object("parse_error", "the frame is not UTF-8"))
-    if frame[:1] == b"[":
+    if frame[:1] == b"[" and not member:
         return _read_batch(frame, closed)
-    return _read_request(frame, closed)
+    try:
+        request = _REQUEST.decode(frame)
+    except msgspec.DecodeError:
+        return _read_loose(frame, closed)
+    params = b"" if request.params is UNSET else bytes(request.params)
+    size, rest = len(params), frame  # The frame with its params emptied, if they can be located.
+    if size > _SHORT_MAX and 2 * size > len(frame) and frame.endswith(params, 0, -1):
+        # There is no room for a second occurrence: params come last, as most clients write them.
+        rest = frame[: -1 - size] + b"{}}"
+    elif size > _SHORT_MAX and frame.count(params) == 1:
+        rest = frame.replace(params, b"{}", 1)
+    # Without backslashes, a member that is named twice is there twice in quotes.
+    if (b"\\" in rest or max(map(rest.count, _QUOTED_MEMBERS)) > 1) and _repeated(_members(rest)):
+        return _read_loose(frame, closed)
+    plain = type(request.id) is int and -SAFE_INTEGER_MAX <= request.id <= SAFE_INTEGER_MAX
+    if not plain and not _is_id(request.id):
+        return _read_loose(frame, closed)
+    return _unsafe(request.id) if has_unsafe_integer(params) else request
 
 
 def has_unsafe_integer(text: bytes) -> bool:
@@ -302,28 +320,8 @@ def _read_batch(frame: bytes, closed: bool) -> BatchRequest | Failure:
     if len(items) > BATCH_MAX:
         message = f"a batch has at most {BATCH_MAX} members, this one has {len(items)}"
         return refuse(None, error_object("batch_too_large", message, hint="Send several batches."))
-    return BatchRequest(tuple(_read_request(bytes(item), closed) for item in items))
-
-
-def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
-    try:
-        request = _REQUEST.decode(frame)
-    except msgspec.DecodeError:
-        return _read_loose(frame, closed)
-    params = b"" if request.params is UNSET else bytes(request.params)
-    size, rest = len(params), frame  # The frame with its params emptied, if they can be located.
-    if size > _SHORT_MAX and 2 * size > len(frame) and frame.endswith(params, 0, -1):
-        # There is no room for a second occurrence: params come last, as most clients write them.
-        rest = frame[: -1 - size] + b"{}}"
-    elif size > _SHORT_MAX and frame.count(params) == 1:
-        rest = frame.replace(params, b"{}", 1)
-    # Without backslashes, a member that is named twice is there twice in quotes.
-    if (b"\\" in rest or max(map(rest.count, _QUOTED_MEMBERS)) > 1) and _repeated(_members(rest)):
-        return _read_loose(frame, closed)
-    plain = type(request.id) is int and -SAFE_INTEGER_MAX <= request.id <= SAFE_INTEGER_MAX
-    if not plain and not _is_id(request.id):
-        return _read_loose(frame, closed)
-    return _unsafe(request.id) if has_unsafe_integer(params) else request
+    members = [read_frame(bytes(item), closed=closed, member=True) for item in items]
+    return BatchRequest(tuple(cast(list[Request | Failure | Stray], members)))
 
 
 def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:

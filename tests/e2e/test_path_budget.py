@@ -11,7 +11,7 @@ import pytest
 
 from tests.traced import Entered, Traced, traced
 
-RECORD = (47, 198)
+RECORD = (30, 90)
 """Modules and functions from bytes to the acknowledged ``toolcall.record``."""
 
 ASSEMBLE = (35, 130)

@@ -11,9 +11,9 @@ from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.rpc.identity import Caller
 from ctxd.sessions.chat import read_pages, read_turns
 from ctxd.sessions.notices import NoticeFeeds
-from ctxd.sessions.operations import Operation, Operations
+from ctxd.sessions.operations import Operations
 from ctxd.sessions.segments import events_size, text_size
-from ctxd.sessions.session import Accepted, Actor, LiveSession
+from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.state import Place
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.sessions import Turn
@@ -21,14 +21,7 @@ from ctxd_protocol.sessions import Turn
 
 def handlers(operations: Operations, notices: NoticeFeeds) -> dict[str, AsyncHandler]:
     """Handlers by method name: all operations, and the reads of sessions."""
-    writes = {name: _handler(operation) for name, operation in operations.by_method().items()}
-    return writes | bound(_Reads(operations, notices))
-
-
-def _handler(operation: Operation) -> AsyncHandler:
-    return lambda caller, params, request: operation(
-        Actor(caller.principal, caller.capability != "host"), params, request
-    )
+    return operations.by_method() | bound(_Reads(operations, notices))
 
 
 _CURSOR_CHARS_MAX: Final = 40

@@ -13,7 +13,7 @@ from tests.unit.sessions.world import world
 
 pytestmark = pytest.mark.anyio
 
-IMPORTER = Actor("importer")
+IMPORTER = Actor("importer", "host")
 
 
 async def test_a_session_is_written_by_operations_alone(tmp_path: Path) -> None:
@@ -59,5 +59,5 @@ async def test_a_confined_actor_never_learns_whether_an_id_is_taken(tmp_path: Pa
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s")
         call = ToolcallRecordParams(session="s", id="c1", tool="bash", content="out")
-        box = Actor("box", confined=True)
+        box = Actor("box", "session")
         assert (await (await w.operations.record_toolcall(box, call)).durable()).object == "toolcall:s:c1"

@@ -111,7 +111,7 @@ async def test_a_new_tool_call_waits_for_who_holds_the_session(tmp_path: Path) -
 async def until_whole(here: World) -> None:
     """Return once the store has read which operations there were, of which nobody is told."""
     with anyio.fail_after(10):
-        while not here.store.is_new_operation("host", "never"):
+        while not here.store.is_new_operation(("host", "never")):
             await anyio.sleep(0.01)
 
 
