@@ -35,7 +35,15 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
 class DiskFull(Exception):
-    """The transaction did not fit. It was rolled back whole."""
+    """The transaction did not fit, or the system had no room for what it takes. It was rolled back whole.
+
+    ``hint`` is the remedy; empty: free space.
+    """
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        """``number`` is the error number of the system, if there is one."""
+        super().__init__(message)
+        self.hint = _REMEDIES.get(number, "")
 
 
 class DiskFailed(Exception):
@@ -54,6 +62,16 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENF
 """Errors of calls that did nothing, and may succeed once there is room again: on the disk, in a quota, among the
 descriptors, in memory."""
 
+_DESCRIPTORS: Final = (
+    "Raise the limit of open files (LimitNOFILE= of the unit, or ulimit -n); writes resume by themselves."
+)
+_REMEDIES: Final[dict[int | None, str]] = {
+    errno.EDQUOT: "Raise the disk quota of the daemon's user, or free space under it; writes resume by themselves.",
+    errno.EMFILE: _DESCRIPTORS,
+    errno.ENFILE: "Raise fs.file-max, or close files of other programs; writes resume by themselves.",
+    errno.ENOMEM: "Free memory; writes resume by themselves.",
+}
+
 _DID_NOTHING: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN})
 """Extended codes of failures after which the database is as it was. A failed flush is not among them: the
 state of the disk after it is unknown, whatever its error number."""
@@ -69,13 +87,15 @@ def faults(connection: Connection | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except (apsw.FullError, apsw.NoMemError) as error:
+    except apsw.FullError as error:
         raise DiskFull(str(error)) from error
+    except apsw.NoMemError as error:
+        raise DiskFull(str(error), errno.ENOMEM) from error
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise FileDamaged(str(error)) from error
     except (apsw.IOError, apsw.CantOpenError) as error:
-        if connection is not None and (reason := _want_of_room(connection, error)):
-            raise DiskFull(f"{error}: {reason}") from error
+        if connection is not None and (number := _want_of_room(connection, error)):
+            raise DiskFull(f"{error}: {os.strerror(number)}", number) from error
         raise DiskFailed(str(error)) from error
     except (apsw.ReadOnlyError, apsw.BusyError) as error:
         raise DiskFailed(str(error)) from error
@@ -83,15 +103,15 @@ def faults(connection: Connection | None = None) -> Iterator[None]:
         raise SqlFailed(str(error)) from error
     except OSError as error:
         if error.errno in _NO_ROOM:
-            raise DiskFull(str(error)) from error
+            raise DiskFull(str(error), error.errno) from error
         raise DiskFailed(str(error)) from error
 
 
-def _want_of_room(connection: Connection, error: apsw.IOError | apsw.CantOpenError) -> str:
-    """Return the system's reason if ``error`` changed nothing and may pass once there is room; otherwise nothing."""
+def _want_of_room(connection: Connection, error: apsw.IOError | apsw.CantOpenError) -> int:
+    """Return the system's error number if ``error`` changed nothing and may pass once there is room, else 0."""
     number = connection.system_errno
     opened, code = isinstance(error, apsw.CantOpenError), getattr(error, "extendedresult", 0)
-    return os.strerror(number) if number in _NO_ROOM and (opened or code in _DID_NOTHING) else ""
+    return number if number in _NO_ROOM and (opened or code in _DID_NOTHING) else 0
 
 
 def open_writer(path: Path) -> Connection:

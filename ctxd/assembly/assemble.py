@@ -31,6 +31,7 @@ from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import HideObjects
 from ctxd.sessions.session import LiveSession, Ticket, WriteRequest
+from ctxd.store.idempotency import mismatch
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
 from ctxd_protocol.context import BudgetPlan
@@ -62,6 +63,10 @@ class KeptContext(msgspec.Struct, eq=False):
     record: Recorded | None = None
     composition: Composition | None = None
     answer: Assembled | None = None
+
+
+REPEATS_MAX: Final = 10_000
+"""Requests for an unchanged context that are remembered: nothing was written for them. Each takes some 300 bytes."""
 
 
 class RenderCache:
@@ -125,9 +130,12 @@ class Assembler:
         self._archive = archive
         self._clock = clock
         self._cache = RenderCache(store)
+        # The newest requests that found their context recorded: digest and number, by principal and operation id.
+        self._repeats: OrderedDict[tuple[str, str], tuple[bytes, int]] = OrderedDict()
 
     async def assemble(self, live: LiveSession, call: WriteRequest, *, chars_max: int | None = None) -> Assembled:
-        """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written.
+        """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written:
+        a resend of ``call`` gets it as long as this runs.
 
         Its answer may go out once ``pending`` is durable. Raises: CtxdError session_closed, session_not_active,
         too_large, corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and
@@ -137,6 +145,11 @@ class Assembler:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return await self._again(live, replay)
+            if call.op_id is not None and (repeat := self._repeats.get((call.principal, call.op_id))) is not None:
+                if repeat[0] != call.request:
+                    raise mismatch(call.op_id)
+                shown = await self._archive.show(live.session, number=repeat[1])
+                return Assembled(msgspec.structs.replace(shown.context, receipt=None))
             await self._freshen(live, call)
             while True:
                 kept = await self._rendered(live, chars_max)
@@ -147,6 +160,10 @@ class Assembler:
             record, before = kept.record, kept.composition
             # Most texts are the same objects when little changed.
             if record and before and record.turn == live.state.turn and before.texts == composition.texts:
+                if call.op_id is not None:
+                    self._repeats[call.principal, call.op_id] = (call.request, record.number)
+                    if len(self._repeats) > REPEATS_MAX:
+                        self._repeats.popitem(last=False)
                 return self._repeated(kept, record, composition)
             return self._record(kept, call, composition)
 

@@ -190,8 +190,8 @@ class GroupCommit:
                 try:
                     chains = await self._thread.call(partial(self._committer.commit, batch))
                 except dbfile.DiskFull as error:
-                    self._health.fill(str(error))
-                    self._fail([*batch, *self._clear()], "disk_full", str(error), "not_applied")
+                    self._health.fill(str(error), error.hint)
+                    self._fail([*batch, *self._clear()], "disk_full", str(error), "not_applied", error.hint)
                 except StateRemoved as error:
                     self._health.lose(str(error))
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
@@ -266,16 +266,18 @@ class GroupCommit:
             else:
                 await self._thread.call(self._committer.tidy)
         except dbfile.DiskFull as error:
-            self._health.fill(str(error))
+            self._health.fill(str(error), error.hint)
 
-    def _fail(self, entries: Sequence[QueuedWrite], code: ErrorCode, message: str, outcome: Outcome) -> None:
+    def _fail(
+        self, entries: Sequence[QueuedWrite], code: ErrorCode, message: str, outcome: Outcome, hint: str = ""
+    ) -> None:
         """Fail those of ``entries`` that are not resolved yet."""
         entries = [entry for entry in entries if not entry.pending.done]
         if not entries:
             return
         self._lost(entries)
         for entry in entries:
-            for raised in entry.pending.resolve(None, CtxdError(code, message, outcome=outcome)):
+            for raised in entry.pending.resolve(None, CtxdError(code, message, hint=hint, outcome=outcome)):
                 self._fault(raised)
 
 

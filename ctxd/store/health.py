@@ -17,6 +17,7 @@ class Health:
         """False if ``require_writable`` raises."""
         self.code: ErrorCode | None = None
         """Code with which writes are refused, unless it drains: ``disk_full`` only until the disk has room."""
+        self._hint = ""
         self._draining = False
         self._closed = False
 
@@ -25,9 +26,10 @@ class Health:
         """True if acknowledged data is missing."""
         return self.code == "data_loss"
 
-    def fill(self, reason: str) -> None:
-        """The disk is full."""
+    def fill(self, reason: str, hint: str = "") -> None:
+        """The disk is full, or the system has no room of another kind, which ``hint`` makes; empty: free space."""
         if self.state == "ok":
+            self._hint = hint
             self.state, self.code, self.reason = "read_only", "disk_full", f"disk_full: {reason}"
             self.writable = False
 
@@ -61,7 +63,8 @@ class Health:
         """Raises: CtxdError ``disk_full``, ``data_loss``, ``store_failed`` or ``draining`` unless writes are taken."""
         if self.code:
             wait = 1_000 if self.code != "data_loss" else None
-            raise CtxdError(self.code, self.reason, retry_after_ms=wait, outcome="not_applied")
+            hint = self._hint if self.code == "disk_full" else ""
+            raise CtxdError(self.code, self.reason, hint=hint, retry_after_ms=wait, outcome="not_applied")
         if self._draining:
             raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000, outcome="not_applied")
 

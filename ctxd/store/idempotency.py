@@ -75,13 +75,18 @@ def replay_of(key: Operation, request: bytes, found: QueuedWrite | tuple[Body, R
         was, replay = body.request, Replay(body.result, None, receipt)
     # Of a write that was purged, the digest of its parameters is gone as well.
     if was and was != request:
-        raise CtxdError(
-            "idempotency_mismatch",
-            f"operation id {key[1]} was used with other parameters",
-            hint="Take a new op_id for a new call.",
-            outcome="not_applied",
-        )
+        raise mismatch(key[1])
     return replay
+
+
+def mismatch(op_id: str) -> CtxdError:
+    """Return the error of a call whose ``op_id`` was used with other parameters."""
+    return CtxdError(
+        "idempotency_mismatch",
+        f"operation id {op_id} was used with other parameters",
+        hint="Take a new op_id for a new call.",
+        outcome="not_applied",
+    )
 
 
 class RecentOperations:

@@ -70,7 +70,7 @@ class LargeContent:
         try:
             return await self._keeping.run(partial(self._kept, content))
         except dbfile.DiskFull as error:
-            raise CtxdError("disk_full", str(error), outcome="not_applied") from error
+            raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
         except dbfile.DiskFailed as error:
             self._failed(error)
             raise CtxdError("store_failed", str(error), outcome="not_applied") from error

@@ -122,7 +122,7 @@ CTX-6 | An unchanged repeat returns the recorded assembly and writes nothing. | 
 CTX-7 | The result states how many leading bytes equal the previous assembly. | ctxd
 CTX-8 | An active file that changed on disk is read again before it is shown. | ctxd
 CTX-9 | A deleted object keeps its place in the sets and is shown as a metadata line without content. | ctxd
-CTX-11 | `context.assemble` accepts an `op_id`: a resend gets the assembly that the first call recorded. | ctxd
+CTX-11 | `context.assemble` accepts an `op_id`: a resend gets the assembly that the first call recorded, or, until the daemon restarts, the one that it found unchanged. | ctxd
 CTX-10 | The id of the current context can be read for a session, and for the only session if none is given. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd
 BUD-2 | The plan can be requested for any budget without assembling. | ctxd

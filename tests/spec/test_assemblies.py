@@ -140,6 +140,22 @@ def test_an_unchanged_repeat_is_the_same_record_and_writes_nothing(
 
 
 @pytest.mark.requirement("CTX-11")
+def test_an_unchanged_assembly_that_is_sent_again_is_answered_with_the_same_one(
+    s: SyncSession, client: SyncClient
+) -> None:
+    s.user("one")
+    recorded = s.assemble()
+    first = client.context_assemble(s.id, op_id=f"op-{s.id}")
+    assert first.number == recorded.number
+    s.user("two")
+    assert s.assemble().number == first.number + 1
+    again = client.context_assemble(s.id, op_id=f"op-{s.id}")
+    assert (again.number, again.text, again.receipt) == (first.number, first.text, first.receipt)
+    with refused("idempotency_mismatch"):
+        client.context_assemble(s.id, blocks=False, op_id=f"op-{s.id}")
+
+
+@pytest.mark.requirement("CTX-11")
 def test_an_assembly_that_is_sent_again_is_answered_with_the_first_one(s: SyncSession, client: SyncClient) -> None:
     s.user("one")
     first = client.context_assemble(s.id, op_id=f"op-{s.id}")

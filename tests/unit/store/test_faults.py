@@ -112,6 +112,7 @@ async def test_a_full_disk_under_an_artifact_fails_its_write_and_leaves_nothing(
         with failpoints.armed("art.write=error:ENOSPC*1"), pytest.raises(CtxdError) as caught:
             await store.keep(document("t1", large))
         assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
+        assert "limit of open files" in caught.value.hint
         assert store.status().state == "ok", "small writes may still fit"
         await store.submit(write(await store.keep(document("t1", large)))).wait()
     *_, report = verify(root)
@@ -276,6 +277,7 @@ async def test_no_descriptor_for_an_artifact_refuses_the_write_and_goes_on(root,
         with failpoints.armed("art.write=error:EMFILE*1"), pytest.raises(CtxdError) as caught:
             await store.keep(document("t1", large))
         assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
+        assert "limit of open files" in caught.value.hint
         await store.submit(write(await store.keep(document("t1", large)))).wait()
 
 
@@ -317,6 +319,30 @@ async def test_a_quota_that_refuses_a_write_of_sqlite_is_a_full_disk(root, monke
         await store.submit(write(document("t2", "kept as well"))).wait()
     *_, report = verify(root)
     assert report.problems == [] and report.rows == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EMFILE, "limit of open files"),
+        (errno.ENFILE, "fs.file-max"),
+        (errno.EDQUOT, "quota"),
+        (errno.ENOMEM, "memory"),
+        (errno.ENOSPC, "Free space on the filesystem"),
+    ],
+)
+async def test_a_refused_write_names_the_remedy_of_what_the_system_lacks(root, monkeypatch, number, remedy):
+    monkeypatch.setattr(limits, "PROBE_S", 3600)
+    async with running(root) as store:
+        await store.submit(write(document("t1", "kept"))).wait()
+        lacking = store.submit(write(document("t2", "lost")))
+        with failpoints.armed(f"journal.insert=error:{errno.errorcode[number]}*1"):
+            with pytest.raises(CtxdError) as caught:
+                await lacking.wait()
+        assert caught.value.code == "disk_full" and remedy in caught.value.hint
+        with pytest.raises(CtxdError) as caught:
+            store.submit(write(document("t3", "refused")))
+        assert caught.value.code == "disk_full" and remedy in caught.value.hint
 
 
 async def test_a_write_of_sqlite_that_fails_otherwise_ends_the_store(tmp_path):
