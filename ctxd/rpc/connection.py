@@ -149,7 +149,8 @@ class Connection(asyncio.Protocol):
         decoder = self._decoder
         is_partial = data[-1] != _LINE_END
         pending = decoder.pending if is_partial else 0
-        block = decoder.take(data)
+        # Most data is whole lines.
+        block = data if not is_partial and decoder.tail is None and decoder.fault is None else decoder.take(data)
         if block:
             self._block, self._read_to = (self._block[self._read_to :] + block if self._block else block), 0
         if block and not self._queued and not self._choked:

@@ -1,11 +1,10 @@
 """Idempotency: whether an operation id, or an entity id, is new.
 
 A Bloom filter knows the ids of all operations and entities: a miss is certain, and most lookups of a write are for new
-ids. ``RecentOperations`` knows the writes that are under way, and those that ended a short while ago. Older ones are in
-the journal.
+ids. The store itself knows the writes that are under way and those that ended a short while ago; older ones are in the
+journal.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -87,22 +86,3 @@ def mismatch(op_id: str) -> CtxdError:
         hint="Take a new op_id for a new call.",
         outcome="not_applied",
     )
-
-
-class RecentOperations:
-    """The operations that memory knows. At most ``limit`` ended ones are remembered."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.under_way: dict[Operation, QueuedWrite] = {}
-        """Accepted writes that are not durable yet."""
-        self.ended: OrderedDict[Operation, None] = OrderedDict()
-        """Writes that became durable a short while ago."""
-
-    def end(self, key: Operation, *, durable: bool) -> None:
-        """Record that the write under ``key`` is durable, or that it was lost."""
-        self.under_way.pop(key, None)
-        if durable:
-            self.ended[key] = None
-            if len(self.ended) > self._limit:
-                self.ended.popitem(last=False)

@@ -6,6 +6,7 @@ write waits for others, and none pays for a flush alone. If a transaction fails,
 and nothing of them remains. Reads of anything but a head wait until the writes before them are durable or have failed.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,7 +29,7 @@ from ctxd.store.committer import Committer, Durations
 from ctxd.store.follow import Follower
 from ctxd.store.group_commit import GroupCommit
 from ctxd.store.health import Health
-from ctxd.store.idempotency import BloomFilter, Operation, RecentOperations, replay_of
+from ctxd.store.idempotency import BloomFilter, Operation, replay_of
 from ctxd.store.journal import Body, Row
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
@@ -82,7 +83,9 @@ class VersionStore:
         self._listeners = Listeners()
         self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._listeners.fault)
         self._times = ValidTimes()
-        self._operations = RecentOperations(limits.OPS_CACHED_MAX)
+        self._under_way: dict[Operation, QueuedWrite] = {}
+        # Operations that became durable a short while ago; older ones are in the journal.
+        self._ended: OrderedDict[Operation, None] = OrderedDict()
         self.next_seq = 1
         """Sequence of the write that is accepted next."""
         self._damage: dict[str, None] = {}
@@ -201,7 +204,10 @@ class VersionStore:
         for entry in batch:
             write = entry.prepared.write
             if write.op_id is not None:
-                self._operations.end((write.principal, write.op_id), durable=True)
+                self._under_way.pop((write.principal, write.op_id), None)
+                self._ended[write.principal, write.op_id] = None
+                if len(self._ended) > limits.OPS_CACHED_MAX:
+                    self._ended.popitem(last=False)
             if write.purge is not None and write.purge.done is not None:
                 self._forget(write.purge.done)
             for artifact in entry.prepared.artifacts:
@@ -226,7 +232,7 @@ class VersionStore:
         for entry, write in zip(entries, writes, strict=True):
             self._heads.forget(entry.prepared.ids)
             if write.op_id is not None:
-                self._operations.end((write.principal, write.op_id), durable=False)
+                self._under_way.pop((write.principal, write.op_id), None)
         self.next_seq = entries[0].pending.seq
         sessions = frozenset(write.session for write in writes if write.session is not None)
         self._listeners.lost(sessions)
@@ -245,7 +251,7 @@ class VersionStore:
         for admit in self._admissions:
             admit()
         key = None if write.op_id is None else (write.principal, write.op_id)
-        if key in self._operations.under_way or key in self._operations.ended:
+        if key in self._under_way or key in self._ended:
             raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
         wall = self.require_past(write.valid_times.values()) if write.valid_times else self._clock.wall_ms()
         prepared = EncodedWrite(write)
@@ -255,7 +261,7 @@ class VersionStore:
         entry = QueuedWrite(prepared, pending, wall)
         self._bloom.add(prepared.ids if key is None else (*prepared.ids, key))
         if key is not None:
-            self._operations.under_way[key] = entry
+            self._under_way[key] = entry
         self._show(entry)
         self._commits.put(entry)
         return pending
@@ -323,7 +329,7 @@ class VersionStore:
         Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
         """
         key = (principal, op_id)
-        found: QueuedWrite | tuple[Body, Receipt] | None = self._operations.under_way.get(key)
+        found: QueuedWrite | tuple[Body, Receipt] | None = self._under_way.get(key)
         while found is None:
             self._health.require_readable()
             missing = [id for id in heads if isinstance(self.peek(id), NotCached)]
@@ -331,8 +337,8 @@ class VersionStore:
             if missing or not is_new_operation:
                 batch = await self._loader.find(missing, None if is_new_operation else key)
                 # It may have been begun, and even have ended, while the journal was read.
-                found = batch.operations.get(key) or self._operations.under_way.get(key)
-            if found is None and key not in self._operations.ended:
+                found = batch.operations.get(key) or self._under_way.get(key)
+            if found is None and key not in self._ended:
                 return None
         return replay_of(key, request, found)
 

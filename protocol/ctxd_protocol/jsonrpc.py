@@ -150,20 +150,21 @@ class WrongFraming(FrameFault):
 class FrameDecoder:
     """Splitter of received bytes into frames.
 
-    ``fault`` is set once the stream cannot be split any more; frames before the fault are still returned.
+    ``fault`` is set once the stream cannot be split any more; frames before the fault are still returned. ``tail`` is
+    the start of a line that has not ended, None without one.
     """
 
-    __slots__ = ("_limit", "_tail", "fault")
+    __slots__ = ("_limit", "fault", "tail")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._tail: bytearray | None = None
+        self.tail: bytearray | None = None
         self.fault: FrameFault | None = None
 
     @property
     def pending(self) -> int:
         """Number of bytes held of an incomplete frame."""
-        return 0 if self._tail is None else len(self._tail)
+        return 0 if self.tail is None else len(self.tail)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add ``data`` and return the frames it completes, without line ends and without blank lines.
@@ -179,7 +180,7 @@ class FrameDecoder:
         """Add ``data`` and return all complete lines in one piece, line ends included. May set ``fault``."""
         if self.fault is not None:
             return b""
-        tail = self._tail
+        tail = self.tail
         if tail is None and data.endswith(b"\n"):
             return data
         end = data.rfind(b"\n") + 1
@@ -188,7 +189,7 @@ class FrameDecoder:
             block, data = data[:end], data[end:]
             if tail is not None:
                 block, tail = bytes(tail) + block, None
-        self._tail = self._hold(tail, data)
+        self.tail = self._hold(tail, data)
         return block
 
     def split(self, block: bytes) -> list[bytes]:
