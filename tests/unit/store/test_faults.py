@@ -112,7 +112,6 @@ async def test_a_full_disk_under_an_artifact_fails_its_write_and_leaves_nothing(
         with failpoints.armed("art.write=error:ENOSPC*1"), pytest.raises(CtxdError) as caught:
             await store.keep(document("t1", large))
         assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
-        assert "limit of open files" in caught.value.hint
         assert store.status().state == "ok", "small writes may still fit"
         await store.submit(write(await store.keep(document("t1", large)))).wait()
     *_, report = verify(root)
