@@ -1,0 +1,57 @@
+"""Answers of nodes, as our program spells them and as the official server does."""
+
+import pytest
+
+from ctxd.backends.xtdb.messages import NodeStatus, number, to_committed, to_status
+from ctxd.backends.xtdb.transit import Keyword
+
+OURS = {
+    Keyword("xtdb.version/version"): "1.24.5",
+    Keyword("xtdb.version/revision"): "abc",
+    Keyword("xtdb.index-version/index-version"): 22,
+    Keyword("xtdb.kv/kv-store"): "xtdb.rocksdb.RocksKv",
+    Keyword("xtdb.kv/estimate-num-keys"): 7,
+    Keyword("xtdb.kv/size"): 8,
+    Keyword("ingester-failed?"): False,
+}
+OFFICIAL = {
+    "version": "1.24.5",
+    "revision": "abc",
+    "indexVersion": 22,
+    "kvStore": "xtdb.rocksdb.RocksKv",
+    "estimateNumKeys": 7,
+    "size": 8,
+    "ingesterFailed?": False,
+}
+
+
+@pytest.mark.parametrize("read", [OURS, OFFICIAL], ids=["ours", "official"])
+def test_a_status_is_read_in_both_spellings(read: dict[str, object]) -> None:
+    assert to_status(read) == NodeStatus(
+        version="1.24.5",
+        revision="abc",
+        index_version=22,
+        kv_store="xtdb.rocksdb.RocksKv",
+        keys=7,
+        bytes=8,
+        ingester_failed=False,
+    )
+    failed = {name: True if value is False else value for name, value in read.items()}
+    assert to_status(failed).ingester_failed
+
+
+def test_a_status_may_lack_all_but_the_state_of_the_ingester() -> None:
+    found = to_status({"ingesterFailed?": True, "size": None, "version": 7})
+    assert (found.version, found.keys, found.bytes, found.ingester_failed) == (None, None, None, True)
+    for read in ({}, {"ingesterFailed?": "no"}, []):
+        with pytest.raises(ValueError):
+            to_status(read)
+
+
+def test_an_outcome_and_a_number_are_read_in_both_spellings_or_refused() -> None:
+    assert to_committed({Keyword("tx-committed?"): True}) and not to_committed({"txCommitted?": False})
+    assert number({"txId": 3}, "tx-id", "txId") == number({Keyword("xtdb.api/tx-id"): 3}, "tx-id", "txId") == 3
+    with pytest.raises(ValueError, match="no number tx-id"):
+        number({"tx-id": True}, "tx-id")
+    with pytest.raises(ValueError):
+        to_committed({})
