@@ -5,6 +5,7 @@ neither side, and neither do rows behind a fence of a session owned by another h
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +22,7 @@ from ctxd.backends.xtdb.documents import (
     from_doc,
     parts_of,
 )
-from ctxd.backends.xtdb.messages import Doc
+from ctxd.backends.xtdb.messages import Doc, Unknown
 from ctxd.offload import in_thread
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.node import Node
@@ -31,8 +32,8 @@ from ctxd.projection.rows import Rows
 from ctxd.screen import count
 from ctxd.store.verify import LogicalDigest, Problem, Severity
 
-SYNC_S: Final = 60.0
-"""Seconds that the node has to index what is in the log already."""
+SYNC_S: Final = 10.0
+"""Seconds that the node has to index what is in the log already; then it is compared as it is."""
 
 AT_ONCE: Final = 8
 """Requests to the node under way."""
@@ -88,8 +89,9 @@ async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) ->
     read. Cancel: safe.
     """
     report = Comparison(head_seq=await in_thread(rows.head))
-    # An eviction by another host removes documents before this node knows of it.
-    await node.sync(SYNC_S)
+    # An eviction by another host removes documents before this node knows of it. A node that lags is compared as it is.
+    with suppress(Unknown):
+        await node.sync(SYNC_S)
     cursor = await _cursor(node, rows, report)
     if cursor is not None:
         await _Comparing(node, rows, cursor, Fences(await in_thread(rows.scan, FENCES)), report, step).run()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.backends.xtdb.messages import PutDoc
+from ctxd.backends.xtdb.messages import PutDoc, Unknown
 from ctxd.projection import compare
 from tests.unit.projection.projecting import compared, fill, level, projecting
 
@@ -42,6 +42,18 @@ class TestComparing:
         node.down = False
         found = await compared(root, node.connect)
         assert found.equal and [problem.severity for problem in found.problems] == ["warning"]
+
+    async def test_a_node_that_does_not_reach_the_end_of_the_log_is_compared_as_it_is(self, root, node, monkeypatch):
+        async with projecting(root, node.connect) as store:
+            fill(store, 5)
+            await level(store)
+
+        async def late(timeout_s):
+            raise Unknown("timeout")
+
+        monkeypatch.setattr(node, "sync", late)
+        found = await compared(root, node.connect)
+        assert found.equal and found.problems == []
 
     @pytest.mark.requirement("XTB-6")
     async def test_a_comparison_counts_only_entities_of_its_own_journal(self, root, node, monkeypatch):
