@@ -122,11 +122,12 @@ async def test_collapsed_tool_calls_are_named_in_the_result(tmp_path: Path) -> N
 async def test_activating_an_unread_file_reads_it_and_one_that_is_out_of_reach_stays_a_stub(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
-        kept, gone, binary = tmp_path / "kept.txt", tmp_path / "gone.txt", tmp_path / "bin"
+        kept, gone, large = tmp_path / "kept.txt", tmp_path / "gone.txt", tmp_path / "large"
         kept.write_text("hello")
         gone.write_text("bye")
-        binary.write_bytes(b"\x00\xff\xfe")
-        await w.discover("s1", kept, gone, binary)
+        with large.open("wb") as file:
+            file.truncate(2**40)
+        await w.discover("s1", kept, gone, large)
         gone.unlink()
         ids = (await w.call("session.get", session="s1")).session.metadata_pool
         result = await w.call("session.activate", session="s1", object=ids[0][:12])
