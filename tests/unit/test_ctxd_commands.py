@@ -199,3 +199,12 @@ def test_the_store_is_chosen_by_flag_and_by_environment(tmp_path, place):
             daemon.terminate()
     assert store.backend == "xtdb"
     assert store.projection is not None and store.projection.url == url
+
+
+@pytest.mark.parametrize(
+    "words", ["config", "verify", "backup {tmp}/b", "run", "migrate", "migrate --to xtdb", "requeue", "doctor"]
+)
+def test_a_wrong_setting_ends_a_command_with_78_and_one_line(tmp_path, words):
+    ran = ctxd(*words.format(tmp=tmp_path).split(), CTXD_LOG_LEVEL="loud", HOME=str(tmp_path))
+    assert (ran.returncode, ran.stdout) == (78, "")
+    assert ran.stderr.strip() == "ctxd: CTXD_LOG_LEVEL: log.level = 'loud' is not one of debug, info, warning, error"
