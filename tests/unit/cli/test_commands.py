@@ -434,3 +434,21 @@ def test_rows_of_a_query_are_printed_one_a_line_as_they_read(scripted, daemon):
     assert (asked.params["args"], asked.params["limit"], asked.params["timeout_ms"]) == (["s1"], 2, 1500)
     daemon.script["object.query"] = lambda _: {"rows": [], "complete": True, "tx": 1}
     assert (scripted("query", "{:find [e]}").out, scripted("query", "{:find [e]}").err) == ("", "")
+
+
+def test_each_event_of_a_transcript_is_one_line_cut_to_200_characters(ctx, tmp_path):
+    def user(text, **more):
+        return {"type": "user", "sessionId": "S", "uuid": "u", "message": {"role": "user", "content": text}, **more}
+
+    call = {"type": "tool_use", "id": "1", "name": "bash", "input": {"command": "ls"}}
+    file = tmp_path / "session.jsonl"
+    records = [
+        user("x" * 300),
+        user("the story so far", isCompactSummary=True),
+        {"type": "assistant", "sessionId": "S", "message": {"id": "m", "role": "assistant", "content": [call]}},
+    ]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    lines = ctx("transcript", str(file)).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["prompt", "compaction", "tool_call"]
+    assert (lines[0].count("x"), lines[1].split(maxsplit=1)[1]) == (200, "the story so far")
+    assert lines[2].endswith("bash {'command': 'ls'}")
