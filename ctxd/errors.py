@@ -46,11 +46,15 @@ class CtxdError(Exception):
 
 
 class StateDirError(Exception):
-    """The daemon cannot start on this state directory or socket. ``exit_code`` is what the process ends with."""
+    """Refused state directory, backup or socket. ``exit_code`` is the exit code of the process.
 
-    def __init__(self, message: str, *, exit_code: int) -> None:
+    ``remedy``: empty for the one of the exit code.
+    """
+
+    def __init__(self, message: str, *, exit_code: int, remedy: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.remedy = remedy
 
 
 def purged(id: str) -> CtxdError:

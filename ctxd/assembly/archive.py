@@ -129,7 +129,7 @@ class Archive:
             raise CtxdError(
                 "assembly_not_found",
                 f"session {session} has no assembly in turn {turn}",
-                hint="context.list names them.",
+                hint="context.list lists them.",
             )
         return found
 

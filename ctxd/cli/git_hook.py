@@ -22,7 +22,7 @@ _MARK: Final = "# Made by ctx install git"
 _GIT_S: Final = 10.0
 
 _HOOK: Final = f"""#!/bin/sh
-{_MARK}; taken away by ctx install git --uninstall.
+{_MARK}; removed by ctx install git --uninstall.
 # Runs the hook that was here before, then adds the context in which the commit is made, if there is one.
 own=$(dirname "$0")/{_NAME}
 before=$(dirname "$0")/{_KEPT}
@@ -90,7 +90,7 @@ def install(repo: Path) -> Done:
         return Done("renewed" if changed else "already there", hook, changed, _is_there(kept), shared)
     if _is_there(hook):
         if _is_there(kept):
-            raise Stop(CONFLICT, f"{hook} and {kept} are both there", hint="take one of them away", symbol="conflict")
+            raise Stop(CONFLICT, f"{hook} and {kept} are both there", hint="remove one of them", symbol="conflict")
         _do(lambda: hook.rename(kept))
     _do(lambda: folder.mkdir(parents=True, exist_ok=True))
     _write(hook)
@@ -105,7 +105,7 @@ def uninstall(repo: Path) -> Done:
         return Done("not there", hook, False, False, shared)
     was_kept = _is_there(kept)
     _do(lambda: kept.replace(hook) if was_kept else hook.unlink())
-    return Done("taken away", hook, True, was_kept, shared)
+    return Done("removed", hook, True, was_kept, shared)
 
 
 def _hooks(repo: Path) -> tuple[Path, bool]:

@@ -68,7 +68,10 @@ def object_id(client: SyncClient, session: str | None, given: str) -> str:
     Raises: ``Stop`` for a path without an object.
     """
     if not given.startswith(("/", "./", "../")):
-        return given if session is None else _by_either(client, session, given)
+        if session is not None:
+            return _by_either(client, session, given)
+        if not os.path.lexists(given) or _is_id(client, given):
+            return given
     if session is None:
         raise Stop(USAGE, f"{given!r} is a path, and paths belong to a session", hint="name one with -s SESSION")
     found = client.file_resolve(session, os.path.abspath(given))
@@ -124,6 +127,14 @@ def _by_either(client: SyncClient, session: str, given: str) -> str:
                 if found.known:
                     return found.object
     return given
+
+
+def _is_id(client: SyncClient, given: str) -> bool:
+    try:
+        client.object_get(given, content=False)
+    except NotFound:
+        return False
+    return True
 
 
 def _default_session(client: SyncClient) -> str:

@@ -161,7 +161,7 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
     with run.client() as client:
         id, what = _target(client, session, object, turns)
         if not yes and not sys.stdin.isatty():
-            raise Stop(USAGE, f"standard input is no terminal to confirm that {what} is erased", hint="add --yes")
+            raise Stop(USAGE, f"standard input is no terminal to confirm the erasure of {what}", hint="add --yes")
         if not yes and not click.confirm(f"Erase {what}?", err=True):
             raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
         done = client.object_purge(id, turns=turns or None)

@@ -19,7 +19,7 @@ EXITS: Final = {None: 0, "warning": 1, "damage": 2, "data_loss": 3}
 EXIT_CONFIG: Final = 78
 
 _REMEDIES: Final = {
-    10: "choose another path",
+    10: "name another: --state-dir PATH",
     69: "stop it first, or choose another socket: --socket PATH",
     73: "choose another path",
     75: "stop it first, or choose another directory: --state-dir PATH",
@@ -108,5 +108,5 @@ def stop_for(error: Exception) -> Stop | None:
     if isinstance(error, ConfigError):
         return Stop(EXIT_CONFIG, str(error))
     if isinstance(error, StateDirError):
-        return Stop(error.exit_code, str(error), hint=_REMEDIES.get(error.exit_code, ""))
+        return Stop(error.exit_code, str(error), hint=error.remedy or _REMEDIES.get(error.exit_code, ""))
     return None

@@ -173,4 +173,5 @@ def _default_socket() -> Path:
 
 
 def _fail(failure: NodeFailure) -> NoReturn:
-    raise Stop(failure.exit_code, f"{failure.message}\n  {failure.remedy}")
+    remedy = failure.remedy.removesuffix(".")
+    raise Stop(failure.exit_code, failure.message, hint=remedy[:1].lower() + remedy[1:])

@@ -467,4 +467,4 @@ class Sandboxes:
 
 
 def _not_found(sandbox: str) -> CtxdError:
-    return CtxdError("sandbox_not_found", f"there is no sandbox {sandbox}", hint="sandbox.list names them.")
+    return CtxdError("sandbox_not_found", f"there is no sandbox {sandbox}", hint="sandbox.list lists them.")

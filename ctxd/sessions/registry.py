@@ -41,7 +41,7 @@ NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=
 
 def no_session(session: str, *, shared: bool = False) -> CtxdError:
     """Return the error of a call for ``session``, which is not there. ``shared``: another host may have it."""
-    hint = "session.list names them."
+    hint = "session.list lists them."
     if shared:
         hint = (
             "If another host has it, session.resume takes it over here: `ctx session ls --elsewhere` lists such "

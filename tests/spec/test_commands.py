@@ -217,7 +217,7 @@ def test_a_remedy_that_is_a_method_without_a_command_names_the_parameters_it_nee
 ) -> None:
     done = ctx(daemon, "context", lived.id, "--turn", "9")
     assert done.returncode == 3
-    assert done.stderr.endswith("""; ctx rpc context.list '{"session": …}' names them\n""")
+    assert done.stderr.endswith("""; ctx rpc context.list '{"session": …}' lists them\n""")
 
 
 @pytest.mark.requirement("CLI-2")

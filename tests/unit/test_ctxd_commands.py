@@ -69,11 +69,12 @@ def test_a_place_that_is_refused_is_told_with_what_helps(tmp_path):
     (tmp_path / "file").write_text("")
     none, some, file = tmp_path / "none", tmp_path, tmp_path / "file"
     for words, code, told in (
-        (("verify", "--state-dir", none), 10, f"there is no state in {none}; choose another path"),
+        (("verify", "--state-dir", none), 10, f"there is no state in {none}; name another: --state-dir PATH"),
         (("run", "--state-dir", ""), 64, "Invalid value for '--state-dir': an empty path; see ctxd run --help"),
         (("run", "--config", "/dev/null"), 78, "/dev/null: not a regular file; name one with --config"),
         (("restore", some), 64, "Missing option '--state-dir'; see ctxd restore --help"),
-        (("restore", some, "--state-dir", none), 10, "has no manifest.json; choose another path"),
+        (("restore", some, "--state-dir", none), 10, "has no manifest.json; name a backup's directory"),
+        (("xtdb", "run", "--directory", none), 69, f"{none}; run: ctxd xtdb install --directory {none}"),
         (("run", "--ephemeral", "--socket", file), 73, f"{file} exists and is not a socket; choose another path"),
         (("run", "--state-dir", file, "--socket", none), 73, "File exists; choose another path"),
     ):

@@ -51,7 +51,7 @@ def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon,
 @pytest.mark.parametrize(
     ("hint", "told"),
     [
-        ("session.list names them.", "ctx session ls names them"),
+        ("session.list lists them.", "ctx session ls lists them"),
         ("Call session.resume first.", "run ctx session resume first"),
         (
             "Add it with session.pool_add first.",

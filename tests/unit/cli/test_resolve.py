@@ -133,11 +133,19 @@ def test_an_object_may_be_named_by_its_path(scripted, daemon, sessions, tmp_path
     assert [seen.params["object"] for seen in daemon.of("session.activate")] == ["f" * 64, "3f9a01bc"]
 
 
-def test_a_path_without_a_session_is_a_usage_error(scripted, daemon, sessions):
-    ran = scripted("object", "cat", "/workspace/a.py")
-    assert (ran.code, ran.err) == (
-        2, "ctx: '/workspace/a.py' is a path, and paths belong to a session; name one with -s SESSION\n",
-    )  # fmt: skip
+def test_a_path_without_a_session_is_a_usage_error(scripted, daemon, sessions, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
+
+    def no_such_id(seen):
+        raise Refusal("object_not_found")
+
+    daemon.script["object.get"] = no_such_id
+    for path in ("/workspace/a.py", "a.py"):
+        ran = scripted("object", "cat", path)
+        assert (ran.code, ran.err) == (
+            2, f"ctx: '{path}' is a path, and paths belong to a session; name one with -s SESSION\n",
+        )  # fmt: skip
 
 
 NOW = 1_800_000_000_000
