@@ -23,8 +23,8 @@ from bench.figures import Figure
 from bench.running import folder, quick
 from ctxd.clock import SystemClock
 from ctxd.objects.document import decode_document
-from ctxd.objects.identity import file_id
-from ctxd.objects.next_version import file_text, toolcall
+from ctxd.objects.generated_ids import file_id
+from ctxd.objects.version_documents import file_text, toolcall
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings

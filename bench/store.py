@@ -23,8 +23,8 @@ from bench.figures import Figure
 from bench.running import environment
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.stored_version import Version
 from ctxd.clock import SystemClock
 from ctxd.objects.document import Document, encode_document
 from ctxd.objects.hashing import content_hash, identity_hash

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
-from ctxd.screen import OutputFailed, ReaderGone, cell
+from ctxd.terminal import OutputFailed, ReaderGone, cell
 
 FAILURE: Final = 1
 INTERRUPTED: Final = 130

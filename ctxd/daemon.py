@@ -29,7 +29,7 @@ from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.offload import in_thread
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
-from ctxd.process import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
+from ctxd.process_settings import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
 from ctxd.projection.ownership import Ownership
 from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler, complete

@@ -21,10 +21,10 @@ from ctxd.projection.progress import Room
 from ctxd.projection.projection import Target
 from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
-from ctxd.secrets.guard import DEFAULT
+from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.scan import Scanner
-from ctxd.trackers.port import WatcherChoice
+from ctxd.trackers.watcher_port import WatcherChoice
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.sessions import Collapse

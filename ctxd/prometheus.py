@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ctxd.clock import SystemClock
-from ctxd.observe.tally import Tally
+from ctxd.observe.call_counts import Tally
 from ctxd.store.committer import Durations
 from ctxd_protocol.status import DaemonStatus
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ctxd_client.blocking import running
+from ctxd_client.blocking_connection import running
 from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
 from ctxd_client._sync.notices import SyncNotices

@@ -38,7 +38,7 @@ TWINS: Final = {
 SYNCHRONOUS: Final = {
     r"ctxd_client\.client\b": "ctxd_client.sync",
     r"ctxd_client\.(transport|notices|methods)\b": r"ctxd_client._sync.\1",
-    r"ctxd_client\.connection\b": "ctxd_client.blocking",
+    r"ctxd_client\.connection\b": "ctxd_client.blocking_connection",
     r"\bAsync(Connection|Lock)\b": r"Blocking\1",
     r"\b(Client|Session|ClientMethods|SessionMethods|Transport|Notices)\b(?! record| handle| mounts)": r"Sync\1",
     r"\bconnect\b(?=\(|``)": "connect_sync",

@@ -6,13 +6,13 @@ Reads only. The promise: a text given out has the hash that was recorded, or the
 from collections.abc import Iterable
 from contextlib import aclosing
 
-from ctxd.assembly.layout import Composition, Heads, Layout, View, compose
+from ctxd.assembly.layout_port import Composition, Heads, Layout, View, compose
 from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.record import Assembled, Recorded, context_of, read_record
 from ctxd.assembly.render import RENDERER
 from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import AsOf, Page, Stored
-from ctxd.objects.identity import assemblies_prefix, assembly_id
+from ctxd.objects.generated_ids import assemblies_prefix, assembly_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_purge import PURGED_TEXT

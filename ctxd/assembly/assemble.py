@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd import limits
 from ctxd.assembly.archive import Archive
-from ctxd.assembly.layout import Component, Composition, Heads, View, compose
+from ctxd.assembly.layout_port import Component, Composition, Heads, View, compose
 from ctxd.assembly.measure import sha256, stable_prefix
 from ctxd.assembly.record import (
     Assembled,

@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.layout import Composition
+from ctxd.assembly.layout_port import Composition
 from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
+from ctxd.objects.generated_ids import assembly_id
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.identity import assembly_id
 from ctxd.store.writes import Pending
 from ctxd_protocol.context import AssembledContext, AssemblyRecord, Block, SectionSize
 from ctxd_protocol.ids import context_id

@@ -13,9 +13,9 @@ from zlib import crc32
 import msgspec
 
 from ctxd import dbfile
-from ctxd.backends.port import DamagedVersion, Version
+from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
-from ctxd.screen import count
+from ctxd.terminal import count
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS entity(n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);

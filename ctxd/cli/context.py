@@ -6,13 +6,13 @@ from typing import Final
 
 import click
 
-from ctxd.cli.difference import print_diff, unified
+from ctxd.cli.arguments import session_id
+from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.formatting import short, size
 from ctxd.cli.invocation import Invocation, common, session_argument
-from ctxd.cli.resolve import session_id
 from ctxd.command_line import Command, Stop
-from ctxd.screen import Colour, cell, count
+from ctxd.terminal import Colour, cell, count
 from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, SectionSize

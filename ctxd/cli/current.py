@@ -2,7 +2,7 @@
 
 import click
 
-from ctxd.cli.current_context import look
+from ctxd.cli.context_id_lookup import look
 from ctxd.cli.exit_codes import NOT_FOUND
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command, Stop

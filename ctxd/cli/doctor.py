@@ -15,7 +15,7 @@ from ctxd.cli.invocation import Invocation, common
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command
 from ctxd.config import Config, ConfigError, load
-from ctxd.screen import Colour, cell
+from ctxd.terminal import Colour, cell
 from ctxd_client.errors import CallFailed, TimedOut
 from ctxd_client.paths import find_socket
 from ctxd_client.sync import connect_sync

@@ -18,7 +18,7 @@ import msgspec
 
 from ctxd.config import SETTINGS
 from ctxd.limits import DESCRIPTORS_RESERVED
-from ctxd.screen import count
+from ctxd.terminal import count
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus
 

@@ -11,7 +11,7 @@ import click
 
 from ctxd.cli.completion import objects as complete_objects
 from ctxd.cli.completion import sessions as complete_sessions
-from ctxd.screen import Screen
+from ctxd.terminal import Screen
 
 if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the client to load
     from ctxd_client.sync import SyncClient

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ctxd.cli.formatting import moment
-from ctxd.screen import cell, count
+from ctxd.terminal import cell, count
 
 Record = Mapping[str, Any]
 

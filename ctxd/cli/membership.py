@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import click
 
+from ctxd.cli.arguments import object_id, session_id
 from ctxd.cli.completion import objects as complete_objects
 from ctxd.cli.invocation import Invocation, common, session_option
-from ctxd.cli.resolve import object_id, session_id
 from ctxd.command_line import Command
-from ctxd.screen import cell
+from ctxd.terminal import cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.sessions import MembershipResult
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from ctxd.cli.difference import print_diff, unified
+from ctxd.cli.arguments import moment_ms, object_id, session_if_any
+from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.formatting import moment, short, size
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, object_argument, paged, session_option
-from ctxd.cli.resolve import moment_ms, object_id, session_if_any
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
-from ctxd.screen import cell, count
+from ctxd.terminal import cell, count
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.objects import ObjectType, ObjectVersion

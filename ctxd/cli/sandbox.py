@@ -6,7 +6,7 @@ from ctxd.cli.formatting import age
 from ctxd.cli.invocation import Invocation, common, listing
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
-from ctxd.screen import count
+from ctxd.terminal import count
 from ctxd_protocol.sandboxes import SandboxView
 
 

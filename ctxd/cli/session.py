@@ -8,14 +8,14 @@ from typing import Any, Final
 import click
 import msgspec
 
+from ctxd.cli.arguments import session_id
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.formatting import age, moment
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_argument
 from ctxd.cli.markdown import markdown
-from ctxd.cli.resolve import session_id
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
-from ctxd.screen import cell, count
+from ctxd.terminal import cell, count
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_client.values import as_mounts

@@ -6,7 +6,7 @@ from ctxd.cli.formatting import span
 from ctxd.cli.invocation import Invocation, common
 from ctxd.cli.tracker import followed
 from ctxd.command_line import Command
-from ctxd.screen import Colour, cell, count
+from ctxd.terminal import Colour, cell, count
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus
 
 

@@ -9,7 +9,7 @@ import msgspec
 from ctxd.cli.formatting import span
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command
-from ctxd.screen import Screen, cell, count
+from ctxd.terminal import Screen, cell, count
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.status import DaemonStatus
 from ctxd_protocol.trackers import Watching

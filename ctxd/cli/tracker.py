@@ -2,12 +2,12 @@
 
 import click
 
+from ctxd.cli.arguments import session_id
 from ctxd.cli.formatting import age
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged
-from ctxd.cli.resolve import session_id
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
-from ctxd.screen import count
+from ctxd.terminal import count
 from ctxd_protocol.trackers import TrackerState, Watching
 
 

@@ -14,7 +14,7 @@ from ctxd.cli.exit_codes import FAILURE, USAGE
 from ctxd.cli.formatting import moment
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command, Stop
-from ctxd.screen import cell, count
+from ctxd.terminal import cell, count
 from ctxd.transcripts.files import UnknownFormat, read
 from ctxd.transcripts.records import Entry, total_usage
 from ctxd_protocol.events import Event

@@ -2,11 +2,11 @@
 
 import click
 
+from ctxd.cli.arguments import session_id
 from ctxd.cli.formatting import moment, short
 from ctxd.cli.invocation import Invocation, common, session_argument
-from ctxd.cli.resolve import session_id
 from ctxd.command_line import Command
-from ctxd.screen import cell
+from ctxd.terminal import cell
 
 
 @click.command(cls=Command, examples="ctx watch\nctx watch s1 --after 0\nctx watch s1 --json | jq .path")

@@ -14,7 +14,7 @@ from ctxd.commands.output import (
     stepped,
     working,
 )
-from ctxd.screen import count
+from ctxd.terminal import count
 
 
 @click.command()

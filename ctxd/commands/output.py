@@ -11,7 +11,7 @@ import msgspec
 
 from ctxd.command_line import FAILURE, Stop
 from ctxd.errors import StateDirError
-from ctxd.screen import OutputFailed, count
+from ctxd.terminal import OutputFailed, count
 
 EXITS: Final = {None: 0, "warning": 1, "damage": 2, "data_loss": 3}
 """Exit code of a check by the severity of its worst finding."""

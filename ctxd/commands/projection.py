@@ -25,12 +25,12 @@ from ctxd.commands.output import (
     working,
 )
 from ctxd.errors import StateDirError
-from ctxd.screen import count
+from ctxd.terminal import count
 from ctxd_protocol.status import ProjectionStatus
 
 if TYPE_CHECKING:
     # Loaded by those commands only that compare.
-    from ctxd.projection.compare import Comparison
+    from ctxd.projection.comparison import Comparison
 
 T = TypeVar("T")
 

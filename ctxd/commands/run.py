@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from ctxd.commands.output import AbsolutePath, config_option, state_dir_option
-from ctxd.process import leave, spare_the_collector
+from ctxd.process_settings import leave, spare_the_collector
 from ctxd_protocol.places import SOCKET_NAME
 
 

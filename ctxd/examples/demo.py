@@ -19,8 +19,8 @@ from pathlib import Path
 import anyio
 
 from ctxd.examples.agent_loop import SYSTEM_PROMPT, Agent
+from ctxd.examples.demo_output import Teller
 from ctxd.examples.scripted import CHECK, FIX, GLANCE, LOOK, READ, ModelStep, make_tree, scripted
-from ctxd.examples.telling import Teller
 from ctxd.offload import in_thread
 from ctxd_client import Client, connect
 from ctxd_protocol.sessions import Notice

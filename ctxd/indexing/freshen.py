@@ -13,13 +13,14 @@ from typing import Final
 
 import msgspec
 
-from ctxd.indexing.decide import SANDBOXES, DocumentBuilder, Observed, decide, is_due, is_overtaken
 from ctxd.indexing.host_visibility import HostVisibility
+from ctxd.indexing.version_decision import SANDBOXES, DocumentBuilder, Observed, decide, is_due, is_overtaken
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored, is_large
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.offload import Lane
-from ctxd.secrets.guard import DEFAULT, Guard, captured_under, stricter
+from ctxd.secrets.guard import Guard
+from ctxd.secrets.policy import DEFAULT, is_laxer
 from ctxd.sources.port import FINGERPRINT_BYTES, Sources, Stamp, size_of
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
@@ -236,11 +237,13 @@ class Freshener:
                 continue
             if signature is not None and is_unread(head.document):
                 continue
+            document = head.document
+            is_captured = document.source_hash is not None and not is_purged(document)
             if (
                 entry is None
                 or entry.signature != signature
-                or not entry.stands_for(head.document)
-                or _is_laxer(head.document, policy)
+                or not entry.stands_for(document)
+                or (is_captured and is_laxer(document.payload, policy))
             ):
                 size = 0 if signature is None else size_of(signature)
                 changed[id] = size if size <= FILE_BYTES_MAX else 0
@@ -298,12 +301,6 @@ class Freshener:
         head = self._versions.peek(id)
         # Versions are never removed, so the cache answers ``None`` only for an entity whose write was lost.
         return known if isinstance(head, NotCached) or head is None else head
-
-
-def _is_laxer(document: Document, policy: SecretPolicy) -> bool:
-    """True if ``document`` holds text that was captured under a laxer policy than ``policy``."""
-    under = captured_under(document.payload)
-    return document.source_hash is not None and not is_purged(document) and stricter(under, policy) != under
 
 
 def _slices(sizes: dict[str, int]) -> Iterator[tuple[str, ...]]:

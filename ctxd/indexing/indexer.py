@@ -15,14 +15,15 @@ from typing import Any, Literal
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.decide import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
 from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
 from ctxd.indexing.host_visibility import HostVisibility
+from ctxd.indexing.version_decision import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large
-from ctxd.objects.identity import file_id, observed
-from ctxd.secrets.guard import DEFAULT, Guard, captured_under, fleeting_guard, stricter
+from ctxd.objects.generated_ids import file_id, observed
+from ctxd.secrets.guard import Guard, fleeting_guard
+from ctxd.secrets.policy import DEFAULT, captured_under, stricter
 from ctxd.sources.filesystem import HostFiles
 from ctxd.sources.port import Missing, Present, Sources
 from ctxd.store.store import VersionStore

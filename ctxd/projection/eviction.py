@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
 from ctxd.backends.xtdb.messages import Doc, Evict, Op, PutDoc
 from ctxd.offload import in_thread

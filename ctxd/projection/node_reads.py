@@ -10,7 +10,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id, from_doc
 from ctxd.backends.xtdb.messages import Doc, Refused, XtdbFailure, offload
 from ctxd.clock import Clock

@@ -21,7 +21,7 @@ from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.offload import in_thread
-from ctxd.projection.compare import Comparison, compare
+from ctxd.projection.comparison import Comparison, compare
 from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.ownership import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, fence, judge, moved, requeued

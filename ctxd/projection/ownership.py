@@ -18,13 +18,13 @@ from typing import Final
 import anyio
 import msgspec
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import Op
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored, decode_document
+from ctxd.objects.generated_ids import NUMBER_DIGITS, session_of
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.identity import NUMBER_DIGITS, session_of
 from ctxd.projection import owners
 from ctxd.projection.node import Node
 from ctxd.projection.owners import Owner

@@ -47,10 +47,10 @@ from ctxd.projection.progress import (
 )
 from ctxd.projection.rows import Rows
 from ctxd.projection.stream import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopped, Stream
-from ctxd.screen import count
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
+from ctxd.terminal import count
 from ctxd_protocol.status import ProjectionStatus, StoreStatus
 
 FENCES_MAX: Final = 10

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, WHOLE_BYTES_MAX, content_docs, content_ref, to_doc
 from ctxd.backends.xtdb.messages import Delete, Op, PutDoc
 from ctxd.errors import CtxdError

@@ -16,10 +16,10 @@ from msgspec import UNSET, Raw, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.failpoints import ARMED, hit
-from ctxd.observe.tally import UNKNOWN_METHOD
+from ctxd.observe.call_counts import UNKNOWN_METHOD
 from ctxd.rpc.answer_budget import AnswerBudget
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import MethodEntry, Table
-from ctxd.rpc.identity import Caller
 from ctxd.rpc.listener import ListenerContext
 from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.scheduler import Suspended

@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from ctxd.failpoints import ARMED, hit
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers
-from ctxd.rpc.identity import Caller
 from ctxd.rpc.listener import ListenerContext
 from ctxd.rpc.scheduler import LINE_BYTES, SLICE_LINES, SLICE_S
 from ctxd_protocol.error_codes import ErrorCode

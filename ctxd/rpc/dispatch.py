@@ -11,7 +11,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.identity import Caller, reachable
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.grants import reachable
 from ctxd.rpc.wire_errors import MalformedParams, params_error
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import METHODS

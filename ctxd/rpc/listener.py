@@ -13,7 +13,7 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.limits import DESCRIPTORS_RESERVED
-from ctxd.observe.tally import Tally
+from ctxd.observe.call_counts import Tally
 from ctxd.rpc.answer_budget import (
     CONNECTION_BYTES,
     HOST_ANSWER_BYTES_MAX,
@@ -23,11 +23,11 @@ from ctxd.rpc.answer_budget import (
     TOTAL_BYTES,
     AnswerBudget,
 )
+from ctxd.rpc.caller import may_enter, peer_of
 from ctxd.rpc.dispatch import Table
-from ctxd.rpc.identity import may_enter, peer_of
 from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin, TaskPool
-from ctxd.screen import count
+from ctxd.terminal import count
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object

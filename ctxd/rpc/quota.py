@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ctxd.rpc.dispatch import MethodEntry
-from ctxd.screen import count
+from ctxd.terminal import count
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Request, error_object
 from ctxd_protocol.sandboxes import Quota

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ctxd.errors import StateDirError
-from ctxd.rpc.identity import peer_of
+from ctxd.rpc.caller import peer_of
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 
 EXIT_USAGE: Final = 64

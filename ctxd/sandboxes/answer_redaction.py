@@ -14,8 +14,8 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import UNMOUNTED, normalise
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
-from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted
 from ctxd_protocol.methods.files import FileResolveResult
 from ctxd_protocol.objects import FilesystemSource, ObjectVersion, Source

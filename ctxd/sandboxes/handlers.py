@@ -8,7 +8,7 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.rpc.identity import Caller
+from ctxd.rpc.caller import Caller
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.registry import Sandboxes
 from ctxd.sessions.registry import Sessions

@@ -19,12 +19,12 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import Handler, Table, build_table
-from ctxd.rpc.identity import granted
+from ctxd.rpc.grants import granted
 from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
 from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.server import Server
 from ctxd.sandboxes.answer_redaction import viewed
-from ctxd.sandboxes.cbor import SandboxConnection
+from ctxd.sandboxes.cbor_connection import SandboxConnection
 from ctxd.sandboxes.registration import Registration
 from ctxd.service.supervisor import KEPT_PREFIX, Supervisor
 from ctxd.sessions.registry import Sessions

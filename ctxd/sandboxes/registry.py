@@ -26,7 +26,7 @@ from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.sandboxes.registration import Registration
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionSettings
+from ctxd.sessions.settings import SessionSettings
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.rights import User
 from ctxd.store.writes import Pending, Write

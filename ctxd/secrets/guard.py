@@ -5,43 +5,15 @@ made of; equal secrets have equal tags; text that was redacted once is not chang
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 from blake3 import blake3
 
+from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.scan import Hit, Scanner
 from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
-
-DEFAULT: Final[SecretPolicy] = "flag"
-"""The policy of a session that names none; a version without the field was captured under it and holds no secret."""
-
-_RANK: Final[dict[SecretPolicy, int]] = {"off": 0, "flag": 1, "redact": 2}
-
-
-def stricter(one: SecretPolicy, other: SecretPolicy) -> SecretPolicy:
-    """The stricter of both."""
-    return one if _RANK[one] >= _RANK[other] else other
-
-
-def captured_under(payload: Mapping[str, Any]) -> SecretPolicy:
-    """The policy under which the version with ``payload`` was captured."""
-    told = payload.get("secrets")
-    policy: SecretPolicy = told["policy"] if told else DEFAULT
-    return policy
-
-
-def to_payload(secrets: Secrets | None) -> dict[str, Any]:
-    """Return the payload's field for ``secrets``: empty without findings under the default policy."""
-    return {} if secrets is None else {"secrets": msgspec.to_builtins(secrets)}
-
-
-def rules_found(payload: Mapping[str, Any]) -> tuple[str, ...]:
-    """The rules that found a secret in the version with ``payload``, each once."""
-    told = payload.get("secrets") or {}
-    return tuple(dict.fromkeys(found["rule"] for found in told.get("found", ())))
-
 
 KEY_BYTES: Final = 32
 """Bytes of a key."""

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ctxd.secrets.checks import entropy
+from ctxd.secrets.lookalikes import entropy
 from ctxd.secrets.rules import BUILT_IN, Check, Rule
 from ctxd.secrets.scan import RefusedPattern, Scanner, compiled
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.identity import segment_id
+from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.segments import events_of, events_size, read_segment
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place

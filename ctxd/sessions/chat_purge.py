@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.objects.document import Content, Document, text_of
+from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.hashing import content_hash
-from ctxd.objects.identity import segments_prefix
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.segments import (
     PREVIEW_CHARS,

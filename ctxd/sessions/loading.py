@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import NOW, AsOf, Page, Stored
-from ctxd.objects.identity import number_of, segment_id, segments_prefix
+from ctxd.objects.generated_ids import number_of, segment_id, segments_prefix
 from ctxd.offload import Lane
 from ctxd.sessions.segments import (
     RUN,

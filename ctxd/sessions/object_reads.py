@@ -11,8 +11,8 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored
+from ctxd.objects.generated_ids import INNER_PREFIXES, is_reserved
 from ctxd.objects.hashing import identity_hash
-from ctxd.objects.identity import INNER_PREFIXES, is_reserved
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd.sessions import session_objects, transitions
 from ctxd.sessions.registry import Sessions

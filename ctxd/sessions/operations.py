@@ -20,16 +20,15 @@ from ctxd.indexing.shell.candidates import candidates
 from ctxd.indexing.stubs import FoundFile, discover, discover_named
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import AsOf, Stored
-from ctxd.objects.identity import is_reserved
+from ctxd.objects.generated_ids import is_reserved
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
-from ctxd.objects.next_version import renamed, system_prompt
+from ctxd.objects.version_documents import renamed, system_prompt
 from ctxd.offload import Lane
-from ctxd.secrets.guard import DEFAULT, Capture
+from ctxd.secrets.guard import Capture
 from ctxd.sessions import transitions
 from ctxd.sessions.reconciliation import attribute, found_for, freshen, portions, reconciled, until_durable
-from ctxd.sessions.redaction import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import NOTHING, CollapseCalls, SessionDelta, SessionSettings
+from ctxd.sessions.segments import NOTHING, CollapseCalls, SessionDelta
 from ctxd.sessions.session import (
     Accepted,
     Actor,
@@ -41,7 +40,9 @@ from ctxd.sessions.session import (
     kept_result,
     write_request,
 )
+from ctxd.sessions.settings import SessionSettings, normalised
 from ctxd.sessions.state import SessionState
+from ctxd.sessions.text_capture import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.sessions.visibility import as_first_seen
 from ctxd.store.writes import NotCached, Replay
 from ctxd_protocol.events import starts_turn
@@ -57,8 +58,6 @@ OUTPUT_INLINE_CHARS_MAX: Final = 16 * 1024
 """Characters of a command and its output that are parsed on the loop: some milliseconds. More go to a thread."""
 
 Decision = Callable[[SessionState, str], SessionDelta]
-
-
 P = TypeVar("P", bound=msgspec.Struct)
 Operation = Callable[..., Coroutine[Any, Any, Accepted]]
 """``(actor, params, request=None)``; without a request one is made of the params."""
@@ -132,9 +131,7 @@ class _Created(msgspec.Struct, frozen=True):
 class Operations:
     """The operations over one store's sessions. ``collapse``, ``policy``: defaults of a session created without."""
 
-    def __init__(
-        self, sessions: Sessions, indexer: Indexer, collapse: Collapse, policy: SecretPolicy = DEFAULT
-    ) -> None:
+    def __init__(self, sessions: Sessions, indexer: Indexer, collapse: Collapse, policy: SecretPolicy) -> None:
         self.sessions = sessions
         self.store = sessions.store
         self._indexer = indexer
@@ -262,7 +259,8 @@ class Operations:
     def _set(self, tx: Transaction, **changes: Any) -> Accepted:  # noqa: ANN401 - values of settings
         """Write changed settings. The result is the whole session."""
         live = tx.live
-        settings = self.sessions.normalised(msgspec.structs.replace(live.settings, **changes))
+        wanted = msgspec.structs.replace(live.settings, **changes)
+        settings = normalised(wanted, self.sessions.guard, self.sessions.host_filesystem_id)
         if settings == live.settings:
             return tx.unchanged(session_methods.SessionResult(session=live.view(), receipt=None))
         pending = live.commit(tx.request, settings=settings)

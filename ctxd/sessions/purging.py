@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
-from ctxd.objects.identity import UNPURGEABLE_PREFIXES, session_of
+from ctxd.objects.generated_ids import UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.chat_purge import Gone, events_in, restating, within, without_bundle

@@ -4,7 +4,6 @@ Owns the bound on live sessions and the catalog of all heads, which listings and
 A session is loaded once, however many callers need it at the same time, and unloaded only while it is idle.
 """
 
-import re
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -16,22 +15,22 @@ import msgspec
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
-from ctxd.mounts.mapping import MountTable, normalise
+from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Document
-from ctxd.objects.next_version import system_prompt
+from ctxd.objects.version_documents import system_prompt
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard, fleeting_guard
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX, load
 from ctxd.sessions.moved_sessions import MovedSession
-from ctxd.sessions.segments import SessionHead, SessionSettings, head_document, read_head
+from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
+from ctxd.sessions.settings import SessionSettings, mount_table, normalised
 from ctxd.sessions.state import SessionState
 from ctxd.sessions.visibility import Visibility
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.ids import ID_PATTERN, session_object_id
-from ctxd_protocol.limits import SETTINGS_BYTES_MAX
+from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sessions import SessionStatus, SessionSummary
 
@@ -190,8 +189,6 @@ class Catalog:
 LIVE_SESSIONS_MAX: Final = 512
 """Sessions kept in memory while idle. One of 10,000 objects takes about 10 MiB; fewer make returns wait for a load."""
 
-_FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
-
 _HEADS: Final = "session:"
 
 
@@ -241,7 +238,7 @@ class Sessions:
                 continue
             self.catalog.put(stored.document.id.removeprefix(_HEADS), head, stored.valid_time)
             if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
-                sandboxed.append(self.mount_table(head.settings))
+                sandboxed.append(mount_table(head.settings, self.host_filesystem_id))
         return sandboxed
 
     @property
@@ -330,7 +327,7 @@ class Sessions:
     ) -> tuple[LiveSession, Pending]:
         ordinal = self.next_ordinal()
         stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=ordinal)
-        head = SessionHead(settings=self.normalised(stamped))
+        head = SessionHead(settings=normalised(stamped, self.guard, self.host_filesystem_id))
         write = Write(
             kind=call.kind,
             principal=call.principal,
@@ -365,49 +362,6 @@ class Sessions:
     def unload(self, session: str) -> None:
         """Load ``session`` anew at its next use, and mark the instance in memory as out of date."""
         self._drop(frozenset((session,)))
-
-    def normalised(self, settings: SessionSettings) -> SessionSettings:
-        """``settings`` with a plain working directory, and labels as they are to be kept.
-
-        Raises: CtxdError invalid_path for that or for a mount, too_large for more of them than are kept.
-        """
-        size = len(msgspec.json.encode(settings))
-        if size > SETTINGS_BYTES_MAX:
-            raise CtxdError(
-                "too_large",
-                f"the session's settings take {size:,} bytes, {SETTINGS_BYTES_MAX:,} are possible",
-                hint="Give fewer or shorter labels and mounts.",
-                outcome="not_applied",
-            )
-        if not settings.workdir.startswith("/"):
-            raise CtxdError(
-                "invalid_path",
-                f"the working directory {settings.workdir[:100]!r} is relative",
-                hint="Give an absolute path, as the agent knows it.",
-                outcome="not_applied",
-            )
-        for id in (settings.filesystem_id, *(mount.filesystem_id for mount in settings.mounts)):
-            if id is not None and not _FILESYSTEM_ID.fullmatch(id):
-                raise CtxdError(
-                    "invalid_params",
-                    f"filesystem_id {id[:40]!r} is not an id",
-                    hint="Give 1 to 128 letters, digits and . _ : @ / -, or leave it out for the host's filesystem.",
-                    outcome="not_applied",
-                )
-        self.mount_table(settings)
-        labels = Capture(self.guard, settings.secrets).value(settings.labels)
-        return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels)
-
-    def mount_table(self, settings: SessionSettings) -> MountTable:
-        """The mounts of ``settings`` as a table. Raises: CtxdError invalid_path."""
-        host = self.host_filesystem_id
-        return MountTable(
-            settings.mounts,
-            filesystem_id=settings.filesystem_id,
-            host_filesystem_id=host,
-            by_device=settings.detect_filesystems,
-            resolved=settings.prefixes,
-        )
 
     def summary(self, session: str) -> tuple[SessionSummary, Pending | None]:
         """A row of a listing, and the write it has to wait for. Figures of a live session are those of this moment."""

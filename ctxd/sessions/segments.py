@@ -14,13 +14,12 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored, text_of
+from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.identity import is_hash
-from ctxd.secrets.guard import DEFAULT
+from ctxd.sessions.settings import SessionSettings
 from ctxd_protocol.events import Event, OpaqueEvent, PromptEvent, ResponseEvent, ToolResultEvent, event_of, message_of
 from ctxd_protocol.ids import session_object_id
-from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, Message, Mount, SessionStatus
+from ctxd_protocol.sessions import Message
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot", gc=False):
@@ -281,33 +280,6 @@ def _marked(operation: AppendChat) -> AppendChat:
 
 PREVIEW_CHARS: Final = 200
 """Characters of the newest user message that a listing shows."""
-
-
-class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings of a session. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
-
-    ``prefixes`` are the canonical prefixes of ``mounts`` without symlinks, as they were when the mounts were set; empty
-    in sessions of earlier versions.
-    ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool
-    calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
-    they are shown by all the same.
-    """
-
-    agent: str
-    principal: str
-    created_at: int
-    ordinal: int
-    filesystem_id: str
-    detect_filesystems: bool = False
-    state: SessionStatus = "active"
-    workdir: str = "/"
-    mounts: tuple[Mount, ...] = ()
-    prefixes: tuple[str, ...] = ()
-    collapse: Collapse = Collapse()
-    budget_tokens: int | None = None
-    labels: dict[str, str] = {}
-    secrets: SecretPolicy = DEFAULT
-    renamed: dict[str, str] = {}
 
 
 class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

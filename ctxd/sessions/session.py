@@ -17,7 +17,7 @@ from blake3 import blake3
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Document
-from ctxd.objects.identity import observations, segment_id
+from ctxd.objects.generated_ids import observations, segment_id
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.segments import (
@@ -34,7 +34,6 @@ from ctxd.sessions.segments import (
     RecordCalls,
     SessionDelta,
     SessionHead,
-    SessionSettings,
     events_of,
     events_size,
     head_document,
@@ -42,6 +41,7 @@ from ctxd.sessions.segments import (
     segment_document,
     to_text,
 )
+from ctxd.sessions.settings import SessionSettings
 from ctxd.sessions.state import SessionState, apply, snapshot
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write

@@ -24,6 +24,7 @@ from ctxd.offload import Lane
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import shown_in
 from ctxd.sessions.session import LiveSession
+from ctxd.sessions.settings import mount_table
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked_files import State, TrackedFile
 from ctxd.trackers.tracker import FileTrackers, Followed
@@ -176,16 +177,18 @@ class Tracking:
 
     def _mounts_of(self, session: str) -> MountTable:
         live = self._sessions.peek(session)
-        return self._sessions.mount_table(self._sessions.catalog.settings(session)) if live is None else live.mounts
+        if live is not None:
+            return live.mounts
+        return mount_table(self._sessions.catalog.settings(session), self._sessions.host_filesystem_id)
 
     # --- what changed ---
 
     def keeps(self, session: str) -> bool:
-        """See ``ctxd.trackers.port.Observer``."""
+        """See ``ctxd.trackers.watcher_port.Observer``."""
         return self._sessions.is_watched(session)
 
     def is_busy(self, id: str) -> bool:
-        """See ``ctxd.trackers.port.Observer``."""
+        """See ``ctxd.trackers.watcher_port.Observer``."""
         file = self.trackers.tracked.files[id]
         return any(self._is_at_work(session) for session in file.sessions)
 
@@ -198,7 +201,7 @@ class Tracking:
         return ends is not None and ends - self.trackers.lease_s > self._clock.monotonic() - BUSY_S
 
     async def changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
-        """Store what became of ``ids``. See ``ctxd.trackers.port.Observer``."""
+        """Store what became of ``ids``. See ``ctxd.trackers.watcher_port.Observer``."""
         try:
             away = await self._store_changes(ids)
         except CtxdError:

@@ -24,7 +24,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Page, Stored
-from ctxd.objects.identity import segment_id, segments_prefix
+from ctxd.objects.generated_ids import segment_id, segments_prefix
 from ctxd.sessions.loading import decoded
 from ctxd.sessions.segments import ENTERING, ActivateObjects
 from ctxd.sessions.session import LiveSession

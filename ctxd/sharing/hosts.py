@@ -24,7 +24,6 @@ from ctxd.observe.logs import LogEvent
 from ctxd.projection import owners
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership import FENCES, Ownership
-from ctxd.screen import count
 from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions, no_session, summary_of
 from ctxd.sessions.segments import read_head
@@ -33,6 +32,7 @@ from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
+from ctxd.terminal import count
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SharingHost
 from ctxd_protocol.sessions import SessionSummary
 

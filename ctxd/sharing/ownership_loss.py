@@ -15,13 +15,14 @@ import msgspec
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page, Stored
-from ctxd.objects.identity import assemblies_prefix, segments_prefix
+from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
 from ctxd.observe.logs import LogEvent
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionSettings, read_head
+from ctxd.sessions.segments import read_head
+from ctxd.sessions.settings import SessionSettings
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog, unavailable
 from ctxd.store.writes import Write

@@ -17,7 +17,7 @@ from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
 from ctxd.backends.xtdb.messages import Doc, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored, decode_content, risen
-from ctxd.objects.identity import NUMBER_DIGITS, number_of
+from ctxd.objects.generated_ids import NUMBER_DIGITS, number_of
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.eviction import purged_mark
 from ctxd.store.reads import to_stored

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final
 
 from ctxd.mounts.mapping import ancestors
-from ctxd.sources.openat2 import View, open_in_view, resolve_in_view
+from ctxd.sources.confined_open import View, open_in_view, resolve_in_view
 from ctxd.sources.rights import User, require
 
 VIEWS_MAX: Final = 16

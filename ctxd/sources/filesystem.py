@@ -2,7 +2,7 @@
 
 No path can make the daemon wait: a path is first opened for its inode only (``O_PATH``), and only a regular file is
 then opened for reading, through that same inode, so nothing can be swapped in between; and what hangs nevertheless, as
-a network's or a user's own file system may, is given up (``ctxd.sources.lookups``). A file is taken only if its
+a network's or a user's own file system may, is given up (``ctxd.sources.path_lookups``). A file is taken only if its
 stamp is the same before and after the reading; a change within one tick of the kernel's file clock escapes that, but
 leaves the stamp unsettled, so that the next look reads again. Nothing is mapped into memory: a truncation would kill
 the process.
@@ -21,7 +21,7 @@ import msgspec
 from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.lookups import Lookups, inside
+from ctxd.sources.path_lookups import Lookups, inside
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore, erase
-from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
 from ctxd.secrets.keyfile import load_key

@@ -15,7 +15,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.objects.document import pack_text, unpack_text
 from ctxd.store.witness import Head
 

@@ -25,8 +25,8 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
-from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.stored_version import Version
 from ctxd.failpoints import hit
 from ctxd.objects.document import Content, Document, decode_content, decode_document, encode_content, encode_document
 from ctxd.objects.hashing import content_hash

@@ -11,8 +11,8 @@ from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError
 from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, Stored, decode_content, decode_document
 from ctxd.offload import Lane

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ctxd import dbfile, limits
-from ctxd.backends.port import DamagedVersion
+from ctxd.backends.stored_version import DamagedVersion
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page

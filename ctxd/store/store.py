@@ -21,13 +21,13 @@ from ctxd import dbfile, limits
 from ctxd.clock import Clock, ValidTimes
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, Stored
-from ctxd.objects.identity import UNCACHED_PREFIXES
+from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.offload import Lane, in_thread
 from ctxd.store import statedir
-from ctxd.store.cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.committer import Committer, Durations
 from ctxd.store.follow import Follower
 from ctxd.store.group_commit import GroupCommit
+from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
 from ctxd.store.idempotency import BloomFilter, Operation, replay_of
 from ctxd.store.journal import Body, Row

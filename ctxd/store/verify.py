@@ -14,15 +14,15 @@ from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import Content, decode_content, decode_document
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.screen import count
 from ctxd.store import journal
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
+from ctxd.terminal import count
 
 _MODULUS: Final = 2**256
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -17,11 +17,11 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.lookups import Lookups
+from ctxd.sources.path_lookups import Lookups
 from ctxd.trackers.directories import Hanging, WatchModes
-from ctxd.trackers.native import NativeWatcher
-from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import (
+from ctxd.trackers.polling_watcher import PollingWatcher
+from ctxd.trackers.tracked_files import Debouncer, TrackedFile, TrackedFiles
+from ctxd.trackers.watcher_port import (
     Changed,
     Event,
     Observer,
@@ -31,7 +31,7 @@ from ctxd.trackers.port import (
     WatcherChoice,
     WatchLost,
 )
-from ctxd.trackers.tracked_files import Debouncer, TrackedFile, TrackedFiles
+from ctxd.trackers.watchfiles_watcher import NativeWatcher
 
 UNSURE_MS: Final = 1_000
 """Timestamp granularity to allow for, in ms."""
@@ -481,7 +481,7 @@ def file_trackers(
     elif choice == "native" or sys.platform != "linux":
         watcher = NativeWatcher(clock, tracked.names, lookups, confinement)
     else:
-        from ctxd.trackers.inotify import InotifyWatcher
+        from ctxd.trackers.inotify_watcher import InotifyWatcher
 
         watcher = InotifyWatcher(lookups, confinement)
     polling = PollingWatcher(clock, tracked.looked_at, lookups)

@@ -9,7 +9,7 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from ctxd_client.blocking import BlockingConnection
+from ctxd_client.blocking_connection import BlockingConnection
 from ctxd_client.errors import ConnectionLost
 from ctxd_client.retry import Retry
 from ctxd_client._sync.transport import SyncTransport

@@ -7,7 +7,7 @@ daemon is shown the newest receipt seen, so that one that has lost acknowledged 
 
 from typing import TypeVar
 
-from ctxd_client.blocking import BlockingConnection, BlockingLock, Runner, now, open_connection, sleep
+from ctxd_client.blocking_connection import BlockingConnection, BlockingLock, Runner, now, open_connection, sleep
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
 from ctxd_client.paths import SocketPlace
 from ctxd_client.retry import Retry, greet_s, late, may_repeat, pause_s, settled, unreachable

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from ctxd.backends.port import DamagedVersion, Version
+from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
 
 _order = attrgetter("valid_time", "tx")

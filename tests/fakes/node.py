@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.messages import (
     Behind,
     Delete,

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from ctxd.trackers.port import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
 from ctxd.trackers.tracked_files import Hint
+from ctxd.trackers.watcher_port import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
 
 
 class FakeWatcher:
-    """See ``ctxd.trackers.port.Watcher``. ``refusing``: what ``watch`` answers for a directory; ``asked`` counts."""
+    """See ``ctxd.trackers.watcher_port.Watcher``.
+
+    ``refusing``: what ``watch`` answers for a directory; ``asked`` counts.
+    """
 
     def __init__(self, kind: WatcherKind = "inotify") -> None:
         self.kind: WatcherKind = kind

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctxd.backends.port import Version
 from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.stored_version import Version
 from ctxd.objects.document import NOW, AsOf, Page
 from tests.fakes.backend import MemoryBackend
 

@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
-from ctxd.observe.tally import Tally
+from ctxd.observe.call_counts import Tally
 from ctxd.prometheus import Figures, exposition, process
 from ctxd.store.committer import Durations
 from ctxd_protocol.status import DaemonStatus

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from ctxd import dbfile
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import SystemClock

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb import client as client_module
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb import messages

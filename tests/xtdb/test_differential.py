@@ -11,7 +11,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from ctxd import dbfile
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.clock import SystemClock
 from ctxd.objects.document import ALL, LATEST, AsOf, Page
 from ctxd.projection.node import connect

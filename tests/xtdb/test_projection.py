@@ -19,7 +19,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.messages import PutDoc
-from ctxd.projection.compare import Comparison
+from ctxd.projection.comparison import Comparison
 from ctxd.projection.offline import put_back
 from ctxd_client import connect_sync
 from ctxd_protocol.status import ProjectionStatus

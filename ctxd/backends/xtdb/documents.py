@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 from blake3 import blake3
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.messages import Doc
 from ctxd.objects.document import Content, Document, decode_document, encode_content, encode_document, source_of
-from ctxd.objects.identity import session_of
+from ctxd.objects.generated_ids import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource, Source
 

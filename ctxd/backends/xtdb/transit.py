@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.screen import count
+from ctxd.terminal import count
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 

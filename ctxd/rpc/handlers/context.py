@@ -4,7 +4,7 @@ from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.record import Assembled, summary
 from ctxd.errors import CtxdError
-from ctxd.rpc.identity import Caller
+from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.context import CurrentContext

@@ -6,7 +6,8 @@ import msgspec
 
 from ctxd import __version__
 from ctxd.errors import CtxdError
-from ctxd.rpc.identity import Caller, reachable
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.grants import reachable
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS, SERVER_NAME, HelloParams, HelloResult
 from ctxd_protocol.methods.row import Nothing

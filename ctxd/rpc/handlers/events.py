@@ -8,7 +8,7 @@ import asyncio
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.identity import Caller
+from ctxd.rpc.caller import Caller
 from ctxd.sessions.notices import NoticeFeeds, Subscription
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult, UnsubscribeParams
 from ctxd_protocol.methods.row import WriteResult

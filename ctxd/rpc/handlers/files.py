@@ -4,7 +4,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
 from ctxd.objects.document import AsOf
-from ctxd.rpc.identity import Caller
+from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult, MountDetectParams, MountDetectResult
 

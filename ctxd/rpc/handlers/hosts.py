@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, AsyncHandler
-from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.methods.row import Nothing

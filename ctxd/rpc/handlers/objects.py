@@ -13,8 +13,8 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page, Stored, encode_content
 from ctxd.objects.kinds import is_binary, state_of
-from ctxd.rpc.identity import Caller
-from ctxd.secrets.guard import rules_found
+from ctxd.rpc.caller import Caller
+from ctxd.secrets.policy import rules_found
 from ctxd.sessions.object_reads import ListedObject, Objects
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, LiveSession

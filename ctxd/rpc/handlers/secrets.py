@@ -11,15 +11,15 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Page
 from ctxd.offload import Lane
-from ctxd.rpc.identity import Caller
+from ctxd.rpc.caller import Caller
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.export import Exports
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
-from ctxd.sessions.redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import WriteRequest, find_replay
+from ctxd.sessions.text_capture import Found, merged, scan_events, scanned
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.methods.sessions import SessionExportParams, SessionExportResult

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from typing import Final
 
 from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
-from ctxd.rpc.identity import Caller
 from ctxd.sessions.chat import read_pages, read_turns
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations

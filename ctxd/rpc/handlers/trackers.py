@@ -1,7 +1,7 @@
 """``tracker.list``: which files are followed on disk, and how that goes."""
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.identity import Caller
+from ctxd.rpc.caller import Caller
 from ctxd.sessions.tracking import Row, Tracking, place_of
 from ctxd_protocol.methods.files import TrackerListParams, TrackerListResult
 from ctxd_protocol.trackers import Tracker, WatcherKind, Watching

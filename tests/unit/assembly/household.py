@@ -13,11 +13,11 @@ from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.stubs import discover
-from ctxd.objects import next_version
+from ctxd.objects import version_documents
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.settings import SessionSettings
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd_protocol.context import AssembledContext
@@ -100,7 +100,7 @@ class Household:
         return ids
 
     def record(self, live: LiveSession, id: str, output: str, *, say: bool = True) -> str:
-        document = next_version.toolcall(id, tool="bash", args={}, content=output, chat_ref=chat_id(live.session))
+        document = version_documents.toolcall(id, tool="bash", args={}, content=output, chat_ref=chat_id(live.session))
         delta = transitions.call(live.state, id, live.settings.collapse)
         live.commit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
         if say:

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.assembly.layout import Component, Composition, Heads, View, compose
+from ctxd.assembly.layout_port import Component, Composition, Heads, View, compose
 from ctxd.assembly.measure import Piece, TokenCounter, estimate_tokens, stable_prefix
 from ctxd.assembly.record import Recorded, context_of
 from ctxd.assembly.spec_layout import spec
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects import next_version
+from ctxd.objects import version_documents
 from ctxd.objects.document import Document, Stored
+from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import source_hash
-from ctxd.objects.identity import file_id
 from ctxd.sessions.segments import (
     ActivateObjects,
     AppendChat,
@@ -83,16 +83,16 @@ class World:
         source = FilesystemSource("fs", f"/src/f{number}.py")
         id = file_id(source)
         if deleted:
-            self.store(next_version.file_tombstone(id, source))
+            self.store(version_documents.file_tombstone(id, source))
         elif stub or text is None:
-            self.store(next_version.file_stub(id, source))
+            self.store(version_documents.file_stub(id, source))
         else:
-            self.store(next_version.file_text(id, source, text, source_hash(text.encode())))
+            self.store(version_documents.file_text(id, source, text, source_hash(text.encode())))
         return id
 
     def call(self, number: int, text: str) -> str:
         id = f"call_{number}|x"
-        self.store(next_version.toolcall(id, tool="bash", args={}, content=text, chat_ref="chat:s"))
+        self.store(version_documents.toolcall(id, tool="bash", args={}, content=text, chat_ref="chat:s"))
         return id
 
     async def heads_of(self, ids: Iterable[str]) -> Heads:
@@ -126,7 +126,7 @@ class World:
         calls = [id for id in state.index if not state.is_file(id)]
         match rng.randint(0, 11):
             case 0:
-                self.store(next_version.system_prompt("s", text))
+                self.store(version_documents.system_prompt("s", text))
             case 1 | 2:
                 self.apply(DiscoverObjects(tuple(self.file(rng.randint(0, 400), stub=True) for _ in range(40))))
             case 3:
@@ -202,7 +202,7 @@ def assembled(made: Composition) -> AssembledContext:
 
 async def test_blocks_lie_at_their_offset_and_name_their_version_and_reason() -> None:
     world = World()
-    world.store(next_version.system_prompt("s", "Sei nützlich.\n"))
+    world.store(version_documents.system_prompt("s", "Sei nützlich.\n"))
     read, stub, call = world.file(1, "text é"), world.file(2, stub=True), world.call(1, "out\n")
     chosen, pinned = world.file(3, "chosen"), world.file(4, "pinned")
     world.say(Message(role="user", content="grüß dich"))

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.context import ContextCalls
-from ctxd.rpc.identity import Caller
 from ctxd.sessions.session import Accepted, write_request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.context import (

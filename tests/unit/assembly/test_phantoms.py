@@ -10,9 +10,9 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import context, files, objects, sessions
-from ctxd.rpc.identity import Caller
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.session import LiveSession, write_request
@@ -37,7 +37,7 @@ async def call(home: Household, method: str, **params: Any) -> Any:
     handlers = (
         bound(objects.ObjectCalls(home.sessions))
         | bound(files.FileCalls(home.sessions, home.indexer))
-        | sessions.handlers(Operations(home.sessions, home.indexer, Collapse()), NoticeFeeds(home.sessions))
+        | sessions.handlers(Operations(home.sessions, home.indexer, Collapse(), "flag"), NoticeFeeds(home.sessions))
         | bound(context.ContextCalls(home.sessions, home.assembler, home.archive))
     )
     given = msgspec.convert(params, METHODS[method].params)

@@ -6,8 +6,8 @@ import pytest
 
 from ctxd import dbfile
 from ctxd.backends import sqlite as numbers
-from ctxd.backends.port import DamagedVersion, Version
 from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.stored_version import DamagedVersion, Version
 from tests.suites.backend import EmbeddedSuite
 
 

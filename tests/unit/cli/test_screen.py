@@ -4,9 +4,8 @@ import io
 
 import pytest
 
-from ctxd import screen
 from ctxd.cli import formatting
-from ctxd.screen import Screen, cell, visible, wants_colour
+from ctxd.terminal import _UNSAFE, Screen, cell, visible, wants_colour
 from tests.unit.cli.conftest import process, terminal
 
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\u202egnp.exe\ud800\r\x7f\u200b\ttab\n"
@@ -92,7 +91,7 @@ def test_a_terminal_gets_colour_and_safe_content_and_a_pipe_gets_neither(daemon)
 
 def test_the_unsafe_set_has_every_control_character_but_tab_and_line_feed():
     controls = [*range(0x20), *range(0x7F, 0xA0)]
-    assert {chr(point) for point in controls if not screen._UNSAFE.match(chr(point))} == {"\t", "\n"}
+    assert {chr(point) for point in controls if not _UNSAFE.match(chr(point))} == {"\t", "\n"}
 
 
 def test_a_time_beyond_the_year_9999_is_shown_as_its_number():

@@ -9,7 +9,7 @@ from ctxd.indexing.freshen import READ_BATCH, SLICE_FILES_MAX, Freshened
 from ctxd.indexing.stubs import discover
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
-from ctxd.objects.next_version import file_text, toolcall
+from ctxd.objects.version_documents import file_text, toolcall
 from tests.unit.indexing.memory import MOUNTS, World
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from ctxd.indexing.stubs import discover
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
-from ctxd.objects.next_version import file_text
+from ctxd.objects.version_documents import file_text
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 from tests.unit.indexing.memory import BOX, HOST, MOUNTS, ON_HOST, World

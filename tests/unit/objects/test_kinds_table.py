@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from ctxd.objects import identity
+from ctxd.objects import generated_ids
 from ctxd.objects.kinds import KINDS, OBJECT_TYPES, type_of
 from ctxd_protocol.objects import ObjectType
 
@@ -22,9 +22,9 @@ def test_no_two_kinds_share_a_name_or_a_prefix() -> None:
 def test_every_rule_follows_the_row(kind) -> None:
     id = f"{kind.prefix}s1#0000000001"
     if kind.prefix:
-        assert identity.is_reserved(id)
-        assert id.startswith(identity.INNER_PREFIXES) is not kind.visible
-        assert id.startswith(identity.UNCACHED_PREFIXES) is not kind.cached
-        assert (identity.session_of(id) == "s1") is (kind.of_session and kind.stored)
+        assert generated_ids.is_reserved(id)
+        assert id.startswith(generated_ids.INNER_PREFIXES) is not kind.visible
+        assert id.startswith(generated_ids.UNCACHED_PREFIXES) is not kind.cached
+        assert (generated_ids.session_of(id) == "s1") is (kind.of_session and kind.stored)
         assert (type_of(id) == kind.name) is (kind.visible and kind.of_session)
-    assert id.startswith(identity.UNPURGEABLE_PREFIXES) is (kind.purge != "erase")
+    assert id.startswith(generated_ids.UNPURGEABLE_PREFIXES) is (kind.purge != "erase")

@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock, SystemClock
-from ctxd.projection.compare import Comparison, compare
+from ctxd.projection.comparison import Comparison, compare
 from ctxd.projection.node import Connect
 from ctxd.projection.progress import Room
 from ctxd.projection.projection import Projection, Target

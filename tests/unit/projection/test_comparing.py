@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.backends.xtdb.messages import PutDoc, Unknown
-from ctxd.projection import compare
+from ctxd.projection import comparison
 from tests.unit.projection.projecting import compared, fill, level, projecting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
@@ -57,7 +57,7 @@ class TestComparing:
 
     @pytest.mark.requirement("XTB-6")
     async def test_a_comparison_counts_only_entities_of_its_own_journal(self, root, node, monkeypatch):
-        monkeypatch.setattr(compare, "_PAGE", 4)
+        monkeypatch.setattr(comparison, "_PAGE", 4)
         async with projecting(root, node.connect) as store:
             fill(store, 10)
             await level(store)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id
 from ctxd.backends.xtdb.messages import Match, PutDoc

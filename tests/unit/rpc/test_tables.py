@@ -7,9 +7,10 @@ import structlog
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import MethodEntry, bound, build_table, complete
+from ctxd.rpc.grants import reachable
 from ctxd.rpc.handlers import daemon
-from ctxd.rpc.identity import Caller, reachable
 from ctxd.rpc.wire_errors import MalformedParams, error_of
 from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.limits import Limits

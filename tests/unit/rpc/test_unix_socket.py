@@ -15,7 +15,7 @@ import structlog
 
 from ctxd.errors import StateDirError
 from ctxd.limits import DESCRIPTORS_RESERVED
-from ctxd.rpc.identity import Peer, may_enter, peer_of
+from ctxd.rpc.caller import Peer, may_enter, peer_of
 from ctxd.rpc.listener import HOST_DESCRIPTORS, ListenerIdentity, SharedState
 from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.server import Server

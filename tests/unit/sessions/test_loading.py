@@ -9,7 +9,7 @@ import pytest
 from ctxd import dbfile
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
-from ctxd.objects.identity import segment_id
+from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.state import check
 from tests.unit.sessions.world import code_of, filled, record, say, world
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from ctxd.sessions.redaction import INLINE_CHARS_MAX
 from ctxd.sessions.session import Accepted, Ticket
+from ctxd.sessions.text_capture import INLINE_CHARS_MAX
 from tests.unit.sessions.world import record, say, settled, world
 
 pytestmark = pytest.mark.anyio

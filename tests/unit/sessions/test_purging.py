@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.objects.identity import segment_id
+from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import WriteRequest

@@ -12,8 +12,8 @@ from ctxd.clock import SystemClock
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
 from ctxd.sessions.tracking import BUSY_S, KIND, Tracking
-from ctxd.sources.lookups import Lookups
-from ctxd.trackers.polling import PollingWatcher
+from ctxd.sources.path_lookups import Lookups
+from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import FILES_MAX, FileTrackers
 from ctxd_protocol.methods.events import NoticeEvent

@@ -14,9 +14,9 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.stubs import discover
 from ctxd.mounts.filesystem_id import host_devices
+from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import files, objects, sessions
-from ctxd.rpc.identity import Caller
 from ctxd.sessions import transitions
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
@@ -40,7 +40,7 @@ class World:
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST, live_max=live_max)
         self.indexer = Indexer(store, HostFiles(clock), HOST, host_devices=host_devices())
         self.notices = NoticeFeeds(self.sessions)
-        self.operations = Operations(self.sessions, self.indexer, Collapse())
+        self.operations = Operations(self.sessions, self.indexer, Collapse(), "flag")
         self.handlers = (
             sessions.handlers(self.operations, self.notices)
             | bound(objects.ObjectCalls(self.sessions))

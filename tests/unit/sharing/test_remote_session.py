@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content_id, to_doc
 from ctxd.backends.xtdb.messages import Delete, Doc, Op, PutDoc
 from ctxd.errors import CtxdError

@@ -16,7 +16,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.filesystem import RACY_NS, HostFiles
-from ctxd.sources.lookups import Lookups
+from ctxd.sources.path_lookups import Lookups
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Unreadable
 from ctxd_protocol.objects import FilesystemSource
 from tests.fakes.source import at

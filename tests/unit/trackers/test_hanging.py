@@ -12,13 +12,13 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.lookups import Lookups
+from ctxd.sources.path_lookups import Lookups
 from ctxd.trackers import directories, tracker
 from ctxd.trackers.directories import identity_at, moved_among, unanswered
-from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import WatchRefused
+from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import UNANSWERED, TrackedFiles
 from ctxd.trackers.tracker import FileTrackers, Followed, PathEntry, entry_of
+from ctxd.trackers.watcher_port import WatchRefused
 from tests.fakes.watcher import FakeWatcher
 from tests.unit.trackers.following import followed, following, make_trackers, running
 

@@ -11,7 +11,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.lookups import Lookups
+from ctxd.sources.path_lookups import Lookups
 from ctxd.trackers.directories import Filesystems, refusal
 from ctxd.trackers.tracker import entry_of
 

@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.lookups import Lookups
-from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import WatcherChoice, WatchRefused
+from ctxd.sources.path_lookups import Lookups
+from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import BATCH
+from ctxd.trackers.watcher_port import WatcherChoice, WatchRefused
 from tests.fakes.watcher import FakeWatcher
 from tests.unit.trackers.following import (
     followed,

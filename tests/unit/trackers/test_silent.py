@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.lookups import Lookups
+from ctxd.sources.path_lookups import Lookups
 from ctxd.trackers.directories import Filesystems
-from ctxd.trackers.polling import PollingWatcher
+from ctxd.trackers.polling_watcher import PollingWatcher
 from tests.suites.watcher import running
 from tests.unit.trackers.following import following, make_file_trackers
 from tests.unit.trackers.following import running as tracking

@@ -9,8 +9,8 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.lookups import Lookups
-from ctxd.trackers.polling import PollingWatcher
+from ctxd.sources.path_lookups import Lookups
+from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import Followed
 from tests.fakes.watcher import FakeWatcher

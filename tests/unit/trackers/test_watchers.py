@@ -9,9 +9,9 @@ from watchfiles import awatch
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.lookups import Lookups
-from ctxd.trackers.native import NativeWatcher
-from ctxd.trackers.polling import PollingWatcher
+from ctxd.sources.path_lookups import Lookups
+from ctxd.trackers.polling_watcher import PollingWatcher
+from ctxd.trackers.watchfiles_watcher import NativeWatcher
 from tests.suites.watcher import WatcherSuite, running
 from tests.unit.trackers.yards import DiskYard, MemoryYard
 
@@ -22,7 +22,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux'
 class TestInotify(WatcherSuite):
     @pytest.fixture
     def yard(self, tmp_path: Path) -> DiskYard:
-        from ctxd.trackers.inotify import InotifyWatcher
+        from ctxd.trackers.inotify_watcher import InotifyWatcher
 
         yard = DiskYard(tmp_path)
         yard.watcher = InotifyWatcher(Lookups(SystemClock()), Confinement())
@@ -33,7 +33,7 @@ class TestInotify(WatcherSuite):
     async def test_of_many_events_at_once_the_last_are_told_though_none_comes_after_them(
         self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ctxd.trackers.inotify.EVENTS_MAX", 3)
+        monkeypatch.setattr("ctxd.trackers.inotify_watcher.EVENTS_MAX", 3)
         yard.mkdir("d")
         async with running(yard.watcher) as told:
             await yard.watcher.watch([yard.path("d")])
@@ -53,7 +53,7 @@ class TestNative(WatcherSuite):
     @pytest.mark.anyio
     async def test_it_ends_at_once_when_it_is_cancelled(self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch) -> None:
         # The notifier's thread would otherwise return at its next time limit: longer than the limit of a test.
-        monkeypatch.setattr("ctxd.trackers.native.awatch", partial(awatch, rust_timeout=600_000))
+        monkeypatch.setattr("ctxd.trackers.watchfiles_watcher.awatch", partial(awatch, rust_timeout=600_000))
         yard.mkdir("d")
         async with running(yard.watcher) as told:
             await yard.watcher.watch([yard.path("d")])

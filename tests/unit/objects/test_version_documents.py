@@ -4,10 +4,10 @@ import base64
 
 import pytest
 
-from ctxd.objects import next_version as build
+from ctxd.objects import version_documents as build
 from ctxd.objects.document import Document, decode_content
+from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
-from ctxd.objects.identity import file_id
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd_protocol.objects import FilesystemSource
 from ctxd_protocol.secrets import Secrets

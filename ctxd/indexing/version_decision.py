@@ -14,8 +14,9 @@ import msgspec
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_deleted, is_purged
-from ctxd.objects.next_version import file_binary, file_text, file_tombstone, file_too_large
-from ctxd.secrets.guard import DEFAULT, Capture, Guard, captured_under, stricter
+from ctxd.objects.version_documents import file_binary, file_text, file_tombstone, file_too_large
+from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.policy import DEFAULT, captured_under, is_laxer, stricter
 from ctxd.sources.port import LEADS_OUT, Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.methods.files import FileKind, FileOutcome
@@ -50,7 +51,7 @@ class Held(msgspec.Struct, frozen=True, tag=True):
         """True if ``head`` is of these bytes, and was captured under no laxer policy or purged."""
         if head.source_hash not in (self.source_hash, self.keyed_hash):
             return False
-        return is_purged(head) or stricter(captured_under(head.payload), self.policy) == captured_under(head.payload)
+        return is_purged(head) or not is_laxer(head.payload, self.policy)
 
 
 class Oversized(msgspec.Struct, frozen=True, tag=True):

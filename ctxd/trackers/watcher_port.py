@@ -96,7 +96,7 @@ class Watcher(Protocol):
         """Watch each of ``directories``; for each, `None` once every later change will be reported, or why not.
 
         One that is watched already, or named twice, is looked at anew. A file system that hangs is given up, see
-        ``ctxd.sources.lookups``. Cancel: some may be watched then.
+        ``ctxd.sources.path_lookups``. Cancel: some may be watched then.
         """
 
     async def unwatch(self, directories: Sequence[str]) -> None:

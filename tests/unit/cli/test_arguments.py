@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd.cli import formatting
+from ctxd.cli.arguments import moment_ms
 from ctxd.cli.context import BAR_COLUMNS, bar
-from ctxd.cli.resolve import moment_ms
 from ctxd.command_line import Stop
-from ctxd.screen import count
+from ctxd.terminal import count
 from ctxd_protocol.context import AssembledContext, SectionSize
 from tests.fakes.daemon import Refusal, smallest
 

@@ -11,8 +11,8 @@ import pytest
 
 from ctxd import offload
 from ctxd.clock import SystemClock
-from ctxd.sources import lookups
-from ctxd.sources.lookups import Lookups, PathTrace
+from ctxd.sources import path_lookups
+from ctxd.sources.path_lookups import Lookups, PathTrace
 
 pytestmark = pytest.mark.anyio
 
@@ -140,7 +140,7 @@ class Linked:
         self.looked: list[str] = []
         self._back = threading.Event()
         self._stat, self._readlink = os.stat, os.readlink
-        monkeypatch.setattr("ctxd.sources.lookups.os.readlink", self._read_link)
+        monkeypatch.setattr("ctxd.sources.path_lookups.os.readlink", self._read_link)
 
     def _read_link(self, path: str) -> str:
         self._wait_if_far(path)
@@ -225,13 +225,13 @@ async def test_very_many_that_wait_for_one_mount_ask_no_more_often_what_is_mount
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    text_of = lookups._text_of
-    monkeypatch.setattr(lookups, "_text_of", lambda mountinfo: asked.append(mountinfo) or text_of(mountinfo))
+    text_of = path_lookups._text_of
+    monkeypatch.setattr(path_lookups, "_text_of", lambda mountinfo: asked.append(mountinfo) or text_of(mountinfo))
     async with anyio.create_task_group() as group:
         for number in range(100):
             group.start_soon(world.ask, f"/far/{number}")
         await anyio.sleep(HANGS_S / 2)
-    assert len(asked) <= HANGS_S / lookups.MOUNTS_KNOWN_S * 2
+    assert len(asked) <= HANGS_S / path_lookups.MOUNTS_KNOWN_S * 2
 
 
 @pytest.mark.requirement("FS-9")

@@ -1,7 +1,7 @@
 """Two texts compared as ``diff -u`` does it, so that ``patch`` takes what is printed."""
 
 from ctxd.cli.invocation import Invocation
-from ctxd.screen import Colour, cell
+from ctxd.terminal import Colour, cell
 
 _COLOURS: dict[str, Colour] = {"+": "green", "-": "red", "@": "cyan"}
 

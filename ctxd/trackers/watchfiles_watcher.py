@@ -16,10 +16,19 @@ from watchfiles import Change, awatch
 
 from ctxd.clock import Clock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.lookups import Lookups, inside
+from ctxd.sources.path_lookups import Lookups, inside
 from ctxd.trackers.directories import Identity, identity_at, moved_among, refusal, unanswered
-from ctxd.trackers.polling import PollingWatcher
-from ctxd.trackers.port import Changed, Deliver, Event, NamesOf, Overflowed, WatcherKind, WatchLost, WatchRefused
+from ctxd.trackers.polling_watcher import PollingWatcher
+from ctxd.trackers.watcher_port import (
+    Changed,
+    Deliver,
+    Event,
+    NamesOf,
+    Overflowed,
+    WatcherKind,
+    WatchLost,
+    WatchRefused,
+)
 
 LOOK_S: Final = 5.0
 """Seconds between two looks at all that is watched: how late a change may be that the notifier dropped."""

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctxd.errors import CtxdError
-from ctxd.objects.identity import (
+from ctxd.objects.generated_ids import (
     RESERVED_PREFIXES,
     assemblies_prefix,
     assembly_id,

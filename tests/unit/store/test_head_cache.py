@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ctxd.objects.document import Document, Stored
-from ctxd.store.cache import Heads, Texts
+from ctxd.store.head_cache import Heads, Texts
 from ctxd.store.writes import NOT_CACHED
 
 

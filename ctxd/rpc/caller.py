@@ -1,22 +1,18 @@
-"""Identity of a connection: the peer by the kernel's credentials, the caller, and the methods its capability reaches.
+"""The caller of a connection, and its peer by the kernel's credentials.
 
-All of it is fixed when the connection is accepted and never taken from a message. What a capability does not reach is
-not in the connection's method table, so there is no check to forget.
+Both are fixed when the connection is accepted and never taken from a message.
 """
 
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from ctxd.sessions.session import Actor
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods import GRANTS, METHODS
-from ctxd_protocol.methods.row import Capability
-from ctxd_protocol.sandboxes import Grant
 
 _UCRED: Final = struct.Struct("3i")
 
@@ -41,20 +37,6 @@ def peer_of(fd: int) -> Peer:
 def may_enter(peer: Peer, *, owner_uid: int, owner_only: bool) -> bool:
     """True if ``peer`` may use a socket of ``owner_uid``: root and the owner always, others by group only."""
     return not owner_only or peer.uid in (owner_uid, 0)
-
-
-_LEVEL: Final[dict[Capability, int]] = {"observe": 0, "session": 1, "host": 2}
-
-
-def reachable(capability: Capability) -> frozenset[str]:
-    """The names of the methods that a connection of ``capability`` may call."""
-    level = _LEVEL[capability]
-    return frozenset(name for name, method in METHODS.items() if _LEVEL[method.capability] <= level)
-
-
-def granted(grants: Iterable[Grant]) -> frozenset[str]:
-    """The names of the methods that a sandbox with ``grants`` may call."""
-    return reachable("observe").union(*(GRANTS[grant] for grant in grants))
 
 
 def _never(callback: Callable[[], None]) -> None:

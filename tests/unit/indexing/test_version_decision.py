@@ -2,11 +2,20 @@
 
 import pytest
 
-from ctxd.indexing.decide import Absent, Held, OutOfReach, Oversized, SourceState, decide, is_due, is_overtaken
+from ctxd.indexing.version_decision import (
+    Absent,
+    Held,
+    OutOfReach,
+    Oversized,
+    SourceState,
+    decide,
+    is_due,
+    is_overtaken,
+)
 from ctxd.objects.document import Document, Stored
+from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import source_hash
-from ctxd.objects.identity import file_id
-from ctxd.objects.next_version import file_binary, file_stub, file_text, file_tombstone, file_too_large
+from ctxd.objects.version_documents import file_binary, file_stub, file_text, file_tombstone, file_too_large
 from ctxd_protocol.objects import FilesystemSource
 
 SOURCE = FilesystemSource("host", "/a")

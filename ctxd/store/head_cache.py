@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored
-from ctxd.objects.identity import UNCACHED_PREFIXES
+from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.offload import Lane
 from ctxd.store import journal
 from ctxd.store.idempotency import BloomFilter, Operation

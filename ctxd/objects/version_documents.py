@@ -11,16 +11,13 @@ import msgspec
 
 from ctxd.objects.document import Content, Document
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash
-from ctxd.secrets.guard import to_payload
+from ctxd.secrets.policy import DEFAULT, keeps_bytes, to_payload
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.objects import Source, ToolcallStatus, source_label
 from ctxd_protocol.secrets import Secrets
 
 UNKNOWN_MEDIA: Final = "application/octet-stream"
 """The media type of bytes of no known kind."""
-
-IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""The media types of images that models read."""
 
 _MEDIA_TYPES: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -69,10 +66,10 @@ def media_type(raw: bytes) -> str:
 
 
 def file_binary(id: str, source: Source, source_hash: str, raw: bytes, secrets: Secrets | None = None) -> Document:
-    """A file whose bytes are no text. They cannot be searched for secrets: where those are redacted, only bytes of an
-    image are kept, and of others the hash."""
-    fields = {"char_count": 0, "kind": "binary", "size_bytes": len(raw), "media_type": media_type(raw)}
-    is_kept = secrets is None or secrets.policy != "redact" or fields["media_type"] in IMAGES
+    """A file whose bytes are no text; of bytes that its policy on secrets does not keep, the hash."""
+    type = media_type(raw)
+    fields = {"char_count": 0, "kind": "binary", "size_bytes": len(raw), "media_type": type}
+    is_kept = keeps_bytes(type, DEFAULT if secrets is None else secrets.policy)
     encoding = {"encoding": BASE64} if is_kept else {}
     return _file(id, source, source_hash, raw if is_kept else None, {**fields, **encoding, **to_payload(secrets)})
 

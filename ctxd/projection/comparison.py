@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 from blake3 import blake3
 
-from ctxd.backends.port import Version
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import (
     FIXED_VALID_TIME,
     NEWEST_VALID_TIME,
@@ -29,8 +29,8 @@ from ctxd.projection.node import Node
 from ctxd.projection.ownership import FENCES, Fences
 from ctxd.projection.progress import Cursor, cursor_from_doc
 from ctxd.projection.rows import Rows
-from ctxd.screen import count
 from ctxd.store.verify import LogicalDigest, Problem, Severity
+from ctxd.terminal import count
 
 SYNC_S: Final = 10.0
 """Seconds that the node has to index what is in the log already; then it is compared as it is."""

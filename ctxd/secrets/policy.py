@@ -1,0 +1,54 @@
+"""Policy on secrets: which of two is stricter, under which a version was captured, and what it keeps of bytes that are
+no text. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ctxd_protocol.secrets import SecretPolicy, Secrets
+
+DEFAULT: Final[SecretPolicy] = "flag"
+"""The policy of a session that names none; a version without the field was captured under it and holds no secret."""
+
+_RANK: Final[dict[SecretPolicy, int]] = {"off": 0, "flag": 1, "redact": 2}
+
+
+def stricter(one: SecretPolicy, other: SecretPolicy) -> SecretPolicy:
+    """The stricter of both."""
+    return one if _RANK[one] >= _RANK[other] else other
+
+
+def captured_under(payload: Mapping[str, Any]) -> SecretPolicy:
+    """The policy under which the version with ``payload`` was captured."""
+    secrets = payload.get("secrets")
+    policy: SecretPolicy = secrets["policy"] if secrets else DEFAULT
+    return policy
+
+
+def is_laxer(payload: Mapping[str, Any], policy: SecretPolicy) -> bool:
+    """Return True if the version with ``payload`` was captured under a laxer policy than ``policy``."""
+    return _RANK[captured_under(payload)] < _RANK[policy]
+
+
+IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""The media types of images that models read."""
+
+
+def keeps_bytes(media_type: str, policy: SecretPolicy) -> bool:
+    """Return True if bytes of ``media_type``, which cannot be searched for secrets, are kept under ``policy``.
+
+    Where secrets are redacted, only images are: of others the hash is kept.
+    """
+    return policy != "redact" or media_type in IMAGES
+
+
+def to_payload(secrets: Secrets | None) -> dict[str, Any]:
+    """Return the payload's field for ``secrets``: empty without findings under the default policy."""
+    return {} if secrets is None else {"secrets": msgspec.to_builtins(secrets)}
+
+
+def rules_found(payload: Mapping[str, Any]) -> tuple[str, ...]:
+    """The rules that found a secret in the version with ``payload``, each once."""
+    told = payload.get("secrets") or {}
+    return tuple(dict.fromkeys(found["rule"] for found in told.get("found", ())))

@@ -1,0 +1,89 @@
+"""Settings of a session: their stored form, defaults, validation, and the mounts they describe."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.mounts.mapping import MountTable, normalise
+from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.policy import DEFAULT
+from ctxd_protocol.ids import ID_PATTERN
+from ctxd_protocol.limits import SETTINGS_BYTES_MAX
+from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.sessions import Collapse, Mount, SessionStatus
+
+_FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
+
+
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Settings of a session. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
+
+    ``prefixes`` are the canonical prefixes of ``mounts`` without symlinks, as they were when the mounts were set; empty
+    in sessions of earlier versions.
+    ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool
+    calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
+    they are shown by all the same.
+    """
+
+    agent: str
+    principal: str
+    created_at: int
+    ordinal: int
+    filesystem_id: str
+    detect_filesystems: bool = False
+    state: SessionStatus = "active"
+    workdir: str = "/"
+    mounts: tuple[Mount, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    collapse: Collapse = Collapse()
+    budget_tokens: int | None = None
+    labels: dict[str, str] = {}
+    secrets: SecretPolicy = DEFAULT
+    renamed: dict[str, str] = {}
+
+
+def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:
+    """Return ``settings`` with a plain working directory, and labels as they are to be kept.
+
+    Raises: CtxdError invalid_path for a relative working directory or a mount, too_large for more than
+    SETTINGS_BYTES_MAX bytes, invalid_params for a malformed filesystem id.
+    """
+    size = len(msgspec.json.encode(settings))
+    if size > SETTINGS_BYTES_MAX:
+        raise CtxdError(
+            "too_large",
+            f"the session's settings take {size:,} bytes, {SETTINGS_BYTES_MAX:,} are possible",
+            hint="Give fewer or shorter labels and mounts.",
+            outcome="not_applied",
+        )
+    if not settings.workdir.startswith("/"):
+        raise CtxdError(
+            "invalid_path",
+            f"the working directory {settings.workdir[:100]!r} is relative",
+            hint="Give an absolute path, as the agent knows it.",
+            outcome="not_applied",
+        )
+    for id in (settings.filesystem_id, *(mount.filesystem_id for mount in settings.mounts)):
+        if id is not None and not _FILESYSTEM_ID.fullmatch(id):
+            raise CtxdError(
+                "invalid_params",
+                f"filesystem_id {id[:40]!r} is not an id",
+                hint="Give 1 to 128 letters, digits and . _ : @ / -, or leave it out for the host's filesystem.",
+                outcome="not_applied",
+            )
+    mount_table(settings, host_filesystem_id)
+    labels = Capture(guard, settings.secrets).value(settings.labels)
+    return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels)
+
+
+def mount_table(settings: SessionSettings, host_filesystem_id: str) -> MountTable:
+    """Return the mounts of ``settings`` as a table. Raises: CtxdError invalid_path."""
+    return MountTable(
+        settings.mounts,
+        filesystem_id=settings.filesystem_id,
+        host_filesystem_id=host_filesystem_id,
+        by_device=settings.detect_filesystems,
+        resolved=settings.prefixes,
+    )
