@@ -55,8 +55,10 @@ class GivenUp(Exception):
 
 def unanswered(url: str, error: XtdbFailure) -> GivenUp:
     """The end of a command because the node at ``url`` failed with ``error``."""
-    verb = "refuses" if isinstance(error, Refused) else "does not answer"
-    return GivenUp(f"{url} {verb}: {error}", exit_code=EXIT_UNAVAILABLE)
+    if isinstance(error, Refused):
+        return GivenUp(f"{url} refuses: {error}", exit_code=EXIT_UNAVAILABLE)
+    remedy = "start it with ctxd xtdb run, or name another with --store-url"
+    return GivenUp(f"{url} does not answer: {error}; {remedy}", exit_code=EXIT_UNAVAILABLE)
 
 
 @asynccontextmanager

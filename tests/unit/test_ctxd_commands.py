@@ -84,7 +84,7 @@ def test_a_place_that_is_refused_is_told_with_what_helps(tmp_path):
         assert done.stderr.endswith(f"{told}\n")
 
 
-def test_a_state_and_a_socket_in_use_name_their_holder_and_the_flag_for_another(tmp_path):
+def test_a_state_a_socket_and_a_node_that_are_not_to_be_had_name_the_flag_for_another(tmp_path):
     with Running(tmp_path, keep_state=True) as running:
         with connect_sync(running.socket) as client:
             pid = client.daemon_status().pid
@@ -94,6 +94,9 @@ def test_a_state_and_a_socket_in_use_name_their_holder_and_the_flag_for_another(
         done = ctxd("run", "--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "s.sock"))
         assert done.returncode == 75
         assert done.stderr.endswith(f"process {pid}; stop it first, or choose another directory: --state-dir PATH\n")
+        done = ctxd("verify", "--store", "--state-dir", str(tmp_path / "state"), "--store-url", f"unix:{tmp_path}/none")
+        assert done.returncode == 69
+        assert done.stderr.endswith("; start it with ctxd xtdb run, or name another with --store-url\n")
 
 
 def system_python():

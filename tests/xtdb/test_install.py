@@ -313,5 +313,5 @@ def test_run_becomes_the_node_in_directories_that_are_its_owners_only(tmp_path):
 def test_run_says_what_is_missing():
     done = ctxd("run", "--config", "nothing")
     assert done.returncode == os.EX_CONFIG
-    assert "Give one of memory, rocksdb, postgres, or a file of EDN." in done.stderr
+    assert "; give one of memory, rocksdb, postgres, or a file of EDN" in done.stderr
     assert ctxd("run", "--socket", "/s", "--tcp", "127.0.0.1:1").returncode == os.EX_USAGE
