@@ -25,7 +25,7 @@ from ctxd.sessions.segments import (
     to_text,
 )
 from ctxd.sessions.session import LiveSession
-from ctxd_protocol.events import Event
+from ctxd_protocol.events import Attachment, Event
 from ctxd_protocol.ids import session_object_id
 
 PURGED_TEXT: Final = "[purged]"
@@ -34,8 +34,9 @@ PURGED_TEXT: Final = "[purged]"
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 _TEXTS: Final = ("text", "summary")
-_CONTENT: Final = (*_TEXTS, "signature", "encrypted", "attachments", "args", "data", "meta")
-"""Fields of events that hold content. The texts come first: with its text an event loses all of it."""
+_CONTENT: Final = (*_TEXTS, "signature", "encrypted", "args", "data", "meta")
+"""Fields of events that hold content, but for attachments. The texts come first: with its text an event loses all of
+it."""
 
 _KEPT: Final = ("id", "parent", "message", "at", "sidechain", "call", "tool", "object", "is_error")
 
@@ -50,23 +51,37 @@ def _content(event: Event) -> dict[str, str]:
     return found
 
 
+def _attached(event: Event) -> list[tuple[Attachment, str]]:
+    """The attachments of ``event``, each with its content. Copies may have another name and type: these count only
+    where there is nothing else."""
+    found: list[tuple[Attachment, str]] = []
+    for each in getattr(event, "attachments", ()):
+        source = [value for value in (each.data, each.artifact, each.url) if value is not None]
+        found.append((each, _encode(source or [each.media_type, each.name]).decode()))
+    return found
+
+
 class Gone:
     """Content of events to remove."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        contents = [content for event in events if (content := _content(event))]
-        self.events = len(contents)
-        self.texts = frozenset(text for content in contents for text in content.values())
+        contents = [[*_content(event).values(), *(text for _, text in _attached(event))] for event in events]
+        self.events = sum(map(bool, contents))
+        self.texts = frozenset(text for content in contents for text in content)
         self._previews = frozenset(text[:PREVIEW_CHARS] for text in self.texts)
 
     def event(self, event: Event) -> Event:
         """Return ``event`` without purged content; itself if unchanged. It keeps its kind and references."""
         goes = [name for name, text in _content(event).items() if text in self.texts]
-        if not goes:
+        attached = _attached(event)
+        left = tuple([each for each, text in attached if text not in self.texts])
+        if not goes and len(left) == len(attached):
             return event
-        if goes[0] not in _TEXTS:
-            nothing = {name: () if name == "attachments" else None for name in goes}
-            return msgspec.structs.replace(event, secrets=None, **nothing)
+        if not goes or goes[0] not in _TEXTS:
+            changed: dict[str, Any] = dict.fromkeys(goes)
+            if attached:
+                changed["attachments"] = left
+            return msgspec.structs.replace(event, secrets=None, **changed)
         kept: dict[str, Any] = {name: getattr(event, name) for name in _KEPT if hasattr(event, name)}
         kept |= {name: PURGED_TEXT for name in goes if name in _TEXTS}
         return type(event)(**kept)

@@ -77,7 +77,7 @@ def _event(capture: Capture, event: Event) -> Event:
 
 def _attachment(capture: Capture, attachment: Attachment) -> Attachment:
     kept: dict[str, Any] = {}
-    for name in ("name", "url"):
+    for name in ("media_type", "name", "url"):
         if (given := getattr(attachment, name)) is not None and (text := capture.text(given)) is not given:
             kept[name] = text
     if attachment.data is not None:

@@ -159,6 +159,14 @@ def _event_from(message: Message) -> Event:
 def _kept(state: SessionState, session: str, event: Event) -> Event:
     if isinstance(event, PromptEvent) and not event.text and not event.attachments:
         raise CtxdError("invalid_params", "a prompt needs text or an attachment")
+    for each in getattr(event, "attachments", ()):
+        if sum(source is not None for source in (each.data, each.artifact, each.url)) > 1:
+            raise CtxdError(
+                "invalid_params",
+                "an attachment has data, an artifact or a url, not several of them",
+                hint="Append an attachment for each.",
+                outcome="not_applied",
+            )
     if not isinstance(event, ToolResultEvent) or event.object is None:
         return event
     if event.text or event.attachments:

@@ -126,6 +126,7 @@ def test_messages_and_events_are_one_log(s: SyncSession) -> None:
         {"events": [{"event": "dream", "text": "x"}]},
         {"events": [{"event": "thinking", "text": "x", "surplus": 1}]},
         {"events": [{"event": "tool_call", "tool": "bash"}]},
+        {"events": [{"event": "prompt", "attachments": [{"media_type": "a/b", "data": "aGk=", "url": "http://x"}]}]},
         {"events": [{"event": "opaque", "data": {"n": 2**60}}]},
     ],
 )
@@ -183,6 +184,7 @@ def everywhere(secret: str) -> list[Event]:
         OpaqueEvent(meta={"line": text}),
         ResponseEvent(text=text, sidechain="a1"),
         ResponseEvent(attachments=(Attachment(media_type="image/png", url=f"http://x/?{secret}"),)),
+        ResponseEvent(attachments=(Attachment(media_type=f"image/png; key={secret}", artifact="a"),)),
     ]
 
 
@@ -206,9 +208,9 @@ def test_a_purge_of_a_turn_takes_text_that_is_only_inside_events(kept: Running, 
         assert searched(state, TOKEN) == set(), "equal text in another turn goes as well"
         assert files_with(state, TOKEN, encoded(TOKEN)) == set()
         after = log(s, first_turn=1)
-        assert [type(event) for *_, event in after[:13]] == [type(event) for event in everywhere("")]
+        assert [type(event) for *_, event in after[: len(everywhere(""))]] == [type(event) for event in everywhere("")]
         assert isinstance(after[5][2], ToolCallEvent) and (after[5][2].call, after[5][2].args) == ("c1", None)
-        assert after[13][2] == PromptEvent(text="second")
+        assert after[len(everywhere(""))][2] == PromptEvent(text="second")
         assert client.object_purge("chat:s", turns=(3,)).texts == 302
         assert files_with(state, TOKEN, OTHER) == set()
         before = log(s)
@@ -218,6 +220,25 @@ def test_a_purge_of_a_turn_takes_text_that_is_only_inside_events(kept: Running, 
         s = client.session("s", agent="a")
         assert log(s) == before and [turn for turn, _ in said(s)] == [1, 2, 3]
         assert ctx(kept.socket, "scan", "--all", "--history").returncode == 0
+
+
+@pytest.mark.requirement("SEC-12")
+def test_a_purge_of_a_turn_takes_copies_of_its_attachments_and_leaves_the_others(
+    s: SyncSession, client: SyncClient
+) -> None:
+    link = Attachment(media_type="text/html", url="http://x")
+    copy = msgspec.structs.replace(PICTURE, name="copy.png", media_type="image/*")
+    s.append(events=[PromptEvent(text="first", attachments=(PICTURE,))])
+    s.append(events=[PromptEvent(text="second", attachments=(link, copy, link)), ResponseEvent(attachments=(copy,))])
+    s.append(events=[PromptEvent(text="third", attachments=(link,))])
+    assert client.object_purge(f"chat:{s.id}", turns=(1,)).complete
+    assert [event for *_, event in log(s)] == [
+        PromptEvent(text="[purged]"),
+        PromptEvent(text="second", attachments=(link, link)),
+        ResponseEvent(),
+        PromptEvent(text="third", attachments=(link,)),
+    ]
+    assert client.object_purge(f"chat:{s.id}", turns=(1,)).texts == 0, "a purge that is repeated has nothing left"
 
 
 @pytest.mark.requirement("SES-22")
