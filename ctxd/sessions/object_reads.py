@@ -265,7 +265,8 @@ class Objects:
         live = viewer.live
         if live is not None and text in live.state.index:
             return text
-        if live is not None and is_reserved(text) and text.partition(":")[2] != live.session:
+        own = type_of(text) is not None and live is not None and text.partition(":")[2] == live.session
+        if live is not None and is_reserved(text) and not own:
             # A harness's own id may look reserved: the session's tool call of that name comes first.
             alias = toolcall_alias(live.session, text)
             if alias in live.state.index:

@@ -124,6 +124,18 @@ def test_a_tool_call_without_a_result_is_recorded_with_its_status(
 
 
 @pytest.mark.requirement("SES-17")
+def test_a_tool_call_named_like_an_entity_of_its_own_session_is_found_by_that_name(
+    s: SyncSession, client: SyncClient
+) -> None:
+    for prefix in ("assembly", "segment", "toolcall"):
+        name = f"{prefix}:{s.id}"
+        id = s.record(name, "bash", prefix).object
+        assert s.deactivate(name).object == id
+        assert client.object_get(name, session=s.id).object.id == id
+        assert len(client.object_history(name, session=s.id).versions) == 1
+
+
+@pytest.mark.requirement("SES-17")
 @pytest.mark.parametrize(
     "name", ["chat:foo", "session:1", "segment:1", "assembly:x#1", "toolcall:a:b", "ctxd/x", "a" * 64]
 )
