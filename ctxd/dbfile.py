@@ -58,15 +58,16 @@ class SqlFailed(Exception):
     """A statement was refused: a table is not what this program makes, or this program is wrong."""
 
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors of calls that did nothing, and may succeed once there is room again: on the disk, in a quota, among the
-descriptors, in memory."""
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors of calls that did nothing, and may succeed once there is room again: on the disk, in a quota, in a file, among
+the descriptors, in memory."""
 
 _DESCRIPTORS: Final = (
     "Raise the limit of open files (LimitNOFILE= of the unit, or ulimit -n); writes resume by themselves."
 )
 _REMEDIES: Final[dict[int | None, str]] = {
     errno.EDQUOT: "Raise the disk quota of the daemon's user, or free space under it; writes resume by themselves.",
+    errno.EFBIG: "Raise the limit of a file's size (LimitFSIZE=, or ulimit -f); writes resume by themselves.",
     errno.EMFILE: _DESCRIPTORS,
     errno.ENFILE: "Raise fs.file-max, or close files of other programs; writes resume by themselves.",
     errno.ENOMEM: "Free memory; writes resume by themselves.",

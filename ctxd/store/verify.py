@@ -225,6 +225,11 @@ class _Verification:
         if 0 < version < journal.SCHEMA_VERSION:
             message = f"the schema is {version}, not {journal.SCHEMA_VERSION}: start the daemon or run ctxd migrate"
             self._report.note("warning", message)
+        elif version > journal.SCHEMA_VERSION:
+            message = (
+                f"the schema is {version}, not {journal.SCHEMA_VERSION}: verify it with the newer ctxd that wrote it"
+            )
+            self._report.note("damage", message)
         elif version != journal.SCHEMA_VERSION:
             self._report.note("damage", f"the schema is {version}, not {journal.SCHEMA_VERSION}")
         for (line,) in self._connection.execute("PRAGMA integrity_check(100)"):

@@ -307,7 +307,7 @@ def failing_writes(number):
         system.unregister()
 
 
-@pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENOSPC])
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EFBIG, errno.ENOSPC])
 async def test_a_quota_that_refuses_a_write_of_sqlite_is_a_full_disk(root, monkeypatch, number):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
@@ -326,6 +326,7 @@ async def test_a_quota_that_refuses_a_write_of_sqlite_is_a_full_disk(root, monke
         (errno.EMFILE, "limit of open files"),
         (errno.ENFILE, "fs.file-max"),
         (errno.EDQUOT, "quota"),
+        (errno.EFBIG, "limit of a file's size"),
         (errno.ENOMEM, "memory"),
         (errno.ENOSPC, "Free space on the filesystem"),
     ],

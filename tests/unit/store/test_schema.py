@@ -78,6 +78,9 @@ async def test_a_newer_schema_is_refused_and_nothing_is_touched(older):
     with pytest.raises(StateDirError) as refused:
         schema.migrate(older / "state.db")
     assert refused.value.exit_code == 78 and (older / "state.db").read_bytes() == before
+    *_, report = verify(older)
+    (problem,) = [problem.message for problem in report.problems if "schema" in problem.message]
+    assert problem.endswith("verify it with the newer ctxd that wrote it")
 
 
 async def test_the_command_lists_the_steps_and_takes_them(older):
