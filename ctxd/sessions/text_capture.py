@@ -12,8 +12,10 @@ import msgspec
 
 from ctxd.objects.document import Document, text_of
 from ctxd.objects.kinds import is_binary
+from ctxd.objects.version_documents import media_type
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.policy import keeps_bytes
 from ctxd.sessions.segments import events_size
 from ctxd_protocol.events import Attachment, Event
 from ctxd_protocol.methods.files import ToolcallRecordParams
@@ -69,7 +71,8 @@ def _event(capture: Capture, event: Event) -> Event:
         if value is not given and value != given:
             kept[name] = value
     told = capture.secrets
-    secrets = told if told is not None and told.found else None
+    # An event of which bytes were left out names the policy, though nothing was found.
+    secrets = told if told is not None and (told.found or "attachments" in kept) else None
     if not kept and secrets is None and event.secrets is None:
         return event
     return msgspec.structs.replace(event, secrets=secrets, **kept)
@@ -84,7 +87,9 @@ def _attachment(capture: Capture, attachment: Attachment) -> Attachment:
         try:
             given = attachment.data.decode()
         except UnicodeDecodeError:
-            pass  # Secrets are found in text.
+            # Secrets are found in text: as of a file, bytes that cannot be searched stay only if they are an image.
+            if not keeps_bytes(media_type(attachment.data), capture.policy):
+                kept["data"] = None
         else:
             if (text := capture.text(given)) is not given:
                 kept["data"] = text.encode()

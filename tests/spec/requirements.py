@@ -72,7 +72,7 @@ FS-7 | Binary, oversized, unreadable and special files each have their own outco
 FS-8 | A session of the host can assign paths that no mount covers to the filesystem of their device, as found by stat; mounts take precedence. | spec 5.3
 FS-9 | A lookup on a file system that does not respond is abandoned after five seconds with `source_unreachable`. Meanwhile files on other mounts are not delayed, except through a symlink that leads to it, and then by at most those seconds; the daemon can still shut down. | ctxd
 FS-10 | Files that are no text, images among them, are kept in every version up to the same size as text: with `media_type`, `size_bytes` and `encoding: base64` in the payload, and a line in the context that names them. | ctxd
-FS-11 | Content that is no text is not searched for secrets: under the policy `redact` only images are kept, of other files the hash. | ctxd
+FS-11 | Content that is no text is not searched for secrets: under the policy `redact`, and in an export, only images are kept, of other files the hash, of other attachments of events the name and type. | ctxd
 IDX-1 | Indexing a new file creates its object with a first version and adds it to index, pool and active set. | spec 5.6
 IDX-2 | Indexing an unchanged file returns `unchanged` and writes no version. | spec 5.6
 IDX-3 | Indexing a changed file writes one new version under the same id; a file too large to read counts as changed when its size or modification time changed. | spec 5.6

@@ -167,6 +167,25 @@ def test_secrets_in_any_part_of_an_event_are_found_redacted_and_never_exported(
         assert "stays" in exported.stdout
 
 
+@pytest.mark.requirement("FS-11")
+@pytest.mark.parametrize("policy", ["redact", "flag"])
+def test_of_attachments_that_are_no_text_only_images_are_kept_under_redaction_and_in_an_export(
+    daemon: Running, start: Start, policy: str
+) -> None:
+    s = start(secrets=policy)
+    text = Attachment(media_type="text/plain", name="u.txt", data=f"with {TOKEN}".encode("utf-16"))
+    image = Attachment(media_type="image/png", name="i.png", data=b"\x89PNG\r\n\x1a\n\xff")
+    s.append(events=[PromptEvent(text="first", attachments=(text, image)), PromptEvent(attachments=(image,))])
+    left = msgspec.structs.replace(text, data=None if policy == "redact" else text.data)
+    first, second = (event for *_, event in log(s))
+    assert isinstance(first, PromptEvent) and first.attachments == (left, image)
+    assert (first.secrets is not None) == (policy == "redact"), "an event names the policy that left something out"
+    assert second == PromptEvent(attachments=(image,))
+    exported = ctx(daemon.socket, "session", "export", s.id, "--json").stdout
+    assert base64.b64encode(text.data or b"").decode() not in exported
+    assert exported.count(base64.b64encode(image.data or b"").decode()) == 2
+
+
 def everywhere(secret: str) -> list[Event]:
     """Events each of which holds ``secret`` in another place, in turn 1."""
     text = f"with {secret}"
