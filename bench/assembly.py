@@ -17,13 +17,13 @@ from pathlib import Path
 import anyio
 
 from bench.figures import Figure
-from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
+from ctxd.indexing.discovery import discover
 from ctxd.indexing.indexer import Indexer
-from ctxd.indexing.stubs import discover
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings

@@ -16,9 +16,9 @@ from anyio.abc import TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd import __version__
-from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError

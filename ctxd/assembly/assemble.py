@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from ctxd import limits
-from ctxd.assembly.archive import Archive
 from ctxd.assembly.layout_port import Component, Composition, Heads, View, compose
 from ctxd.assembly.measure import sha256, stable_prefix
 from ctxd.assembly.record import (
@@ -23,6 +22,7 @@ from ctxd.assembly.record import (
     new_context_id,
     read_record,
 )
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
-from ctxd.cli.completion import objects as complete_objects
-from ctxd.cli.completion import sessions as complete_sessions
+from ctxd.cli.id_completion import objects as complete_objects
+from ctxd.cli.id_completion import sessions as complete_sessions
 from ctxd.terminal import Screen
 
 if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the client to load

@@ -27,7 +27,7 @@ _COMMANDS: Final = {
     "tracker": "ctxd.cli.tracker:tracker",
     "current": "ctxd.cli.current:current",
     "sandbox": "ctxd.cli.sandbox:sandbox",
-    "install": "ctxd.cli.install:install_group",
+    "install": "ctxd.cli.integrations:install_group",
     "transcript": "ctxd.cli.transcript:transcript",
     "rpc": "ctxd.cli.rpc:rpc",
     "scan": "ctxd.cli.secrets:scan",

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.indexing.file_version_decision import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
 from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
 from ctxd.indexing.host_visibility import HostVisibility
-from ctxd.indexing.version_decision import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large

@@ -24,8 +24,8 @@ from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
 from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.server import Server
 from ctxd.sandboxes.answer_redaction import viewed
-from ctxd.sandboxes.cbor_connection import SandboxConnection
 from ctxd.sandboxes.registration import Registration
+from ctxd.sandboxes.sandbox_connection import SandboxConnection
 from ctxd.service.supervisor import KEPT_PREFIX, Supervisor
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits

@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ctxd.errors import CtxdError, purged
+from ctxd.indexing.discovery import FoundFile, discover, discover_named
 from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.indexing.shell.candidates import candidates
-from ctxd.indexing.stubs import FoundFile, discover, discover_named
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import is_reserved

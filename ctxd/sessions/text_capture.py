@@ -1,6 +1,6 @@
 """Secrets in text that clients send, and in stored versions: flagged, redacted, or found again under the current rules.
 
-Files are captured where they are read, see ``ctxd.indexing.version_decision``.
+Files are captured where they are read, see ``ctxd.indexing.file_version_decision``.
 """
 
 from collections.abc import Callable, Iterable, Sequence

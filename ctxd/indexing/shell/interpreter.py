@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ctxd.indexing.shell import git, grep, listings, reports
-from ctxd.indexing.shell.commands import TABLE, Arg, Operands, ResolvedCommand, fill, invoke, operand_files, split
+from ctxd.indexing.shell.operands import TABLE, Arg, Operands, ResolvedCommand, fill, invoke, operand_files, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, Lines, Marker, by_line
 from ctxd.indexing.shell.parser import ForLoop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
 from ctxd.indexing.shell.paths import Findings, Maybe, directory, looks_like_file

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ctxd.indexing.shell.commands import Arg, ResolvedCommand, split
+from ctxd.indexing.shell.operands import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, by_line
 from ctxd.indexing.shell.paths import Maybe, guessed, looks_like_file
 

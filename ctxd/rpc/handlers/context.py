@@ -1,8 +1,8 @@
 """Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
 
-from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.record import Assembled, summary
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import anyio
 
-from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
+from ctxd.indexing.discovery import discover
 from ctxd.indexing.indexer import Indexer
-from ctxd.indexing.stubs import discover
 from ctxd.objects import version_documents
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions

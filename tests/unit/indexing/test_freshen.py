@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from ctxd.indexing import freshen as freshening
+from ctxd.indexing.discovery import discover
 from ctxd.indexing.freshen import READ_BATCH, SLICE_FILES_MAX, Freshened
-from ctxd.indexing.stubs import discover
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
 from ctxd.objects.version_documents import file_text, toolcall

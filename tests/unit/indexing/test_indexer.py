@@ -5,9 +5,9 @@ import errno
 import pytest
 
 from ctxd.errors import CtxdError
+from ctxd.indexing.discovery import discover
 from ctxd.indexing.freshen import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
 from ctxd.indexing.indexer import Indexed
-from ctxd.indexing.stubs import discover
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of

@@ -11,8 +11,8 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
+from ctxd.indexing.discovery import discover
 from ctxd.indexing.indexer import Indexer
-from ctxd.indexing.stubs import discover
 from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound

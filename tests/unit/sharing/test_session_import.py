@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ctxd.assembly.archive import Archive
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.indexing.version_decision import (
+from ctxd.indexing.file_version_decision import (
     Absent,
     Held,
     OutOfReach,
