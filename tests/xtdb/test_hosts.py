@@ -306,7 +306,9 @@ def test_a_pause_that_cannot_be_completed_says_what_is_missing(pair: Pair, nodes
         nodes[0].pause()
         try:
             a.client.session("waits-for-node").user("not at the node")
-            with pytest.raises(CallFailed, match="is paused, but not released after 20 s: . rows") as caught:
+            with pytest.raises(
+                CallFailed, match="is paused, but not released after 20 s: the node lacks . rows"
+            ) as caught:
                 a.client.session_pause("waits-for-node")
             assert (caught.value.code, caught.value.outcome) == ("session_not_released", "applied")
             assert a.client.session_get("waits-for-node").session.state == "paused"

@@ -21,6 +21,8 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.projection.comparison import Comparison
 from ctxd.projection.offline import put_back
+from ctxd.sessions.segments import SessionHead, head_document
+from ctxd.sessions.settings import SessionSettings
 from ctxd_client import connect_sync
 from ctxd_protocol.status import ProjectionStatus
 from tests.crash.daemon import DaemonProcess, NotReady, daemon_process
@@ -250,9 +252,12 @@ class TestCommands:
     async def root(self, tmp_path: Path) -> Path:
         """A state of the embedded store, with a second one's worth of rows to be interrupted in."""
         async with running(tmp_path / "state") as store:
+            settings = SessionSettings(agent="a", principal="host", created_at=0, ordinal=0, filesystem_id="f")
+            head = head_document("s1", SessionHead(settings=settings))
             for n in range(3_000):
                 content = "x" * 1_100_000 if n == 7 else f"text {n}"
-                await put(store, document(f"t{n}", content, tool="x", z=n, a=1), knows=(f"t{n}",))
+                call = document(f"t{n}", content, tool="x", z=n, a=1)
+                await put(store, *([head, call] if n == 0 else [call]), knows=(f"t{n}",))
             await store.drain()
         return tmp_path / "state"
 
@@ -298,7 +303,7 @@ class TestCommands:
         assert (await run_sync(lambda: ctxd(*rebuild))).returncode == 0
         done = await run_sync(lambda: ctxd(*compare))
         report = told(done)
-        assert done.returncode == 0 and report["equal"] and report["entities"] == report["texts"] == 3_000
+        assert done.returncode == 0 and report["equal"] and report["entities"] == 3_001 and report["texts"] == 3_000
 
         async with XtdbClient(kept.url) as client:
             (row,) = await client.history("t123")
