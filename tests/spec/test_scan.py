@@ -69,3 +69,25 @@ def test_ctx_scan_finds_secrets_in_turns_metadata_paths_and_earlier_versions(
         assert any(".txt" in place and rule == "github-token" for place, rule in places), "a path is looked at too"
         assert not any(place.startswith(was) for place, _ in places)
         assert any(place.startswith(was) for place, _ in found(*which, "--history")[1])
+
+
+@pytest.mark.requirement("SEC-7")
+def test_a_scan_of_all_objects_finds_the_same_whatever_the_length_of_its_pages(start: Start) -> None:
+    sessions = [start(labels={"deploy": f"with {OTHER}"}) for _ in range(4)]
+    for s in sessions:
+        s.user(f"use {TOKEN}")
+    client = sessions[0].client
+
+    def found(limit: int) -> list[str]:
+        ids: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = client.object_scan(cursor=cursor, limit=limit)
+            ids += [row.object for row in page.objects]
+            cursor = page.next_cursor
+            if cursor is None:
+                return ids
+
+    expected = found(1000)
+    assert {f"{kind}:{s.id}" for s in sessions for kind in ("chat", "session")} <= set(expected)
+    assert found(1) == found(3) == expected

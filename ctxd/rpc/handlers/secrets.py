@@ -93,19 +93,13 @@ class SecretCalls:
         return SessionExportResult(records=tuple(records), next_cursor=cursor)
 
     async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:
-        """At most ``limit`` ids of objects from beyond ``after`` on: those of ``session``, else all, in which chats
-        come last."""
+        """Return at most ``limit`` ids of objects beyond ``after``, in order: those of ``session``, else all."""
         if session is not None:
             live = await self._sessions.live(session)
             own = (chat_id(session), session_object_id(session), system_prompt_id(session))
             return nsmallest(limit, (id for id in {*live.state.index, *map(str, own)} if id > after))
-        ids: list[str] = []
-        if not after.startswith(_CHATS):
-            found, _ = await self._objects.of_all(type=None, after=after, limit=limit)
-            ids = [listed.stored.document.id for listed in found]
-            after = _CHATS
-        names = self._sessions.catalog.names(after.removeprefix(_CHATS), limit - len(ids))
-        return [*ids, *(str(chat_id(name)) for name in names)]
+        found, _ = await self._objects.of_all(type=None, after=after, limit=limit)
+        return [listed.stored.document.id for listed in found]
 
     async def _object(self, newest: Document, *, history: bool) -> list[wire.Scanned]:
         guard = self._sessions.guard
