@@ -2,7 +2,9 @@
 a sandbox, and a daemon whose state it looks into.
 
 Tests reach the product through ``ctxd_client`` only. Sessions and trees are fresh for each test, the daemon is shared:
-a test must hold beside whatever the others have left in it.
+a test must hold beside whatever the others have left in it and whatever becomes of that meanwhile (a sandbox of an
+earlier test that ends, say). A test of what a whole daemon counts (rows of the journal, sandboxes, watches) is marked
+``own_daemon``: its ``daemon``, and so ``client``, ``start``, ``s`` and ``boxed``, belong to no other test.
 
 With ``CTXD_TEST_STORE=xtdb`` every daemon projects to one XTDB node, that at ``CTXD_TEST_STORE_URL`` or one of its own:
 the product is the same on both stores.
@@ -72,7 +74,7 @@ def _node(stack: ExitStack) -> str:
 
 
 @pytest.fixture(scope="session")
-def daemon(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def shared_daemon(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A daemon in a process of its own, running for all tests."""
     with Running(tmp_path_factory.mktemp("ctxd")) as running:
         yield running
@@ -91,6 +93,14 @@ def _require_level(running: Running) -> None:
                 return
             assert time.monotonic() < until, found
             time.sleep(0.05)
+
+
+@pytest.fixture
+def daemon(request: pytest.FixtureRequest) -> Running:
+    """The shared daemon, or one of the test's own if the test is marked ``own_daemon``."""
+    own = request.node.get_closest_marker("own_daemon") is not None
+    running: Running = request.getfixturevalue("kept" if own else "shared_daemon")
+    return running
 
 
 @pytest.fixture

@@ -43,6 +43,23 @@ def wire(box: SandboxView | Running, notified: list[Any] | None = None) -> Itera
         yield call
 
 
+def at_once(box: SandboxView, calls: list[tuple[str, Any]]) -> list[Any]:
+    """The whole answers to calls that reach the daemon together, however busy the machine is, in the calls' order."""
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode() + b"\n"
+        for number, (method, params) in enumerate(calls)
+    ]
+    with socket.socket(socket.AF_UNIX) as raw, raw.makefile("rb") as answers:
+        raw.settimeout(20)
+        raw.connect(box.socket)
+        raw.sendall(b"".join(lines))
+        found: dict[int, Any] = {}
+        while len(found) < len(calls):
+            answer = json.loads(answers.readline())
+            found[answer["id"]] = answer
+    return [found[number] for number in range(len(calls))]
+
+
 SAMPLES: dict[str, Any] = {
     "object": "0" * 64,
     "objects": ["0" * 64],

@@ -17,6 +17,7 @@ from tests.spec.refusal import refused
 Start = Callable[..., SyncSession]
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("CTX-4", "CTX-6")
 def test_reasons_and_versions_are_those_of_now_also_where_the_text_stays(
     client: SyncClient, start: Start, tree: Path
@@ -116,6 +117,7 @@ def _hold_to(client: SyncClient, given: list[AssembledContext]) -> None:
     assert [(each.number, each.sha256) for each in listed] == [(each.number, each.sha256) for each in given]
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("CTX-6")
 def test_an_unchanged_repeat_is_the_same_record_and_writes_nothing(
     client: SyncClient, s: SyncSession, tree: Path

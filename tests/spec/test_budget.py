@@ -107,6 +107,7 @@ def test_a_new_budget_is_reckoned_with_also_where_it_leaves_the_text_as_it_was(l
         assert (plan.budget_tokens, plan.over_by) == (budget, plan.tokens_after - budget)
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("BUD-2")
 def test_the_plan_for_any_budget_is_told_without_assembling_and_writes_nothing(
     client: SyncClient, laden: SyncSession

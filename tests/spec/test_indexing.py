@@ -54,6 +54,7 @@ def test_files_enter_the_sets_in_the_order_they_were_read(s: SyncSession, tree: 
     assert view.session_index == view.metadata_pool == view.active_set == tuple(ids)
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("IDX-2")
 @pytest.mark.parametrize("again", ["read", "edit", "check", "content"])
 def test_an_unchanged_file_answers_unchanged_and_writes_nothing(
@@ -205,6 +206,7 @@ def test_content_that_is_not_one_is_refused(s: SyncSession, client: SyncClient, 
     assert s.view().session.session_index == ()
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("IDX-6")
 @pytest.mark.parametrize("cause", ["read", "edit", "check"])
 @pytest.mark.parametrize("path", ["none.py", "no/such/directory/a.py", "file/a.py", "dangling"])
@@ -329,6 +331,7 @@ def test_discovery_never_touches_a_version_that_was_read(start, client: SyncClie
     assert (other.view().session.metadata_pool, other.view().session.active_set) == ((id,), ())
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("IDX-8")
 def test_discovering_again_writes_nothing(s: SyncSession, client: SyncClient, tree: Path) -> None:
     (tree / "a.py").write_text("x")

@@ -141,6 +141,7 @@ def test_hello_names_exactly_the_methods_there_are_and_any_other_is_not_found(
             assert wire.ask(name)["error"]["code"] == -32601
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("RPC-4")
 def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_refused(
     daemon: Running, start: Start, tree: Path
@@ -384,6 +385,7 @@ SURPLUS = {
 }
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("RPC-10")
 @pytest.mark.parametrize(("method", "params"), SURPLUS.values(), ids=SURPLUS.keys())
 def test_misspelt_members_and_empty_user_messages_are_refused_and_nothing_is_written(

@@ -27,6 +27,7 @@ WRITES: dict[str, Callable[[SyncSession, str], Any]] = {
 """Every call that writes into a session, with the id of an active object of it."""
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("SES-10")
 @pytest.mark.parametrize(("state", "code"), [("pause", "session_not_active"), ("close", "session_closed")])
 def test_a_session_that_is_set_aside_takes_no_write_and_stays_readable(
@@ -133,6 +134,7 @@ def test_resuming_after_a_kill_restores_all_sets_and_the_chat(tmp_path: Path) ->
     assert view.session.turn_count == view_before.session.turn_count > 0
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("SES-12")
 def test_resuming_a_session_that_was_not_paused_writes_only_what_changed(
     s: SyncSession, client: SyncClient, tree: Path

@@ -8,28 +8,29 @@ import pytest
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sandboxes import Quota, SandboxView
-from tests.spec.sandboxes import sample, wire
+from tests.spec.sandboxes import at_once, sample, wire
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("BOX-5")
 def test_the_daemons_status_tells_of_all_sandboxes_together(
     client: SyncClient, boxed: Callable[..., SandboxView]
 ) -> None:
-    before = client.daemon_status().sandboxes
-    box = boxed(ttl_s=600, quota=Quota(requests_per_s=1, connections=3))
-    with wire(box) as call:
-        for _ in range(5):
-            call("context.current", {})
+    none = client.daemon_status().sandboxes
+    assert (none.registered, none.connections, none.requests, none.refused) == (0, 0, 0, 0)
+    assert (none.oldest, none.next_end) == (None, None)
+    box = boxed(ttl_s=600, quota=Quota(objects=1))
+    later = boxed(ttl_s=1200)
+    with wire(box) as call, wire(later) as call_later:
+        for number in range(4):
+            call("toolcall.record", {"session": box.sessions[0], "id": f"c{number}", "tool": "bash", "content": "x"})
+        call_later("context.current", {})
         found = client.daemon_status().sandboxes
-    assert (found.registered, found.connections) == (before.registered + 1, before.connections + 1)
-    assert (found.requests - before.requests, found.refused - before.refused) == (5, 3)
-    assert found.oldest is not None
-    assert found.oldest <= box.created_at
-    assert found.next_end is not None
-    assert box.expires_at is not None
-    assert found.next_end <= box.expires_at
+    assert (found.registered, found.connections, found.requests, found.refused) == (2, 2, 5, 3)
+    assert (found.oldest, found.next_end) == (box.created_at, box.expires_at)
     client.sandbox_release(box.sandbox)
-    assert client.daemon_status().sandboxes.registered == before.registered
+    left = client.daemon_status().sandboxes
+    assert (left.registered, left.oldest, left.next_end) == (1, later.created_at, later.expires_at)
 
 
 def code_of(answer: Any) -> str | None:
@@ -41,14 +42,14 @@ def test_calls_beyond_the_rate_are_refused_with_the_time_to_wait(
     boxed: Callable[..., SandboxView], s: SyncSession, client: SyncClient
 ) -> None:
     box = boxed(quota=Quota(requests_per_s=5, writes_per_s=1))
-    with wire(box) as call:
-        writes = [call("session.append", sample(METHODS["session.append"], box.sessions[0])) for _ in range(3)]
-        assert [code_of(answer) for answer in writes] == [None, None, "quota_exceeded"]
-        data = writes[2]["error"]["data"]
-        assert 0 < data["retry_after_ms"] <= 1000
-        assert (data["retryable"], data["outcome"]) == (True, "not_applied")
-        reads = [code_of(call("context.current", {})) for _ in range(20)]
-        assert "quota_exceeded" in reads
+    write = ("session.append", sample(METHODS["session.append"], box.sessions[0]))
+    answers = at_once(box, [write] * 3 + [("context.current", {})] * 20)
+    codes = [code_of(answer) for answer in answers]
+    assert codes[:3] == [None, None, "quota_exceeded"]
+    data = answers[2]["error"]["data"]
+    assert 0 < data["retry_after_ms"] <= 1000
+    assert (data["retryable"], data["outcome"]) == (True, "not_applied")
+    assert "quota_exceeded" in codes[3:]
     s.user("a neighbour is not refused")
     (listed,) = [each for each in client.sandbox_list().sandboxes if each.sandbox == box.sandbox]
     assert listed.refused >= 2

@@ -21,10 +21,10 @@ from tests.suites.sandboxed_paths import OWN, VECTORS, make_tree, placed
 WAIT_S_MAX = 30.0
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A daemon that follows files."""
-    with Running(tmp_path_factory.mktemp("ctxd"), watcher="auto") as running:
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Running]:
+    """A daemon of the test's own that follows files, as daemons do by default."""
+    with Running(tmp_path, watcher="auto") as running:
         yield running
 
 
