@@ -295,7 +295,7 @@ class ClientMethods(ABC):
         """
         return await self.call(Call("session.hosts", Nothing(), SessionHostsResult))
 
-    async def session_pause(self, session: str, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
+    async def session_pause(self, session: str, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
         """Set a session aside; nothing is lost.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
@@ -304,7 +304,7 @@ class ClientMethods(ABC):
         Example: ``(await client.session_pause("s1")).session.state``
         """
         return await self.call(
-            Call("session.pause", SessionPauseParams(session=session, wait=wait, op_id=op_id), SessionResult)
+            Call("session.pause", SessionPauseParams(session=session, op_id=op_id, wait=wait), SessionResult)
         )
 
     async def session_resume(self, session: str, *, op_id: str | None = None) -> SessionResumeResult:
@@ -364,7 +364,7 @@ class ClientMethods(ABC):
         )
 
     async def session_set_system_prompt(
-        self, session: str, content: str, *, valid_time: int | None = None, op_id: str | None = None
+        self, session: str, content: str, *, op_id: str | None = None, valid_time: int | None = None
     ) -> WriteResult:
         """Replace the system prompt.
 
@@ -376,7 +376,7 @@ class ClientMethods(ABC):
         return await self.call(
             Call(
                 "session.set_system_prompt",
-                SystemPromptParams(session=session, content=content, valid_time=valid_time, op_id=op_id),
+                SystemPromptParams(session=session, content=content, op_id=op_id, valid_time=valid_time),
                 WriteResult,
             )
         )
@@ -1121,7 +1121,7 @@ class SessionMethods:
         """
         return await self._calls.session_get(self.id)
 
-    async def pause(self, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
+    async def pause(self, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
         """Set a session aside; nothing is lost.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
@@ -1129,7 +1129,7 @@ class SessionMethods:
 
         Example: ``(await s.pause()).session.state``
         """
-        return await self._calls.session_pause(self.id, wait=wait, op_id=op_id)
+        return await self._calls.session_pause(self.id, op_id=op_id, wait=wait)
 
     async def resume(self, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.
@@ -1179,7 +1179,7 @@ class SessionMethods:
         return await self._calls.session_append(self.id, messages=messages, op_id=op_id, events=events)
 
     async def set_system_prompt(
-        self, content: str, *, valid_time: int | None = None, op_id: str | None = None
+        self, content: str, *, op_id: str | None = None, valid_time: int | None = None
     ) -> WriteResult:
         """Replace the system prompt.
 
@@ -1188,7 +1188,7 @@ class SessionMethods:
 
         Example: ``await s.set_system_prompt("Be brief.")``
         """
-        return await self._calls.session_set_system_prompt(self.id, content, valid_time=valid_time, op_id=op_id)
+        return await self._calls.session_set_system_prompt(self.id, content, op_id=op_id, valid_time=valid_time)
 
     async def chat(self, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
         """Get the chat, turn by turn.

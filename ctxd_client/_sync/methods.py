@@ -295,7 +295,7 @@ class SyncClientMethods(ABC):
         """
         return self.call(Call("session.hosts", Nothing(), SessionHostsResult))
 
-    def session_pause(self, session: str, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
+    def session_pause(self, session: str, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
         """Set a session aside; nothing is lost.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
@@ -304,7 +304,7 @@ class SyncClientMethods(ABC):
         Example: ``client.session_pause("s1").session.state``
         """
         return self.call(
-            Call("session.pause", SessionPauseParams(session=session, wait=wait, op_id=op_id), SessionResult)
+            Call("session.pause", SessionPauseParams(session=session, op_id=op_id, wait=wait), SessionResult)
         )
 
     def session_resume(self, session: str, *, op_id: str | None = None) -> SessionResumeResult:
@@ -362,7 +362,7 @@ class SyncClientMethods(ABC):
         )
 
     def session_set_system_prompt(
-        self, session: str, content: str, *, valid_time: int | None = None, op_id: str | None = None
+        self, session: str, content: str, *, op_id: str | None = None, valid_time: int | None = None
     ) -> WriteResult:
         """Replace the system prompt.
 
@@ -374,7 +374,7 @@ class SyncClientMethods(ABC):
         return self.call(
             Call(
                 "session.set_system_prompt",
-                SystemPromptParams(session=session, content=content, valid_time=valid_time, op_id=op_id),
+                SystemPromptParams(session=session, content=content, op_id=op_id, valid_time=valid_time),
                 WriteResult,
             )
         )
@@ -1115,7 +1115,7 @@ class SyncSessionMethods:
         """
         return self._calls.session_get(self.id)
 
-    def pause(self, *, wait: bool = True, op_id: str | None = None) -> SessionResult:
+    def pause(self, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
         """Set a session aside; nothing is lost.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
@@ -1123,7 +1123,7 @@ class SyncSessionMethods:
 
         Example: ``s.pause().session.state``
         """
-        return self._calls.session_pause(self.id, wait=wait, op_id=op_id)
+        return self._calls.session_pause(self.id, op_id=op_id, wait=wait)
 
     def resume(self, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.
@@ -1173,7 +1173,7 @@ class SyncSessionMethods:
         return self._calls.session_append(self.id, messages=messages, op_id=op_id, events=events)
 
     def set_system_prompt(
-        self, content: str, *, valid_time: int | None = None, op_id: str | None = None
+        self, content: str, *, op_id: str | None = None, valid_time: int | None = None
     ) -> WriteResult:
         """Replace the system prompt.
 
@@ -1182,7 +1182,7 @@ class SyncSessionMethods:
 
         Example: ``s.set_system_prompt("Be brief.")``
         """
-        return self._calls.session_set_system_prompt(self.id, content, valid_time=valid_time, op_id=op_id)
+        return self._calls.session_set_system_prompt(self.id, content, op_id=op_id, valid_time=valid_time)
 
     def chat(self, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
         """Get the chat, turn by turn.

@@ -50,8 +50,8 @@ class SessionPauseParams(Params, frozen=True, kw_only=True):
     in the log and another host may resume it; otherwise it returns once the pause is durable here."""
 
     session: SessionIdText
-    wait: bool = True
     op_id: OpIdText | None = None
+    wait: bool = True
 
 
 class SessionCreateParams(Params, frozen=True, kw_only=True):
@@ -204,8 +204,8 @@ class SystemPromptParams(Params, frozen=True, kw_only=True):
 
     session: SessionIdText
     content: str
-    valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
+    valid_time: Milliseconds | None = None
 
 
 class ChatResult(Result, frozen=True, kw_only=True):

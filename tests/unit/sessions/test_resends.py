@@ -11,37 +11,70 @@ from blake3 import blake3
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import write_request
 from ctxd_protocol.events import PromptEvent
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.row import Method
 from ctxd_protocol.methods.sessions import SessionAppendParams
 from ctxd_protocol.sessions import Message
 from tests.unit.sessions.world import World, code_of, say, settled, world
 
 pytestmark = pytest.mark.anyio
 
-METHODS = ("session.pin", "session.unpin", "session.deactivate", "session.pool_remove")
+SAME_PARAMETERS = ("session.pin", "session.unpin", "session.deactivate", "session.pool_remove")
 
 
-class AppendParams(msgspec.Struct, kw_only=True):
-    """Parameters of ``session.append`` as they were before typed events."""
+FIRST_PARAMETERS = {
+    "context.assemble": "session text blocks",
+    "file.discover": "session paths",
+    "file.index": "session path content content_base64 cause",
+    "object.purge": "object turns",
+    "sandbox.register": "sessions principal mounts grants quota ttl_s grace_s uid",
+    "sandbox.release": "sandbox",
+    "sandbox.renew": "sandbox",
+    "session.activate": "session object",
+    "session.append": "session messages",
+    "session.close": "session",
+    "session.configure": "session workdir mounts collapse budget_tokens labels secrets",
+    "session.create": "agent session system_prompt workdir filesystem_id detect_filesystems mounts"
+    " collapse budget_tokens labels secrets",
+    "session.deactivate": "session object",
+    "session.pause": "session",
+    "session.pin": "session object",
+    "session.pool_add": "session object",
+    "session.pool_remove": "session object",
+    "session.resume": "session",
+    "session.set_system_prompt": "session content",
+    "session.unpin": "session object",
+    "tool.observe": "session command output cwd",
+    "toolcall.record": "session id tool content args args_display status file_refs",
+}
+"""The parameters of each write in the first version that had it, in their order. Later ones stand behind ``op_id``."""
 
-    session: str
-    messages: tuple[Message, ...]
-    op_id: str | None = None
+
+@pytest.mark.requirement("RPC-4")
+@pytest.mark.parametrize("row", [row for row in METHODS.values() if row.writes], ids=lambda row: row.name)
+def test_a_write_of_the_first_version_can_be_resent_after_an_update(row: Method) -> None:
+    assert (row.name in FIRST_PARAMETERS) == ("op_id" in row.params.__struct_fields__)
+    if row.name not in FIRST_PARAMETERS:
+        return
+    names = FIRST_PARAMETERS[row.name].split()
+    now = msgspec.structs.replace(msgspec.convert(row.example, row.params), op_id="op")
+    form = msgspec.defstruct("FirstForm", [*names, "op_id"])
+    first = form(*(getattr(now, name) for name in names), None)
+    digest = blake3(msgspec.msgpack.encode((row.name, first))).digest()
+    assert write_request(row.name, "p", now).request == digest
 
 
 def test_a_parameter_of_a_later_version_is_part_of_a_request_only_if_it_is_given() -> None:
     messages = (Message(role="user", content="x"),)
-    before = write_request("session.append", "p", AppendParams(session="s", messages=messages, op_id="op"))
-    digest = blake3(msgspec.msgpack.encode(("session.append", AppendParams(session="s", messages=messages)))).digest()
-    assert before.request == digest
     now = SessionAppendParams(session="s", messages=messages, op_id="op")
-    assert write_request("session.append", "p", now) == before
+    before = write_request("session.append", "p", now)
     events = (PromptEvent(text="x"),)
     typed = write_request("session.append", "p", msgspec.structs.replace(now, messages=(), events=events))
     other = write_request("session.append", "p", msgspec.structs.replace(now, messages=(), events=(PromptEvent(),)))
     assert len({before.request, typed.request, other.request}) == 3
 
 
-@pytest.mark.parametrize("second", METHODS[1:])
+@pytest.mark.parametrize("second", SAME_PARAMETERS[1:])
 async def test_an_operation_id_of_one_method_is_refused_by_another_of_equal_parameters(
     tmp_path: Path, second: str
 ) -> None:
