@@ -61,7 +61,7 @@ from ctxd_protocol.methods.objects import (
     ObjectSessionsParams,
     ObjectSessionsResult,
 )
-from ctxd_protocol.methods.row import Nothing, WriteResult
+from ctxd_protocol.methods.row import Nothing, SessionParams, WriteResult
 from ctxd_protocol.methods.sandboxes import SandboxListResult, SandboxParams, SandboxRegisterParams, SandboxResult
 from ctxd_protocol.methods.sessions import (
     ChatParams,
@@ -82,7 +82,6 @@ from ctxd_protocol.methods.sessions import (
     SessionListParams,
     SessionListResult,
     SessionOwnerResult,
-    SessionParams,
     SessionPauseParams,
     SessionResult,
     SessionResumeResult,

@@ -12,7 +12,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, AsyncHandler
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import sessions as wire
-from ctxd_protocol.methods.row import Nothing
+from ctxd_protocol.methods.row import Nothing, SessionParams
 from ctxd_protocol.sessions import SessionSummary
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _SharedCalls:
             raise CtxdError("unsupported", "this daemon shares its sessions with no other host", hint=hint)
         return self._hosts
 
-    async def owner(self, _: Caller, params: wire.SessionParams) -> wire.SessionOwnerResult:
+    async def owner(self, _: Caller, params: SessionParams) -> wire.SessionOwnerResult:
         return await self._others.owner(params.session)
 
     async def hosts(self, _: Caller, __: Nothing) -> wire.SessionHostsResult:

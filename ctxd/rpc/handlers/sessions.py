@@ -16,6 +16,7 @@ from ctxd.sessions.segments import events_size, text_size
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.state import Place
 from ctxd_protocol.methods import sessions as wire
+from ctxd_protocol.methods.row import SessionParams
 from ctxd_protocol.sessions import Turn
 
 
@@ -35,7 +36,7 @@ class _Reads:
         self._sessions = operations.sessions
         self._notices = notices
 
-    async def session_get(self, _: Caller, params: wire.SessionParams) -> Accepted:
+    async def session_get(self, _: Caller, params: SessionParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()

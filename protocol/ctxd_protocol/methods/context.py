@@ -6,7 +6,7 @@ import msgspec
 
 from ctxd_protocol.context import AssembledContext, AssemblyRecord, BudgetPlan, CurrentContext
 from ctxd_protocol.ids import OpIdText, SessionIdText
-from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, Result
+from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, Result, SessionParams
 
 
 class ContextCurrentParams(Params, frozen=True, kw_only=True):
@@ -15,19 +15,17 @@ class ContextCurrentParams(Params, frozen=True, kw_only=True):
     session: SessionIdText | None = None
 
 
-class AssembleParams(Params, frozen=True, kw_only=True):
+class AssembleParams(SessionParams, frozen=True, kw_only=True):
     """A session, and the parts of the result to include."""
 
-    session: SessionIdText
     text: bool = True
     blocks: bool = True
     op_id: OpIdText | None = None
 
 
-class PlanParams(Params, frozen=True, kw_only=True):
+class PlanParams(SessionParams, frozen=True, kw_only=True):
     """A session and a budget. Without ``budget_tokens`` the session's own applies."""
 
-    session: SessionIdText
     budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
@@ -37,23 +35,21 @@ class PlanResult(Result, frozen=True, kw_only=True):
     plan: BudgetPlan
 
 
-class ShowParams(Params, frozen=True, kw_only=True):
+class ShowParams(SessionParams, frozen=True, kw_only=True):
     """A recorded assembly.
 
     By ``number``, or as the newest one of ``turn``; without either the newest of all.
     """
 
-    session: SessionIdText
     number: Annotated[int, msgspec.Meta(ge=1)] | None = None
     turn: Annotated[int, msgspec.Meta(ge=0)] | None = None
     text: bool = True
     blocks: bool = True
 
 
-class AssemblyListParams(Params, frozen=True, kw_only=True):
+class AssemblyListParams(SessionParams, frozen=True, kw_only=True):
     """A session; only records with a number above ``after`` are returned."""
 
-    session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
 

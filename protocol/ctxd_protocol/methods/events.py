@@ -4,18 +4,16 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ctxd_protocol.ids import SessionIdText
-from ctxd_protocol.methods.row import Method, Params, Result, WriteResult
+from ctxd_protocol.methods.row import Method, Params, Result, SessionParams, WriteResult
 from ctxd_protocol.sessions import Notice
 
 
-class SubscribeParams(Params, frozen=True, kw_only=True):
+class SubscribeParams(SessionParams, frozen=True, kw_only=True):
     """A session and a place in the journal.
 
     Notices with a sequence above ``after`` are sent at once, later ones as they happen; without it only later ones.
     """
 
-    session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 

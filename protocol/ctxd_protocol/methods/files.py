@@ -15,20 +15,20 @@ from ctxd_protocol.methods.row import (
     Params,
     PathText,
     Result,
+    SessionParams,
 )
 from ctxd_protocol.objects import Receipt, ToolcallStatus
 from ctxd_protocol.sessions import Mount
 from ctxd_protocol.trackers import Tracker, TrackerState, Watching
 
 
-class ToolcallRecordParams(Params, frozen=True, kw_only=True):
+class ToolcallRecordParams(SessionParams, frozen=True, kw_only=True):
     """A tool call and its whole output.
 
     ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``valid_time``: see
     ``file.index``.
     """
 
-    session: SessionIdText
     id: ToolcallIdText
     tool: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     content: str
@@ -53,13 +53,12 @@ class ToolcallRecordResult(Result, frozen=True, kw_only=True):
     receipt: Receipt | None
 
 
-class ToolObserveParams(Params, frozen=True, kw_only=True):
+class ToolObserveParams(SessionParams, frozen=True, kw_only=True):
     """A shell command line and its output.
 
     ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
     """
 
-    session: SessionIdText
     command: str
     output: str
     cwd: PathText | None = None
@@ -91,7 +90,7 @@ FileKind = Literal["text", "binary", "too_large", "unreadable", "special", "miss
 FileOutcome = Literal["created", "updated", "unchanged", "deleted", "orphaned"]
 
 
-class FileIndexParams(Params, frozen=True, kw_only=True):
+class FileIndexParams(SessionParams, frozen=True, kw_only=True):
     """A file as the agent names it.
 
     Without content the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8. ``valid_time``: the
@@ -99,7 +98,6 @@ class FileIndexParams(Params, frozen=True, kw_only=True):
     host's own connections only.
     """
 
-    session: SessionIdText
     path: PathText
     content: str | None = None
     content_base64: str | None = None
@@ -119,19 +117,17 @@ class FileIndexResult(Result, frozen=True, kw_only=True):
     receipt: Receipt | None
 
 
-class FileDiscoverParams(Params, frozen=True, kw_only=True):
+class FileDiscoverParams(SessionParams, frozen=True, kw_only=True):
     """Paths as the agent names them. ``valid_time``: see ``file.index``."""
 
-    session: SessionIdText
     paths: Annotated[tuple[PathText, ...], msgspec.Meta(max_length=PATHS_MAX)]
     op_id: OpIdText | None = None
     valid_time: Milliseconds | None = None
 
 
-class FileResolveParams(Params, frozen=True, kw_only=True):
+class FileResolveParams(SessionParams, frozen=True, kw_only=True):
     """A path as the agent names it."""
 
-    session: SessionIdText
     path: PathText
 
 

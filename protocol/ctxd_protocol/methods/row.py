@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import msgspec
 
 from ctxd_protocol.error_codes import ErrorCode
+from ctxd_protocol.ids import SessionIdText
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sandboxes import Grant
@@ -52,6 +53,12 @@ ACTIVE_ERRORS: Final[tuple[ErrorCode, ...]] = (*SESSION_ERRORS, "session_not_act
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters by name; an unknown or missing name is refused."""
+
+
+class SessionParams(Params, frozen=True, kw_only=True):
+    """A session by its id."""
+
+    session: SessionIdText
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from ctxd_protocol.methods.row import (
     Params,
     PathText,
     Result,
+    SessionParams,
     WriteResult,
 )
 from ctxd_protocol.objects import Receipt
@@ -32,24 +33,16 @@ from ctxd_protocol.sessions import (
 )
 
 
-class SessionParams(Params, frozen=True, kw_only=True):
+class SessionWriteParams(SessionParams, frozen=True, kw_only=True):
     """A session by its id."""
 
-    session: SessionIdText
-
-
-class SessionWriteParams(Params, frozen=True, kw_only=True):
-    """A session by its id."""
-
-    session: SessionIdText
     op_id: OpIdText | None = None
 
 
-class SessionPauseParams(Params, frozen=True, kw_only=True):
+class SessionPauseParams(SessionParams, frozen=True, kw_only=True):
     """A session to set aside. With several hosts on one log, ``wait`` makes the call return once all of the session is
     in the log and another host may resume it; otherwise it returns once the pause is durable here."""
 
-    session: SessionIdText
     op_id: OpIdText | None = None
     wait: bool = True
 
@@ -79,13 +72,12 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     op_id: OpIdText | None = None
 
 
-class SessionConfigureParams(Params, frozen=True, kw_only=True):
+class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
     """New settings of a session.
 
     A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
     """
 
-    session: SessionIdText
     workdir: PathText | None = None
     mounts: tuple[Mount, ...] | None = None
     collapse: Collapse | None = None
@@ -179,14 +171,13 @@ class SessionResumeResult(Result, frozen=True, kw_only=True):
     receipt: Receipt | None
 
 
-class SessionAppendParams(Params, frozen=True, kw_only=True):
+class SessionAppendParams(SessionParams, frozen=True, kw_only=True):
     """A session and the messages or the typed events to add, in order.
 
     Either ``messages`` or ``events`` is given. A user message has content, a prompt text or an attachment; one without
     is refused. An event that names an ``object`` stands for the output of that tool call and has no text of its own.
     """
 
-    session: SessionIdText
     messages: Annotated[tuple[Message, ...], msgspec.Meta(max_length=1000)] = ()
     op_id: OpIdText | None = None
     events: Annotated[tuple[Event, ...], msgspec.Meta(max_length=1000)] = ()
@@ -199,10 +190,9 @@ class SessionAppendResult(Result, frozen=True, kw_only=True):
     receipt: Receipt | None
 
 
-class SystemPromptParams(Params, frozen=True, kw_only=True):
+class SystemPromptParams(SessionParams, frozen=True, kw_only=True):
     """The new system prompt. ``valid_time``: see ``file.index``."""
 
-    session: SessionIdText
     content: str
     op_id: OpIdText | None = None
     valid_time: Milliseconds | None = None
@@ -217,13 +207,12 @@ class ChatResult(Result, frozen=True, kw_only=True):
     next_turn: int | None
 
 
-class ChatParams(Params, frozen=True, kw_only=True):
+class ChatParams(SessionParams, frozen=True, kw_only=True):
     """A range of turns.
 
     Turn 0 holds the messages before the first user message.
     """
 
-    session: SessionIdText
     first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
 
@@ -249,22 +238,20 @@ class EventLogResult(Result, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-class EventLogParams(Params, frozen=True, kw_only=True):
+class EventLogParams(SessionParams, frozen=True, kw_only=True):
     """A part of the chat as it is kept: every event, also those that ``session.chat`` does not show.
 
     It begins at ``first_turn`` or goes on at ``cursor``. Turn 0 holds the events before the first prompt.
     """
 
-    session: SessionIdText
     first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
     cursor: str | None = None
 
 
-class SessionExportParams(Params, frozen=True, kw_only=True):
+class SessionExportParams(SessionParams, frozen=True, kw_only=True):
     """A session, and the page to export."""
 
-    session: SessionIdText
     limit: PageSize = 100
     cursor: str | None = None
 
@@ -283,13 +270,12 @@ class SessionExportResult(Result, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-class MembershipParams(Params, frozen=True, kw_only=True):
+class MembershipParams(SessionParams, frozen=True, kw_only=True):
     """An object of a session.
 
     ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
     """
 
-    session: SessionIdText
     object: ObjectIdText
     op_id: OpIdText | None = None
 
@@ -304,10 +290,9 @@ class MembershipResult(Result, frozen=True, kw_only=True):
     receipt: Receipt | None
 
 
-class NoticesParams(Params, frozen=True, kw_only=True):
+class NoticesParams(SessionParams, frozen=True, kw_only=True):
     """A session; only notices with a sequence above ``after`` are returned."""
 
-    session: SessionIdText
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
 
