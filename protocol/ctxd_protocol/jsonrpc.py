@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, product
 from operator import add
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -267,19 +267,21 @@ def _is_plain(shape: bytes) -> bool:
     )
 
 
-def read_frame(frame: bytes, *, closed: bool = False, member: bool = False) -> Frame:
+def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
     """Read ``frame``, one line without its end; a ``Failure`` is the answer to a refused one.
 
-    ``closed`` refuses members that JSON-RPC does not know instead of ignoring them. ``member``: it is one of a batch,
-    and so no batch itself.
+    ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
     """
     if len(frame) >= _SHORT_MAX and frame.count(b"{") + frame.count(b"[") > DEPTH_MAX and _is_too_deep(frame):
         message = f"the frame nests deeper than {DEPTH_MAX} levels, or its brackets do not match"
         return refuse(None, error_object("parse_error", message))
     if not frame.isascii() and not _is_utf8(frame):
         return refuse(None, error_object("parse_error", "the frame is not UTF-8"))
-    if frame[:1] == b"[" and not member:
-        return _read_batch(frame, closed)
+    return _read_batch(frame, closed) if frame[:1] == b"[" else _read_request(frame, closed)
+
+
+def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
+    """Read one request, a frame or a member of a batch; it is UTF-8 and does not nest too deep."""
     try:
         request = _REQUEST.decode(frame)
     except msgspec.DecodeError:
@@ -321,8 +323,7 @@ def _read_batch(frame: bytes, closed: bool) -> BatchRequest | Failure:
     if len(items) > BATCH_MAX:
         message = f"a batch has at most {BATCH_MAX} members, this one has {len(items)}"
         return refuse(None, error_object("batch_too_large", message, hint="Send several batches."))
-    members = [read_frame(bytes(item), closed=closed, member=True) for item in items]
-    return BatchRequest(tuple(cast(list[Request | Failure | Stray], members)))
+    return BatchRequest(tuple(_read_request(bytes(item), closed) for item in items))
 
 
 def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:

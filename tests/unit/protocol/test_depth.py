@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from ctxd_protocol.jsonrpc import Failure, read_frame
+from ctxd_protocol import jsonrpc
+from ctxd_protocol.jsonrpc import BatchRequest, Failure, Request, read_frame
 from ctxd_protocol.limits import DEPTH_MAX
 
 
@@ -38,3 +39,17 @@ def test_a_frame_is_refused_exactly_if_it_nests_too_deep(seed: int) -> None:
     frame = b'{"jsonrpc":"2.0","id":1,"method":"m","params":[%b]}' % nested(rng, rng.choice([150, 700, 5000]), most)
     refused = isinstance(read_frame(frame), Failure)
     assert refused == (levels(frame) > DEPTH_MAX)
+
+
+def test_the_members_of_a_batch_are_searched_for_depth_and_encoding_with_their_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[bytes] = []
+    for name in ("_is_too_deep", "_is_utf8"):
+        search = getattr(jsonrpc, name)
+        monkeypatch.setattr(jsonrpc, name, lambda text, search=search: (searched.append(text), search(text))[1])
+    member = b'{"jsonrpc":"2.0","id":1,"method":"m","params":["\xc3\xa4",%b]}' % b",".join([b"[]"] * 2 * DEPTH_MAX)
+    frame = b"[%b]" % b",".join([member] * 3)
+    read = read_frame(frame)
+    assert isinstance(read, BatchRequest) and all(isinstance(each, Request) for each in read.members)
+    assert searched == [frame, frame]
