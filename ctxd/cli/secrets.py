@@ -82,9 +82,9 @@ def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tu
     except RulesRefused as refused:
         raise Stop(FAILURE, str(refused), symbol="rules") from None
     hits: list[FoundSecret] = []
-    count = 0
+    scanned = 0
     for place, data in _texts(run, paths):
-        count += 1
+        scanned += 1
         for hit in guard.scanner.hits(data):
             line = data.count(b"\n", 0, hit.start) + 1
             hits.append(
@@ -92,7 +92,7 @@ def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tu
                     place=guard.redacted(place), line=line, rule=hit.rule, tag=guard.tag(data[hit.start : hit.end])
                 )
             )
-    return hits, count
+    return hits, scanned
 
 
 def _texts(run: Invocation, paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
@@ -124,20 +124,20 @@ def _file(run: Invocation, path: Path, *, named: bool) -> Iterator[tuple[str, by
 
 def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[FoundSecret], int]:
     hits: list[FoundSecret] = []
-    count = 0
+    scanned = 0
     with run.client() as client:
         id = session_id(client, session) if session else None
         cursor: str | None = None
         while True:
             page = client.object_scan(session=id, history=history, limit=_PAGE, cursor=cursor)
-            count += page.scanned
+            scanned += page.scanned
             for row in page.objects:
                 line = row.lines[0] if row.lines else 0
                 place = f"{row.object} {row.label}"
                 hits += [FoundSecret(place=place, line=line, rule=found.rule, tag=found.tag) for found in row.found]
             cursor = page.next_cursor
             if cursor is None:
-                return hits, count
+                return hits, scanned
 
 
 @click.command(

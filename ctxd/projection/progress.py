@@ -128,15 +128,12 @@ def judge(found: Cursor | None, known: Cursor | None, *, run: str, chain: str | 
 
 _REMEDY: Final = ": run ctxd rebuild-xtdb, or restore what is newer"
 
-Found = Literal["moved", "unmoved"]
 
-
-def explains(found: Cursor | None, expected: Cursor | None) -> Found:
-    """Decide whether the cursor ``found`` after an aborted transaction explains the abort: it ``expected`` another."""
+def has_moved(found: Cursor | None, expected: Cursor | None) -> bool:
+    """True if the cursor ``found`` after an aborted transaction explains the abort: it ``expected`` another."""
     if found is None or expected is None:
-        return "unmoved" if found is expected else "moved"
-    same = (found.incarnation, found.run, found.seq) == (expected.incarnation, expected.run, expected.seq)
-    return "unmoved" if same else "moved"
+        return found is not expected
+    return (found.incarnation, found.run, found.seq) != (expected.incarnation, expected.run, expected.seq)
 
 
 # --- the backlog ---

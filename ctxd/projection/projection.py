@@ -35,9 +35,9 @@ from ctxd.projection.progress import (
     Throttle,
     Watermark,
     cursor_from_doc,
-    explains,
     fence,
     fullness,
+    has_moved,
     judge,
     level,
     load_watermark,
@@ -279,7 +279,7 @@ class Projection:
         except (XtdbFailure, ValueError):
             return ROWS_MAX
         else_owned = any(others.get(id) != doc for id, doc in aborted.matched.items())
-        if else_owned or explains(found, aborted.expected) == "moved":
+        if else_owned or has_moved(found, aborted.expected):
             return ROWS_MAX
         return aborted.rows // 2 if aborted.rows > 1 else self._doubt(aborted.expected.seq + 1)
 

@@ -166,9 +166,7 @@ TYPE: Final = "application/transit+json"
 """The media type of every request and of every answer that counts."""
 
 _NO_CONTENT: Final = "0" * 40
-_REFUSING: Final = frozenset(
-    {"illegal-argument", "IllegalArgumentException", "node-out-of-sync", "NodeOutOfSyncException"}
-)
+_REFUSING: Final = frozenset({"illegal-argument", "IllegalArgumentException"})
 """Kinds of error that an equal request meets again. Anything else may pass, or may hide that it was applied."""
 
 _HEADER_TOO_LARGE: Final = (414, 431)
@@ -269,13 +267,12 @@ def named(read: Any) -> dict[str, Any]:  # noqa: ANN401
     return {key.name if isinstance(key, transit.Keyword) else str(key): value for key, value in read.items()}
 
 
-def number(read: Any, *names: str) -> int:  # noqa: ANN401
-    """The whole number under one of ``names`` in a map. Raises: ValueError."""
-    fields = named(read)
-    for name in names:
-        if type(fields.get(name)) is int:
-            return int(fields[name])
-    raise ValueError(f"the answer has no number {names[0]}")
+def number(read: Any, name: str) -> int:  # noqa: ANN401
+    """The whole number under ``name`` in a map. Raises: ValueError."""
+    value = named(read).get(name)
+    if type(value) is not int:
+        raise ValueError(f"the answer has no number {name}")
+    return value
 
 
 def to_status(read: Any) -> NodeStatus:  # noqa: ANN401
