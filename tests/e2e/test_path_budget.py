@@ -1,6 +1,7 @@
 """Budgets of what one warm call enters: a reader who follows it opens these modules and no others."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from itertools import count
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from tests.traced import Entered, Traced, traced
+
+README = Path(__file__).parents[2] / "ctxd" / "README.md"
 
 RECORD = (30, 90)
 """Modules and functions from bytes to the acknowledged ``toolcall.record``."""
@@ -84,7 +87,10 @@ def within(entered: Entered, budget: tuple[int, int]) -> None:
 
 def test_a_recorded_tool_call_stays_within_its_budget(daemon: Traced, wire: Wire) -> None:
     numbers = warm(wire, "recorded")
-    within(daemon.fewest(lambda: record(wire, "recorded", next(numbers))), RECORD)
+    entered = daemon.fewest(lambda: record(wire, "recorded", next(numbers)))
+    within(entered, RECORD)
+    described = README.read_text().partition("## One call through the tree")[2].partition(" → the reply.")[0]
+    assert {f"ctxd/{name}" for name in re.findall(r"`(\w+/\w+\.py)`", described)} <= entered.modules
 
 
 def test_an_assembled_context_stays_within_its_budget(daemon: Traced, wire: Wire) -> None:

@@ -1,6 +1,7 @@
-"""Documents: links lead somewhere, and the README stays short."""
+"""Documents: links and names of files lead somewhere, the architecture is that of the code, the README stays short."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ DOCUMENTS = sorted(
     if not {part for part in path.relative_to(ROOT).parts if part.startswith(".")} and "node_modules" not in path.parts
 )
 README_LINES_MAX = 150
+GUIDES = [path for path in DOCUMENTS if path.name in ("README.md", "SSOT.md")]
+FOLDERS = [ROOT, ROOT / "tests", ROOT / "ctxd", ROOT / "protocol" / "ctxd_protocol"]
+"""Folders that a name in a guide may be relative to, besides the guide's own."""
+
+SOURCES = tuple(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+SOURCE_FILE = re.compile(r"[\w./-]+\.(?:py|md|clj|sh)|[a-z_]+(?:/[a-z_]+)*/")
 
 
 def heading_anchors(path: Path) -> set[str]:
@@ -30,6 +37,27 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(path: Path) -> None:
         assert linked.exists(), target
         if anchor and linked.suffix == ".md":
             assert anchor in heading_anchors(linked), target
+
+
+def prose(path: Path) -> str:
+    """The document without its blocks of code and its links."""
+    return re.sub(r"```.*?```|\[[^\]]*\]\([^)]*\)", "", path.read_text(), flags=re.S)
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_source_file_that_a_guide_names_exists(path: Path) -> None:
+    named = re.findall(r"`([^`\n]+)`", prose(path))
+    sources = {
+        name for name in named if SOURCE_FILE.fullmatch(name) or name.partition("/")[0] in SOURCES and "." in name
+    }
+    assert [name for name in sorted(sources) if not any((at / name).exists() for at in [path.parent, *FOLDERS])] == []
+
+
+def test_the_figure_of_the_architecture_has_the_layers_of_the_import_contract() -> None:
+    figure = (ROOT / "ctxd" / "README.md").read_text().split("```")[1]
+    rows = [line.removeprefix("ctxd:").strip() for line in figure.partition("ctxd:")[2].splitlines()]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert [re.split(r"\s{2,}", row)[0] for row in rows if row] == contracts[0]["layers"]
 
 
 def test_the_readme_is_short() -> None:
