@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal
 
 import anyio
+import msgspec
 from anyio.abc import TaskStatus
 
 from ctxd.backends.xtdb.client import XtdbClient
@@ -51,8 +52,18 @@ UNKNOWN_S: Final = 1.0
 COMPLETE_RETRY_S: Final = 5.0
 """Seconds until a claim that could not be completed is tried again."""
 
+CLAIM_LATE_S: Final = 60.0
+"""Seconds after which a claim that is not in the log never took place: its request was given up long before."""
+
 TIDY_S: Final = 1.0
 """Seconds between two looks for sessions without an owner, and for those to be released."""
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """A claim that may have taken place under ``token``, made at ``since`` or known since then (monotonic seconds)."""
+
+    token: int
+    since: float
 
 
 class Hosts:
@@ -81,8 +92,8 @@ class Hosts:
         self._acquiring: dict[str, SessionLock] = {}
         self._imported: dict[str, int] = {}
         """The token under which each session was imported in this run of the daemon."""
-        self._claimed: dict[str, int] = {}
-        """The sessions that this host claimed, or was about to, and has not imported; each with the claim's token."""
+        self._claimed: dict[str, _Claim] = {}
+        """The sessions that this host claimed, or was about to, and has not imported."""
 
     @property
     def _writer(self) -> str:
@@ -94,7 +105,7 @@ class Hosts:
         self._ownership.open(await self._store.scan(FENCES), self._loss.settle)
         for session in self._ownership.fences.sessions:
             if (token := await self._loss.refuse_writes_again(session)) is not None:
-                self._claimed[session] = token
+                self._claimed[session] = _Claim(token, self._clock.monotonic())
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the lease and watch the others' until cancelled; started once the rest may be called."""
@@ -209,9 +220,10 @@ class Hosts:
         await self._loss.settled(session)
         await self._require_open(session)
         after = owners.claimed(owner, self._writer)
-        if self._claimed.get(session) != after.token:
+        known = self._claimed.get(session)
+        if known is None or known.token != after.token:
             await self._loss.note_claim(session, self._log.heartbeat.host(owner.writer), after.token)
-            self._claimed[session] = after.token
+        self._claimed[session] = _Claim(after.token, self._clock.monotonic())
         return after
 
     async def _left_s(self, owner: Owner) -> float:
@@ -312,9 +324,18 @@ class Hosts:
         while True:
             await self._clock.sleep(wait_s)
             wait_s = TIDY_S
-            for session in [each for each in self._claimed if each not in self._acquiring]:
+            try:
+                sessions = await self._claims_to_complete()
+            except CtxdError:
+                # The heartbeat logs a node that is away.
+                wait_s = COMPLETE_RETRY_S
+                continue
+            for session in sessions:
+                if session not in self._claimed or session in self._acquiring:
+                    continue
                 try:
-                    await self._complete_claim(session)
+                    async with self.acquire(session, "daemon", state="paused"):
+                        self._log_event("sharing.claim_completed", {"session": session})
                 except CtxdError as error:
                     if error.code != "store_unavailable" and reasons.get(session) != error.message:
                         reasons[session] = error.message
@@ -322,16 +343,34 @@ class Hosts:
                     # A session that cannot be read costs a look at all of it each time.
                     wait_s = COMPLETE_RETRY_S
 
-    async def _complete_claim(self, session: str) -> None:
-        owner = await self._log.owner(session)
-        if owner is None or owner.token < self._claimed[session]:
-            # The claim has not taken place. It may yet, if the node did not answer in time.
-            return
-        if owner.writer != self._writer or owner.source is None:
-            self._claimed.pop(session, None)
-            return
-        async with self.acquire(session, "daemon", state="paused"):
-            self._log_event("sharing.claim_completed", {"session": session, "token": owner.token})
+    async def _claims_to_complete(self) -> list[str]:
+        """Return the sessions whose claims took place and were not imported. Forget the claims that another host
+        followed, and those that never took place.
+
+        Raises: CtxdError store_unavailable.
+        """
+        claims = {session: claim for session, claim in self._claimed.items() if session not in self._acquiring}
+        if not claims:
+            return []
+        latest = self._clock.monotonic() - CLAIM_LATE_S
+        overdue = {session for session, claim in claims.items() if claim.since <= latest}
+        owner_of = await self._log.owners(claims, newest=bool(overdue))
+        found: list[str] = []
+        for session, claim in claims.items():
+            if self._claimed.get(session) is not claim or session in self._acquiring:
+                # A call resumed the session meanwhile.
+                continue
+            owner = owner_of.get(session)
+            if owner is None or owner.token < claim.token:
+                # The claim may yet take place, if the node did not answer in time.
+                if session in overdue:
+                    del self._claimed[session]
+                    self._log_event("sharing.claim_ended", {"session": session, "token": claim.token})
+            elif owner.writer != self._writer or owner.source is None:
+                del self._claimed[session]
+            else:
+                found.append(session)
+        return found
 
     async def _tidy(self) -> None:
         """Give an owner to sessions older than the sharing of the log, and release those that were set aside."""

@@ -74,9 +74,12 @@ class SharedLog:
                 await self._client.sync(LEVEL_S)
             return await self._owner(session)
 
-    async def owners(self, sessions: Iterable[str] | None = None) -> dict[str, Owner]:
-        """Return the owner of each of ``sessions`` that has one, by session; ``None``: of all sessions."""
-        with _requesting("the owners of sessions"):
+    async def owners(self, sessions: Iterable[str] | None = None, *, newest: bool = False) -> dict[str, Owner]:
+        """Return the owner of each of ``sessions`` that has one, by session; ``None``: of all sessions. ``newest``: as
+        for ``owner``."""
+        with _requesting("the owners of sessions", within_s=LEVEL_S if newest else ANSWER_S):
+            if newest:
+                await self._client.sync(LEVEL_S)
             if sessions is None:
                 ids = await self._client.ids(owners.PREFIX, valid_time=FIXED_VALID_TIME)
             else:

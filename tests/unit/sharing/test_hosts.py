@@ -1,0 +1,107 @@
+"""Claims that broke off: a host completes those that took place, and forgets the others."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.projection import owners
+from ctxd.projection.owners import Owner
+from ctxd.projection.ownership import NO_ROW, Fence, Ownership, fence_document
+from ctxd.sharing import hosts
+from ctxd.sharing.hosts import Hosts
+from ctxd.store.writes import Write
+from tests.fakes.node import MemoryNode
+from tests.unit.projection.projecting import until
+from tests.unit.sessions.world import world
+
+pytestmark = pytest.mark.anyio
+
+THEIRS = Owner(writer="other", token=1)
+
+
+class Client(MemoryNode):
+    """A node that is its own client. ``looks``: the sessions of each read of owners; ``read`` runs after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[set[str]] = []
+        self.synced = 0
+        self.read = lambda: None
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def entities(self, ids, *, valid_time, tx_id=None):
+        ids = list(ids)
+        found = await super().entities(ids, valid_time=valid_time, tx_id=tx_id)
+        if sessions := {id.removeprefix(owners.PREFIX) for id in ids if id.startswith(owners.PREFIX)}:
+            self.looks.append(sessions)
+            self.read()
+        return found
+
+    async def sync(self, timeout_s):
+        self.synced += 1
+
+
+@pytest.fixture
+def node(monkeypatch):
+    made = Client()
+    monkeypatch.setattr(hosts, "TIDY_S", 0.005)
+    monkeypatch.setattr(hosts, "COMPLETE_RETRY_S", 0.005)
+    monkeypatch.setattr(hosts, "XtdbClient", lambda url, *, clock: made)
+    return made
+
+
+@asynccontextmanager
+async def claiming(root: Path, node: Client, *sessions: str, owner: Owner = THEIRS) -> AsyncIterator[Hosts]:
+    """A host that was about to claim ``sessions``, which ``owner`` has, when its daemon ended; it runs again."""
+    async with world(root) as w:
+        for session in sessions:
+            await node.submit(owners.change(session, None, owner))
+            fence = Fence(session=session, first=NO_ROW, branch=None, host="other", token=2)
+            await w.store.submit(
+                Write(kind="session.fence", principal="daemon", puts=(fence_document(fence),))
+            ).wait()
+        made = Hosts(
+            "", w.sessions, Ownership(w.store.heads), SystemClock(), host="here", lease_s=60, filesystem="",
+            projected=lambda: w.store.status().head_seq, log_event=lambda what, fields: None,
+        )  # fmt: skip
+        await made.start()
+        async with anyio.create_task_group() as group:
+            group.start_soon(made.run)
+            yield made
+            group.cancel_scope.cancel()
+
+
+async def test_all_claims_are_looked_up_in_one_request(tmp_path, node):
+    sessions = [f"s{n}" for n in range(30)]
+    async with claiming(tmp_path, node, *sessions):
+        await until(lambda: len(node.looks) > 2)
+    assert node.looks[0] == set(sessions)
+    assert node.synced == 0
+
+
+@pytest.mark.requirement("HST-13")
+async def test_a_claim_that_never_took_place_is_not_looked_up_for_ever(tmp_path, node, monkeypatch):
+    monkeypatch.setattr(hosts, "CLAIM_LATE_S", 0.05)
+    async with claiming(tmp_path, node, "s1") as host:
+        await until(lambda: node.looks)
+        await until(lambda: not host._claimed)
+        # The log was read to its end before: the claim is not on its way to this node.
+        assert node.synced > 0
+        assert "s1" in host._sessions.moved_sessions
+
+
+@pytest.mark.requirement("HST-13")
+async def test_a_claim_that_a_call_completes_while_it_is_looked_up_leaves_the_daemon_running(tmp_path, node):
+    async with claiming(tmp_path, node, "s1", "s2") as host:
+        node.read = lambda: host._claimed.pop("s1", None)
+        await until(lambda: {"s2"} in node.looks[2:])
+    assert "s2" in host._claimed
