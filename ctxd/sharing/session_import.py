@@ -221,7 +221,7 @@ class _Import:
                 await self._flush(row)
                 row = PlannedWrite()
             rewriter.add(row, group)
-            row.chars += sum(map(len, (await self._texts.of(self._refs_of(row))).values()))
+            row.chars = sum(map(len, (await self._texts.of(self._refs_of(row))).values()))
         if restored := {id: stored for id, stored in self._displaced.items() if rewriter.is_restored(id, stored)}:
             await self._flush(row)
             row = await self._restoring(restored)

@@ -20,6 +20,7 @@ from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN
 from ctxd.sessions.session import WriteRequest
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
+from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
@@ -379,6 +380,18 @@ async def test_a_session_that_comes_back_is_copied_from_where_it_left(tmp_path: 
             assert (await other.shown())[-1] == text
             assert (await other.w.sessions.live("s1")).state == (await one.w.sessions.live("s1")).state
     clean(tmp_path / "a")
+    clean(tmp_path / "b")
+
+
+@pytest.mark.requirement("HST-11")
+async def test_a_row_takes_texts_up_to_its_limit_whatever_the_number_of_its_objects(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        for n in range(60):
+            await record(a.w, "s1", f"t{n}", f"{n} ".ljust(ROW_CHARS_MAX // 32))
+        before = await rows_of(b)
+        await b.take(a)
+        assert await rows_of(b) - before <= 4
     clean(tmp_path / "b")
 
 
