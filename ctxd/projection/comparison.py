@@ -27,7 +27,7 @@ from ctxd.offload import in_thread
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.node import Node
 from ctxd.projection.ownership import FENCES, Fences
-from ctxd.projection.progress import Cursor, cursor_from_doc
+from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, judge
 from ctxd.projection.rows import Rows
 from ctxd.store.verify import LogicalDigest, Problem, Severity
 from ctxd.terminal import count
@@ -98,25 +98,32 @@ async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) ->
     return report
 
 
+async def journal_cursor(node: Node, rows: Rows) -> Cursor | Halt | None:
+    """Return the cursor at ``node`` of the journal behind ``rows``; a ``Halt`` if it is not on the journal's chain.
+
+    Raises: ValueError if the cursor cannot be read; XtdbFailure; CtxdError of the journal. Cancel: safe.
+    """
+    cursor = cursor_from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
+    chain = None if cursor is None else await in_thread(rows.chain, cursor.seq)
+    verdict = judge(cursor, None, run="", chain=chain, head_seq=await in_thread(rows.head))
+    return verdict if isinstance(verdict, Halt) else cursor
+
+
 async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
     """The node's cursor, if it is one of this journal."""
     try:
-        cursor = cursor_from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
+        cursor = await journal_cursor(node, rows)
     except ValueError as error:
         report.note("damage", f"the cursor at the node cannot be read: {error}")
+        return None
+    if isinstance(cursor, Halt):
+        report.note("data_loss", cursor.message)
         return None
     if cursor is None:
         if report.head_seq:
             report.note("warning", f"the node has nothing of this journal, which has {count(report.head_seq, 'row')}")
         return None
     report.seq, report.quarantined = cursor.seq, cursor.quarantined
-    chain = await in_thread(rows.chain, cursor.seq)
-    if chain is None:
-        report.note("data_loss", f"the node has row {cursor.seq} of this journal, which ends at {report.head_seq}")
-        return None
-    if chain != cursor.chain:
-        report.note("data_loss", f"row {cursor.seq} at the node is not the journal's")
-        return None
     if cursor.seq < report.head_seq:
         report.note("warning", f"the node lacks the newest {count(report.head_seq - cursor.seq, 'row')}")
     for seq in cursor.quarantined:

@@ -16,15 +16,14 @@ import msgspec
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
-from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.offload import in_thread
-from ctxd.projection.comparison import Comparison, compare
+from ctxd.projection.comparison import Comparison, compare, journal_cursor
 from ctxd.projection.node import Connect, Node, connect
 from ctxd.projection.ownership import FENCES, Fences
-from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, fence, judge, moved, requeued
+from ctxd.projection.progress import Cursor, Halt, fence, moved, requeued
 from ctxd.projection.projection import Projection, Target
 from ctxd.projection.rows import KnownTexts, Rows
 from ctxd.projection.stream import transaction
@@ -41,6 +40,11 @@ PATIENCE_S: Final = 60.0
 
 POLL_S: Final = 0.1
 COMMIT_S: Final = 60.0
+
+_OCCUPIED: Final = (
+    "name an empty node with --store-url, or run ctxd rebuild-xtdb --force, which leaves these documents unread at the "
+    "node and projects the journal under a new writer id"
+)
 
 Step = Callable[[ProjectionStatus], None]
 
@@ -115,14 +119,11 @@ async def rows_of(root: Path) -> AsyncIterator[Rows]:
 
 
 async def _look(node: Node, rows: Rows) -> Cursor | Halt | None:
-    """The cursor of the journal behind ``rows`` at ``node``; a ``Halt`` if it is not on the journal's chain."""
+    """The cursor of the journal behind ``rows`` at ``node``; a ``Halt`` if nothing may be written after it."""
     try:
-        cursor = cursor_from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
+        return await journal_cursor(node, rows)
     except ValueError as error:
-        return Halt(f"the cursor at the node cannot be read: {error}")
-    chain = None if cursor is None else await in_thread(rows.chain, cursor.seq)
-    verdict = judge(cursor, None, run="", chain=chain, head_seq=await in_thread(rows.head))
-    return verdict if isinstance(verdict, Halt) else cursor
+        return Halt(f"the cursor at the node cannot be read: {error}", "run ctxd rebuild-xtdb --force")
 
 
 async def project(
@@ -220,9 +221,9 @@ async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect
 async def _fenced(node: Node, rows: Rows) -> Cursor:
     before = await _look(node, rows)
     if isinstance(before, Halt):
-        raise GivenUp(before.reason, exit_code=EXIT_REFUSED)
+        raise GivenUp(before.message, exit_code=EXIT_REFUSED)
     if before is None:
-        raise GivenUp("the node has nothing of this journal", exit_code=1)
+        raise GivenUp("the node has nothing of this journal: run ctxd rebuild-xtdb", exit_code=1)
     cursor = fence(before, None, run=secrets.token_hex(8), genesis="")
     if not await node.committed(await node.submit(moved(before, cursor, rows.writer)), timeout_s=COMMIT_S):
         raise GivenUp("the cursor moved: another daemon projects this journal", exit_code=EXIT_REFUSED)
@@ -293,12 +294,11 @@ async def _stands_in_the_way(
         raise unanswered(url, error) from error
     except CtxdError as error:
         raise GivenUp(error.message, exit_code=EXIT_IO) from error
-    reason = ""
     if isinstance(cursor, Halt):
-        reason = cursor.reason
-    elif cursor is not None and cursor.seq == head and force:
-        report = await compared(url, root, connect, compared_step)
-        reason = "" if report.equal and report.worst in (None, "warning") else "what the node has is not the journal's"
-    if reason and not force:
-        raise GivenUp(f"{reason}. Take an empty node, or --force", exit_code=EXIT_REFUSED)
-    return bool(reason)
+        if not force:
+            raise GivenUp(f"{cursor.reason}: {_OCCUPIED}", exit_code=EXIT_REFUSED)
+        return True
+    if not force or cursor is None or cursor.seq != head:
+        return False
+    report = await compared(url, root, connect, compared_step)
+    return not report.equal or report.worst not in (None, "warning")

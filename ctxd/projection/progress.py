@@ -107,7 +107,13 @@ class Halt(msgspec.Struct, frozen=True):
     """Do not write to the node, for ``reason``. ``final``: a later attempt will not help."""
 
     reason: str
+    remedy: str = ""
     final: bool = False
+
+    @property
+    def message(self) -> str:
+        """The reason, with the remedy if there is one."""
+        return f"{self.reason}: {self.remedy}" if self.remedy else self.reason
 
 
 def judge(found: Cursor | None, known: Cursor | None, *, run: str, chain: str | None, head_seq: int) -> Resume | Halt:
@@ -120,13 +126,13 @@ def judge(found: Cursor | None, known: Cursor | None, *, run: str, chain: str | 
     if known is not None and known.run == run != found.run and found.incarnation > known.incarnation:
         return Halt("another daemon projects the same journal: one of the two is a copy", final=True)
     if chain is None:
-        return Halt(f"the node has row {found.seq} of this journal, which ends at {head_seq}" + _REMEDY)
+        return Halt(f"the node has row {found.seq} of this journal, which ends at {head_seq}", _REMEDY)
     if chain != found.chain:
-        return Halt(f"row {found.seq} at the node is not the journal's" + _REMEDY)
+        return Halt(f"row {found.seq} at the node is not the journal's", _REMEDY)
     return Resume(lost=0 if known is None else max(0, known.seq - found.seq))
 
 
-_REMEDY: Final = ": run ctxd rebuild-xtdb, or restore what is newer"
+_REMEDY: Final = "restore the newer journal, or stop the daemon and run ctxd rebuild-xtdb --force"
 
 
 def has_moved(found: Cursor | None, expected: Cursor | None) -> bool:

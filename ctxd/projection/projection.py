@@ -258,7 +258,7 @@ class Projection:
         chain = None if found is None else await self._chain(found.seq)
         verdict = judge(found, known, run=self._run, chain=chain, head_seq=self._high_water.seq)
         if isinstance(verdict, Halt):
-            raise Stopped(verdict.reason, final=verdict.final)
+            raise Stopped(verdict.message, final=verdict.final)
         if verdict.lost:
             self._log_event("projection.lost", {"rows": verdict.lost, "from": 0 if found is None else found.seq})
         return found

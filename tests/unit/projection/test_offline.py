@@ -83,6 +83,20 @@ async def test_one_that_has_it_all_is_only_compared(root, node):
     assert [len(ops) for ops in node.log[before:]] == [2]
 
 
+async def test_the_refusal_of_a_node_names_two_commands_that_work(root, node):
+    await rebuilt(root, node)
+    put = next(op for ops in node.log[::-1] for op in ops if isinstance(op, PutDoc) and op.doc["type"] == "cursor")
+    payload = {**put.doc["payload"], "chain": "other"}
+    await node.submit([PutDoc({**put.doc, "payload": payload}, put.valid_time)])
+    with pytest.raises(GivenUp) as given_up:
+        await rebuilt(root, node)
+    reason, _, remedy = str(given_up.value).partition(": ")
+    assert reason == "row 200 at the node is not the journal's"
+    assert remedy.startswith("name an empty node with --store-url, or run ctxd rebuild-xtdb --force")
+    assert (await rebuilt(root, MemoryNode())).equal
+    assert (await rebuilt(root, node, force=True)).equal
+
+
 async def test_a_node_that_holds_something_else_is_refused_unless_forced(root, node, tmp_path):
     await rebuilt(root, node)
     async with running(root) as store:
