@@ -208,9 +208,10 @@ async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect
             wanted = seqs or cursor.quarantined
             if strange := set(wanted) - set(cursor.quarantined):
                 raise GivenUp(f"row {min(strange)} is not left out", exit_code=1)
+            fences = Fences(await in_thread(rows.scan, FENCES))
             outcome: dict[int, str] = {}
             for seq in wanted:
-                outcome[seq] = await _put_back(node, rows, cursor, seq)
+                outcome[seq] = await _put_back(node, rows, fences, cursor, seq)
                 if not outcome[seq]:
                     cursor = requeued(cursor, seq)
             return outcome
@@ -230,10 +231,9 @@ async def _fenced(node: Node, rows: Rows) -> Cursor:
     return cursor
 
 
-async def _put_back(node: Node, rows: Rows, cursor: Cursor, seq: int) -> str:
+async def _put_back(node: Node, rows: Rows, fences: Fences, cursor: Cursor, seq: int) -> str:
     """Put row ``seq``. Returns: the reason why it was refused; empty if it is at the node."""
     try:
-        fences = Fences(await in_thread(rows.scan, FENCES))
         pieces = [
             msgspec.structs.replace(piece, versions=fences.kept(piece.versions))
             for piece in await in_thread(rows.pieces, seq - 1, 1)

@@ -80,10 +80,12 @@ class Fences:
     def __init__(self, found: Iterable[Stored] = ()) -> None:
         """Raises: CtxdError corrupt if ``found`` has another document."""
         self._by_session: dict[str, list[tuple[Fence, int]]] = {}
+        self._any_row = False
         self.take(found)
 
     def __bool__(self) -> bool:
-        return any(fence.first != NO_ROW for some in self._by_session.values() for fence, _ in some)
+        """True if a row is fenced."""
+        return self._any_row
 
     def take(self, found: Iterable[Stored]) -> None:
         """Add the fences in ``found``. Raises: CtxdError corrupt."""
@@ -93,6 +95,7 @@ class Fences:
     def add(self, fence: Fence, seq: int) -> None:
         """Add ``fence``, written as row ``seq``."""
         self._by_session.setdefault(fence.session, []).append((fence, seq))
+        self._any_row = self._any_row or fence.first != NO_ROW
 
     def newest(self, session: str) -> tuple[Fence, int] | None:
         """Return the last fence of ``session`` and its row; ``None`` without one."""

@@ -81,7 +81,7 @@ class Hosts:
         client = XtdbClient(url, clock=clock)
         heartbeat = Heartbeat(
             client, clock, writer=store.writer, host=host, filesystem=filesystem, lease_s=lease_s, projected=projected,
-            head=lambda: store.status().head_seq, is_active=lambda: sessions.has_active, log_event=log_event,
+            head=lambda: self._head_seq, is_active=lambda: sessions.has_active, log_event=log_event,
         )  # fmt: skip
         self._log = SharedLog(client, heartbeat)
         self._ownership = ownership
@@ -99,13 +99,19 @@ class Hosts:
     def _writer(self) -> str:
         return self._store.writer
 
+    @property
+    def _head_seq(self) -> int:
+        """The newest durable journal row; 0 without one."""
+        newest = self._store.head()
+        return 0 if newest is None else newest.seq
+
     async def start(self) -> None:
         """Load the fences, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
         self._sessions.shared = True
         self._ownership.open(await self._store.scan(FENCES), self._loss.settle)
-        for session in self._ownership.fences.sessions:
-            if (token := await self._loss.refuse_writes_again(session)) is not None:
-                self._claimed[session] = _Claim(token, self._clock.monotonic())
+        now = self._clock.monotonic()
+        for session, token in (await self._loss.refuse_writes_again()).items():
+            self._claimed[session] = _Claim(token, now)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the lease and watch the others' until cancelled; started once the rest may be called."""
@@ -241,7 +247,7 @@ class Hosts:
         self, session: str, owner: Owner, principal: str, state: Literal["active", "paused"]
     ) -> None:
         """Import ``session``, which ``owner`` claimed, from the node. Raises: CtxdError."""
-        source, row = owner.whole, self._store.status().head_seq
+        source, row = owner.whole, self._head_seq
         began = self._clock.monotonic()
         origin: SessionSource = await self._log.remote_session(session, source)
         past = await read_history(origin, session)

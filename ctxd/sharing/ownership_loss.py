@@ -56,21 +56,26 @@ class OwnershipLoss:
         self._log_event = log_event
         self._imported: dict[str, int] = {}
 
-    async def refuse_writes_again(self, session: str) -> int | None:
-        """Refuse writes to ``session`` if its last fence was not followed by its return.
+    async def refuse_writes_again(self) -> dict[str, int]:
+        """Refuse writes to each session whose last fence was not followed by its return.
 
-        Returns: the token under which this host was to claim and import it; ``None`` without a claim, or after its end.
+        Returns: by session, the token under which this host was to claim and import it, unless that has ended.
         """
-        newest = self._ownership.fences.newest(session)
-        head = (await self._store.heads((str(session_object_id(session)),)))[str(session_object_id(session))]
-        if newest is None:
-            return None
-        fence, seq = newest
-        token = fence.token if fence.first == NO_ROW else None
-        if head is not None and head.tx > seq:
-            return token if read_head(head).entering else None
-        self._sessions.moved_sessions[session] = MovedSession(fence.host, fence.branch)
-        return token
+        fences = self._ownership.fences
+        ids = {session: str(session_object_id(session)) for session in fences.sessions}
+        heads = await self._store.heads(ids.values())
+        tokens: dict[str, int] = {}
+        for session, id in ids.items():
+            if (newest := fences.newest(session)) is None:
+                continue
+            (fence, seq), head = newest, heads[id]
+            if head is None or head.tx <= seq:
+                self._sessions.moved_sessions[session] = MovedSession(fence.host, fence.branch)
+            elif not read_head(head).entering:
+                continue
+            if fence.first == NO_ROW:
+                tokens[session] = fence.token
+        return tokens
 
     async def note_claim(self, session: str, host: str, token: int) -> None:
         """Refuse writes to ``session``, which ``host`` owns, until it is imported under ``token``, also after a

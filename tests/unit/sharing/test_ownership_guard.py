@@ -12,7 +12,7 @@ from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import AsOf, Document
 from ctxd.projection import owners, projection
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership import FENCES, Fence, Ownership, OwnershipLost, fence_document
+from ctxd.projection.ownership import FENCES, NO_ROW, Fence, Fences, Ownership, OwnershipLost, fence_document
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
@@ -264,3 +264,12 @@ async def test_a_text_that_another_host_evicted_is_put_again_by_whoever_says_it_
         assert len({str(doc) for doc in puts if doc["type"] == "content"}) == 2, "evicted, it is another document"
     found = await compared(tmp_path / "b", node.connect)
     assert found.equal and found.problems == []
+
+
+def test_a_claim_fences_no_row():
+    fences = Fences()
+    assert not fences
+    fences.add(Fence(session="s1", first=NO_ROW, branch=None, host="other", token=2), 5)
+    assert not fences and not fences.skips("session:s1", 5)
+    fences.add(Fence(session="s1", first=4, branch=None, host="other", token=3), 6)
+    assert fences and fences.skips("session:s1", 5)
