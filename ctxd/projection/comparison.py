@@ -6,7 +6,7 @@ neither side, and neither do rows behind a fence of a session owned by another h
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -29,7 +29,7 @@ from ctxd.projection.node import Node
 from ctxd.projection.ownership import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, judge
 from ctxd.projection.rows import Rows
-from ctxd.store.verify import LogicalDigest, Problem, Severity
+from ctxd.store.verify import Findings, LogicalDigest
 from ctxd.terminal import count
 
 SYNC_S: Final = 10.0
@@ -42,11 +42,9 @@ _STEP: Final = 400
 _PAGE: Final = 5_000
 """Ids at the node that are looked up in the journal at a time."""
 
-_PROBLEMS_MAX: Final = 1_000
-
 
 @dataclass
-class Comparison:
+class Comparison(Findings):
     """Findings so far. ``phase``: the part under comparison; ``done``: its count.
 
     The three digests cover what the node should have, and are equal if it does.
@@ -62,24 +60,11 @@ class Comparison:
     journal_digest: str = ""
     embedded_digest: str = ""
     node_digest: str = ""
-    problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def worst(self) -> Severity | None:
-        """Worst severity of the problems; ``None`` without any."""
-        found = {problem.severity for problem in self.problems}
-        order: tuple[Severity, ...] = ("data_loss", "damage", "warning")
-        return next((severity for severity in order if severity in found), None)
 
     @property
     def equal(self) -> bool:
         """True if all three hold the same."""
         return self.journal_digest == self.embedded_digest == self.node_digest != ""
-
-    def note(self, severity: Severity, message: str) -> None:
-        """Add a problem; beyond a thousand none is added."""
-        if len(self.problems) < _PROBLEMS_MAX:
-            self.problems.append(Problem(severity, message))
 
 
 async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) -> Comparison:

@@ -75,7 +75,26 @@ class Problem:
 
 
 @dataclass
-class Report:
+class Findings:
+    """The problems that a check has found so far."""
+
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def worst(self) -> Severity | None:
+        """The severest of the problems; None without one."""
+        found = {problem.severity for problem in self.problems}
+        order: tuple[Severity, ...] = ("data_loss", "damage", "warning")
+        return next((severity for severity in order if severity in found), None)
+
+    def note(self, severity: Severity, message: str) -> None:
+        """Add a problem; past a thousand only the first of each severity."""
+        if len(self.problems) < _PROBLEMS_MAX or all(known.severity != severity for known in self.problems):
+            self.problems.append(Problem(severity, message))
+
+
+@dataclass
+class Report(Findings):
     """Progress and findings of a verification: ``phase`` is the current one, ``done`` counts its rows."""
 
     phase: str = ""
@@ -89,19 +108,6 @@ class Report:
     head_chain: str = ""
     digest: str = ""
     residue: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def worst(self) -> Severity | None:
-        """The severest of the problems; None without one."""
-        found = {problem.severity for problem in self.problems}
-        order: tuple[Severity, ...] = ("data_loss", "damage", "warning")
-        return next((severity for severity in order if severity in found), None)
-
-    def note(self, severity: Severity, message: str) -> None:
-        """Add a problem; past a thousand only the first of each severity counts."""
-        if len(self.problems) < _PROBLEMS_MAX:
-            self.problems.append(Problem(severity, message))
 
 
 Step = Callable[[str, int], None]

@@ -11,7 +11,7 @@ from ctxd.errors import CtxdError, StateDirError
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.reads import Reader
-from ctxd.store.verify import digest, verify
+from ctxd.store.verify import Report, digest, verify
 from ctxd_protocol.objects import Receipt
 from tests.unit.store.documents import damage_index, document, write
 from tests.unit.store.running import put, running
@@ -108,6 +108,15 @@ async def test_an_operation_that_its_index_does_not_lead_to_is_named(root):
     damage_index(root, "journal_op", b"op17", b"op1x")
     messages = [problem.message for problem in problems(root).problems]
     assert "operation op17 of row 18 is not found by its id" in messages
+
+
+def test_a_loss_after_a_thousand_warnings_is_the_worst_finding():
+    report = Report()
+    for n in range(1_500):
+        report.note("warning", f"warning {n}")
+    report.note("data_loss", "a row is missing")
+    report.note("data_loss", "another one is missing")
+    assert report.worst == "data_loss" and len(report.problems) == 1_001
 
 
 @pytest.mark.requirement("DUR-8")
