@@ -37,7 +37,7 @@ from bench.running import Caller, folder, quick, serving
 from bench.xtdb_node import Bare, node
 from ctxd import dbfile
 from ctxd.backends.xtdb import documents as xtdb_documents
-from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
+from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.messages import Op, PutDoc
 from ctxd.store import journal
 from ctxd.store.journal import fold
@@ -284,7 +284,7 @@ def catchup(path: Path, writer: Writer, pid: int) -> Figure:
 async def _read_here(socket: str, ids: Sequence[str]) -> float:
     async with XtdbClient(f"unix:{socket}") as client:
         began = time.perf_counter()
-        docs = await client.entities(ids, valid_time=VALID_TIME_MAX)
+        docs = await client.entities(ids, valid_time=xtdb_documents.NEWEST_VALID_TIME)
         versions = [xtdb_documents.from_doc(doc) for doc in docs.values()]
         taken = time.perf_counter() - began
     if len(versions) != len(ids):

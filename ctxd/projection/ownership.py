@@ -29,6 +29,7 @@ from ctxd.projection import owners
 from ctxd.projection.node import Node
 from ctxd.projection.owners import Owner
 from ctxd.projection.rows import ProjectedRow
+from ctxd_protocol.ids import session_object_id
 
 FENCES: Final = "fence:"
 """Prefix of the ids of fences."""
@@ -263,16 +264,18 @@ class Ownership:
         for piece in pieces:
             for version in piece.versions:
                 session = session_of(version.id)
-                if session is not None and version.id == f"session:{session}" and version.body is not None:
+                if session is not None and version.id == session_object_id(session) and version.body is not None:
                     head = decode_document(version.id, version.body).payload
                     if not head.get("entering"):
                         at_rest = head["settings"].get("state", "active") != "active"
                         states[session] = (at_rest, version.tx)
         assert self._heads is not None, "a host of several knows its heads"
-        newest = await self._heads([f"session:{session}" for session, (at_rest, _) in states.items() if at_rest])
+        newest = await self._heads(
+            [str(session_object_id(session)) for session, (at_rest, _) in states.items() if at_rest]
+        )
         rest = {}
         for session, (at_rest, tx) in states.items():
-            head_now = newest.get(f"session:{session}")
+            head_now = newest.get(str(session_object_id(session)))
             # A session that was resumed since is not released: the row of its resume follows this batch.
             is_newest = head_now is not None and head_now.tx == tx
             rest[session] = at_rest and is_newest and session not in self._held

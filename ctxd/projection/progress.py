@@ -144,8 +144,8 @@ def has_moved(found: Cursor | None, expected: Cursor | None) -> bool:
 
 # --- the backlog ---
 
-ROWS_MAX: Final = 5_000_000
-BYTES_MAX: Final = 4 * 1024**3
+BACKLOG_ROWS_MAX: Final = 5_000_000
+BACKLOG_BYTES_MAX: Final = 4 * 1024**3
 """Rows, and bytes of them, that may wait: eight hours of 50 writes a second of 2 KiB are 1.4 million and 3 GiB."""
 
 WARN_AT: Final = 0.5
@@ -165,8 +165,8 @@ Level = Literal["open", "warn", "throttle", "full"]
 class Room(msgspec.Struct, frozen=True):
     """The bounds: ``rows`` and ``bytes`` that may wait for the node."""
 
-    rows: int = ROWS_MAX
-    bytes: int = BYTES_MAX
+    rows: int = BACKLOG_ROWS_MAX
+    bytes: int = BACKLOG_BYTES_MAX
 
 
 def fullness(room: Room, rows: int, size: int) -> float:

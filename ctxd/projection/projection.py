@@ -98,7 +98,6 @@ class Projection:
         self._high_water = HighWaterMark()
         self._throttle = Throttle()
         self._run = secrets.token_hex(8)
-        self._refusing = False
         self._ownership: Ownership | None = None
         self._pace = Pace()
         self._rows_max = ROWS_MAX

@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.messages import Doc, Match, Op, PutDoc, Refused, Unknown, XtdbFailure
+from ctxd.backends.xtdb.messages import Doc, Match, Op, PutDoc, Unknown, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.observe.logs import LogEvent
 
@@ -217,10 +217,8 @@ class Heartbeat:
 
 
 async def is_committed(client: XtdbClient, ops: list[Op]) -> bool:
-    """Return whether ``ops`` took place; false also if that is unknown. Raises: Refused."""
+    """Return whether ``ops`` took place; false also if that is unknown. Raises: Refused, Unreachable."""
     try:
         return await client.committed(await client.submit(ops), timeout_s=STEP_S)
-    except Refused:
-        raise
     except Unknown:
         return False

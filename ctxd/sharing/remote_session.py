@@ -13,7 +13,8 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.backends.xtdb import documents as xtdb_documents
-from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
+from ctxd.backends.xtdb.client import XtdbClient
+from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.messages import Doc, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored, decode_content, risen
@@ -39,7 +40,7 @@ class RemoteSession:
 
     async def newest(self, ids: Sequence[str]) -> dict[str, Stored]:
         """See ``SessionSource.newest``."""
-        docs = await _answered(self._client.entities(ids, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
+        docs = await _answered(self._client.entities(ids, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
         found: dict[str, Stored] = {}
         for id, doc in docs.items():
             stored = self._mine(doc, None)
@@ -60,7 +61,7 @@ class RemoteSession:
 
     async def scan(self, prefix: str) -> list[Stored]:
         """See ``SessionSource.scan``."""
-        ids = await _answered(self._client.ids(prefix, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
+        ids = await _answered(self._client.ids(prefix, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
         numbers = [number_of(id) for id in ids]
         count = max(numbers, default=0) + 1
         # An earlier version of this program deleted its own versions at the node too, and with them everybody's.
@@ -73,7 +74,9 @@ class RemoteSession:
 
     async def history(self, id: str) -> list[Stored]:
         """See ``SessionSource.history``."""
-        rows = await _answered(self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX, tx_id=self._tx_id))
+        rows = await _answered(
+            self._client.history(id, corrections=True, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id)
+        )
         by_tx: dict[int, Stored] = {}
         for row in rows:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
@@ -84,7 +87,7 @@ class RemoteSession:
     async def _purged(self, id: str) -> list[Stored]:
         """Return the versions that a purge put in place of those of ``id``. One that another host put gives no time
         of its purge here: it counts as older than all others."""
-        rows = await _answered(self._client.history(id, corrections=True, valid_time=VALID_TIME_MAX))
+        rows = await _answered(self._client.history(id, corrections=True, valid_time=NEWEST_VALID_TIME))
         found = [(row.doc, row.valid_time) for row in rows if row.doc is not None]
         mine = [stored for doc, at in found if (stored := self._mine(doc, at)) is not None]
         anybody = [_stored(doc, at) for doc, at in found]

@@ -10,8 +10,8 @@ from typing import Final
 import anyio
 from anyio.abc import TaskStatus
 
-from ctxd.backends.xtdb.client import VALID_TIME_MAX, XtdbClient
-from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, from_doc
+from ctxd.backends.xtdb.client import XtdbClient
+from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, from_doc
 from ctxd.backends.xtdb.messages import Unknown, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
@@ -20,6 +20,7 @@ from ctxd.projection.owners import Owner
 from ctxd.sharing.heartbeat import Heartbeat, is_committed
 from ctxd.sharing.remote_session import RemoteSession
 from ctxd.store.reads import to_stored
+from ctxd_protocol.ids import session_object_id
 
 ANSWER_S: Final = 3.0
 """Seconds that the node may take for one question or step, before it counts as away."""
@@ -104,9 +105,9 @@ class SharedLog:
 
     async def heads(self, sessions: Iterable[str]) -> Mapping[str, Stored]:
         """Return the newest heads of ``sessions``, of any writer, by session."""
-        ids = {f"session:{session}": session for session in sessions}
+        ids = {str(session_object_id(session)): session for session in sessions}
         with _requesting("the heads of sessions"):
-            docs = await self._client.entities(ids, valid_time=VALID_TIME_MAX)
+            docs = await self._client.entities(ids, valid_time=NEWEST_VALID_TIME)
             versions = {ids[id]: from_doc(doc)[0] for id, doc in docs.items()}
         found = {session: to_stored(version) for session, version in versions.items()}
         return {session: stored for session, stored in found.items() if stored is not None}

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from ctxd.backends.xtdb import messages, transit
+from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.http import Answer, Breaker, HttpConnections
 from ctxd.backends.xtdb.messages import (
     Behind,
@@ -34,9 +35,6 @@ from ctxd.offload import Lane
 __all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "PutDoc", "XtdbClient"]
 
 T = TypeVar("T")
-
-VALID_TIME_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999: as far as a date in a request goes. No version is later."""
 
 BULK_IDS: Final = 2_000
 """Ids of one query of a bulk read: enough that its own cost vanishes, few enough that several share the cores."""
@@ -188,7 +186,7 @@ class XtdbClient:
         *,
         ascending: bool = True,
         corrections: bool = False,
-        valid_time: int = VALID_TIME_MAX,
+        valid_time: int = NEWEST_VALID_TIME,
         tx_id: int | None = None,
         first: int | None = None,
         last: int | None = None,
@@ -312,7 +310,7 @@ def _before(milliseconds: int | None) -> int | None:
 
 
 def _date(milliseconds: int) -> str:
-    clamped = min(milliseconds, VALID_TIME_MAX)
+    clamped = min(milliseconds, NEWEST_VALID_TIME)
     seconds, rest = divmod(clamped, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
 

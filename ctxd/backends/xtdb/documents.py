@@ -28,7 +28,7 @@ FIXED_VALID_TIME: Final = 946_684_800_000
 """2000-01-01T00:00:00Z in ms: the valid time of entities without one of their own, such as texts."""
 
 NEWEST_VALID_TIME: Final = 253_402_300_799_999
-"""The last ms of the year 9999: the valid time at which cursors are read, so that the newest shows."""
+"""The last ms of the year 9999, as far as a date in a request goes: a read at it shows the newest version."""
 
 RESERVED: Final = "ctxd/"
 """Prefix of the ids of ctxd's own entities."""

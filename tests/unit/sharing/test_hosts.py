@@ -66,9 +66,7 @@ async def claiming(root: Path, node: Client, *sessions: str, owner: Owner = THEI
         for session in sessions:
             await node.submit(owners.change(session, None, owner))
             fence = Fence(session=session, first=NO_ROW, branch=None, host="other", token=2)
-            await w.store.submit(
-                Write(kind="session.fence", principal="daemon", puts=(fence_document(fence),))
-            ).wait()
+            await w.store.submit(Write(kind="session.fence", principal="daemon", puts=(fence_document(fence),))).wait()
         made = Hosts(
             "", w.sessions, Ownership(w.store.heads), SystemClock(), host="here", lease_s=60, filesystem="",
             projected=lambda: w.store.status().head_seq, log_event=lambda what, fields: None,
