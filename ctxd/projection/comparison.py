@@ -29,7 +29,7 @@ from ctxd.projection.node import Node
 from ctxd.projection.ownership import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, judge
 from ctxd.projection.rows import Rows
-from ctxd.store.verify import Findings, LogicalDigest
+from ctxd.store.verify import LogicalDigest, Problems
 from ctxd.terminal import count
 
 SYNC_S: Final = 10.0
@@ -44,8 +44,8 @@ _PAGE: Final = 5_000
 
 
 @dataclass
-class Comparison(Findings):
-    """Findings so far. ``phase``: the part under comparison; ``done``: its count.
+class Comparison(Problems):
+    """Problems so far. ``phase``: the part under comparison; ``done``: its count.
 
     The three digests cover what the node should have, and are equal if it does.
     """

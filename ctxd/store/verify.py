@@ -75,7 +75,7 @@ class Problem:
 
 
 @dataclass
-class Findings:
+class Problems:
     """The problems that a check has found so far."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Findings:
 
 
 @dataclass
-class Report(Findings):
+class Report(Problems):
     """Progress and findings of a verification: ``phase`` is the current one, ``done`` counts its rows."""
 
     phase: str = ""
