@@ -18,9 +18,10 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -100,15 +101,22 @@ class Cluster:
     nodes: tuple[Node, ...]
     log: Postgres
 
+    def require_nodes(self) -> None:
+        """Raises: NodeFailure if a node's process has ended, which no fault of a load does."""
+        for its in self.nodes:
+            its.require_alive()
+
 
 @contextmanager
 def cluster(folder: Path, *, names: tuple[str, ...] = ("alpha", "beta", "gamma"), seed: int = 0) -> Iterator[Cluster]:
-    """Three hosts, each a daemon and a node, on one PostgreSQL log."""
+    """Three hosts, each a daemon and a node, on one PostgreSQL log. The nodes keep data and logs in ``folder``."""
     require_namespaces()
     rng = random.Random(seed)
     with ExitStack() as stack:
         log = stack.enter_context(postgres())
-        nodes = tuple(stack.enter_context(node("postgres", environ=log.environ)) for _ in names)
+        nodes = tuple(
+            stack.enter_context(node("postgres", folder / f"node of {name}", environ=log.environ)) for name in names
+        )
         ahead = [rng.choice((0, 0, TEN_MINUTES_MS, -TEN_MINUTES_MS)) for _ in names]
         made = tuple(
             Host(name, its, folder / name, ahead_ms=ms) for name, its, ms in zip(names, nodes, ahead, strict=True)
@@ -118,6 +126,10 @@ def cluster(folder: Path, *, names: tuple[str, ...] = ("alpha", "beta", "gamma")
             for host in made:
                 host.start()
             yield three
+        except BaseException:
+            # A call that failed because a node ended is not the cause.
+            three.require_nodes()
+            raise
         finally:
             log.cont()
             for its in nodes:
@@ -157,16 +169,20 @@ class Load:
             threads.append(threading.Thread(target=self._guarded, args=(self._stop_the_log,)))
         for thread in threads:
             thread.start()
-        self._over.wait(seconds)
+        self._guarded(partial(self._watch_nodes, time.monotonic() + seconds))
         self._over.set()
         for thread in threads:
             thread.join()
         if self._failures:
             raise self._failures[0]
 
-    def _guarded(self, work: object) -> None:
+    def _watch_nodes(self, until: float) -> None:
+        while not self._over.wait(min(1.0, max(0.0, until - time.monotonic()))) and time.monotonic() < until:
+            self.three.require_nodes()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            work()  # type: ignore[operator]
+            work()
         except BaseException as error:  # noqa: BLE001 - a failed thread must fail the test
             self._failures.append(error)
             self._over.set()
@@ -205,7 +221,10 @@ class Load:
         return self._over
 
     def settle(self) -> Report:
-        """Let everything run again, wait until the hosts are level, and compare them with what was acknowledged."""
+        """Let everything run again, wait until the hosts are level, and compare them with what was acknowledged.
+
+        Raises: NodeFailure if a node has ended.
+        """
         began = time.monotonic()
         self.three.log.cont()
         for its in self.three.nodes:
@@ -258,6 +277,7 @@ class Load:
     def _level(self, began: float) -> list[str]:
         heads: list[int] = []
         while True:
+            self.three.require_nodes()
             status = [host.client.daemon_status().store for host in self.three.hosts]
             lag = [each.head_seq - (each.projection.seq if each.projection else 0) for each in status]
             before, heads = heads, [each.head_seq for each in status]

@@ -31,6 +31,9 @@ START_S_MAX = 60.0
 """Seconds that a node may take from its start until it serves, on a busy machine."""
 
 STOP_S_MAX = 30.0
+LAST_WORDS = 20
+"""Lines of its output that are shown of a node that ended."""
+
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a JVM that starts sooner and is slower at its peak."""
 
@@ -109,6 +112,18 @@ class Node:
         """Kill it, and start it again on the same data."""
         self.kill()
         self.start()
+
+    def require_alive(self) -> None:
+        """Raises: NodeFailure with its last words if its process ended by itself."""
+        if self.process is None or (code := self.process.poll()) is None:
+            return
+        assert self.process.stdout is not None
+        # The JVM reports a lack of memory on standard output.
+        lines = [*self.log.read_text(errors="replace").splitlines(), *self.process.stdout.read().decode().splitlines()]
+        words = "\n".join(lines[-LAST_WORDS:])
+        raise NodeFailure(
+            f"the node at {self.url} ended with {code}:\n{words}", remedy=f"Its log is {self.log}.", exit_code=1
+        )
 
     def wipe(self) -> None:
         """Remove all its data. It has to be stopped."""
