@@ -70,6 +70,7 @@ class Config:
     in_flight: int
     collapse_per_turn: int
     collapse_turns: int
+    models_file: Path | None
     secrets_policy: SecretPolicy
     secrets_rules: Path | None
     tracking_watcher: Watcher
@@ -122,6 +123,12 @@ def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
         return Path(places.SYSTEM_SOCKET)
     runtime = places.runtime_socket(environ)
     return Path(runtime or places.socket_in(str(default_state_dir(environ, root=False))))
+
+
+def _models_file(environ: Mapping[str, str]) -> str:
+    """Return the user's or the system's file of models, empty without one."""
+    places = (user_file(environ).with_name("models.toml"), SYSTEM_FILE.with_name("models.toml"))
+    return next((str(path) for path in places if path.exists()), "")
 
 
 def store_url_beside(socket: Path) -> str:
@@ -226,6 +233,9 @@ SETTINGS: Final = (
     Setting("limits.in_flight", 32, "maximum number of unanswered calls per connection", *_whole_number(1, 1024)),
     Setting("collapse.per_turn", 5, "tool calls that stay active per turn, newest first", *_whole_number(0, 1000)),
     Setting("collapse.turns", 3, "number of turns whose tool calls may stay active", *_whole_number(1, 1000)),
+    Setting(
+        "models.file", None, "file of models with their prices and limits, in addition to the built-in ones", *_PATH
+    ),
     Setting(
         "secrets.policy",
         "flag",
@@ -338,11 +348,13 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
             values.setdefault(setting.key, setting.default)
     values.setdefault("socket", str(default_socket(environ, root=root)))
     values.setdefault("store.url", store_url_beside(Path(str(values["socket"]))))
+    values.setdefault("models.file", _models_file(environ))
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
     fields: dict[str, Any] = {field_of(key): value for key, value in values.items()}
     fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])
     fields["metrics_socket"] = Path(fields["metrics_socket"]) if fields["metrics_socket"] else None
     fields["socket_group"] = fields["socket_group"] or None
+    fields["models_file"] = Path(fields["models_file"]) if fields["models_file"] else None
     fields["secrets_rules"] = Path(fields["secrets_rules"]) if fields["secrets_rules"] else None
     return Config(**fields, origins=origins)
 

@@ -1,7 +1,7 @@
 """Options of a daemon, derived from the settings.
 
-Owns the step from what an operator writes to what the parts are handed. Builds no part, and opens nothing but the file
-of the rules for secrets.
+Owns the step from what an operator writes to what the parts are handed. Builds no part, and opens nothing but the files
+of the rules for secrets and of the models.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import msgspec
 
 from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
+from ctxd.models import Models, ModelsRefused, read_models
 from ctxd.projection.progress import Room
 from ctxd.projection.projection import Target
 from ctxd.rpc.listener import Timing
@@ -45,7 +46,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     ``metrics``: path of the HTTP metrics socket, or None. ``collapse``, ``secrets``: defaults of sessions.
     ``watcher``: kind of the file watcher, or None. ``store``: the XTDB node to project to, or None.
-    ``scanner``: detector of secrets; None: the built-in rules.
+    ``scanner``: detector of secrets; None: the built-in rules. ``models``: those that requests may be made for; None:
+    the built-in ones.
     """
 
     socket: Path
@@ -61,6 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     shared: Shared | None = None
     secrets: SecretPolicy = DEFAULT
     scanner: Scanner | None = None
+    models: Models | None = None
 
 
 def scanner_from(config: Config) -> Scanner:
@@ -89,7 +92,15 @@ def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
         shared=_shared(config),
         secrets=config.secrets_policy,
         scanner=scanner,
+        models=_models(config),
     )
+
+
+def _models(config: Config) -> Models:
+    try:
+        return read_models(config.models_file)
+    except ModelsRefused as refused:
+        raise StateDirError(str(refused), exit_code=_EXIT_CONFIG) from None
 
 
 class Settings:

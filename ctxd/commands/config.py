@@ -6,28 +6,42 @@ from pathlib import Path
 import click
 
 from ctxd.commands.output import config_option, json_option, show
-from ctxd.config import SETTINGS, Setting, load
+from ctxd.config import SETTINGS, ConfigError, Setting, load
+from ctxd.models import ModelsRefused, read_models
 
 _COLUMNS = 100
 
 
 @click.command()
 @click.option("--sample", is_flag=True, help="Print a configuration file that explains every setting.")
+@click.option("--models", is_flag=True, help="Print the table of models: prices, prompt caches and limits.")
 @json_option
 @config_option
-def config(sample: bool, as_json: bool, config: Path | None) -> None:
-    """Show every setting, its value and its origin, or print a sample configuration file.
+def config(sample: bool, models: bool, as_json: bool, config: Path | None) -> None:
+    """Show every setting, its value and its origin, or print a sample configuration file, or the table of models.
+
+    A model in ~/.config/ctxd/models.toml, or in the file of the setting models.file, changes or extends the table.
 
     \b
     Examples:
       ctxd config
       ctxd config --sample > ~/.config/ctxd/ctxd.toml
+      ctxd config --models
     """
+    if sample and models:
+        raise click.UsageError("--sample and --models exclude each other")
     if sample:
         text = sample_file()
         show(as_json, {"sample": text}, text.rstrip("\n"))
         return
     settings = load(file=config)
+    if models:
+        try:
+            table = read_models(settings.models_file)
+        except ModelsRefused as refused:
+            raise ConfigError(str(refused)) from None
+        show(as_json, {"models": table.to_json()}, table.toml().rstrip("\n"))
+        return
     rows = list(settings.items())
     width = max(len(key) for key, _, _ in rows)
     lines = [f"{key:<{width}}  {value or '(none)'}  [{origin}]" for key, value, origin in rows]

@@ -64,6 +64,8 @@ def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
     is about those."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rule]]\nname = "badge"\npattern = "badge-[0-9]{6}"\n')
+    models = tmp_path / "models.toml"
+    models.write_text("[models.gpt-5]\ninput = 1\n")
     settings: dict[str, str | int | float] = {
         "socket": str(tmp_path / "run" / "c.sock"),
         "socket_group": group.gr_name,
@@ -82,6 +84,7 @@ def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
         "collapse.turns": 7,
         "tracking.watcher": "polling",
         "metrics.socket": str(tmp_path / "metrics" / "m.sock"),
+        "models.file": str(models),
         "secrets.policy": "redact",
         "secrets.rules": str(rules),
         "store.backend": "xtdb",

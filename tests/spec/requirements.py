@@ -169,6 +169,7 @@ DUR-10 | Loss or damage of the head witness, of `secrets.key` and of the indexes
 OPS-1 | The socket never has wider permissions than configured; a stale one is replaced, a live one refused. | ctxd
 OPS-2 | On SIGTERM the daemon finishes calls in flight, refuses new ones, and exits with 0. | ctxd
 OPS-3 | `daemon.status` reports health, queue and figures. | ctxd
+OPS-4 | The table of models is extended and changed by a file of the operator; a wrong file is refused by its name and its fault, an unknown model with the known ones. | ctxd
 SVC-14 | `ctxd service install` and `make install DESTDIR=` install units, completions and man pages, upgrade them, and remove exactly them. | ctxd
 SVC-1 | Under a service manager the daemon reports ready once the journal is recovered and it serves calls, and reports stopping. It listens on the socket it is passed, and leaves that in place. | ctxd
 SVC-2 | The service manager keeps the sockets of sandboxes: a client that connects to one of them, or to the host's, while no daemon runs is served by the next daemon. | ctxd
