@@ -28,7 +28,7 @@ from ctxd.secrets.scan import Scanner
 from ctxd.trackers.watcher_port import WatcherChoice
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse
+from ctxd_protocol.session_types import Collapse
 
 _EXIT_CONFIG: Final = 78
 

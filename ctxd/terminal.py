@@ -52,21 +52,6 @@ def cell(text: str) -> str:
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def count(number: int | None, noun: str = "") -> str:
-    """Return an integer with thousands separators, and ``noun`` behind it in its number; empty for None.
-
-    ``noun`` is a regular noun in the singular, alone or at the end of several words.
-    """
-    if number is None:
-        return ""
-    if not noun:
-        return f"{number:,}"
-    if number != 1:
-        plural = re.sub("[^aeiou]y$", lambda end: end[0][0] + "ie", noun)
-        noun = plural + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
-    return f"{number:,} {noun}"
-
-
 def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
     """Return True for colour: ``NO_COLOR`` forbids it, ``FORCE_COLOR`` forces it, else a capable terminal has it."""
     if environ.get("NO_COLOR"):

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from ctxd_client.sync import connect_sync as connect_sync
     from ctxd_client.values import ToolRecorded as ToolRecorded
     from ctxd_protocol.sandboxes import Quota as Quota
-    from ctxd_protocol.sessions import Collapse as Collapse
-    from ctxd_protocol.sessions import Message as Message
-    from ctxd_protocol.sessions import Mount as Mount
+    from ctxd_protocol.session_types import Collapse as Collapse
+    from ctxd_protocol.session_types import Message as Message
+    from ctxd_protocol.session_types import Mount as Mount
 
 _HOMES = {
     "ctxd_client.client": ("Client", "Session", "connect"),
@@ -55,7 +55,7 @@ _HOMES = {
         "Unavailable",
     ),
     "ctxd_protocol.sandboxes": ("Quota",),
-    "ctxd_protocol.sessions": ("Collapse", "Message", "Mount"),
+    "ctxd_protocol.session_types": ("Collapse", "Message", "Mount"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

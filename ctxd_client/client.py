@@ -11,8 +11,8 @@ from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client.methods import ClientMethods, SessionMethods
 from ctxd_client.notices import Notices
 from ctxd_client.paths import find_socket
+from ctxd_client.reconnecting import ReconnectingConnection
 from ctxd_client.retry import Retry
-from ctxd_client.transport import Transport
 from ctxd_client.values import ToolRecorded, as_mounts, require_same, split_content, toolcall_id
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult
@@ -20,7 +20,7 @@ from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.objects import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, Message, Mount
+from ctxd_protocol.session_types import Collapse, Message, Mount
 
 R = TypeVar("R")
 
@@ -49,7 +49,7 @@ async def connect(
             print((await s.assemble()).text)
     """
     async with running() as runner:
-        transport = Transport(find_socket(socket), runner, (client, version))
+        transport = ReconnectingConnection(find_socket(socket), runner, (client, version))
         try:
             retry = Retry(deadline_s)
             await transport.greet(retry, wait_s)
@@ -65,7 +65,7 @@ class Client(ClientMethods):
     Cancel: safe in every method; the daemon is asked to give up, and a write may have been applied.
     """
 
-    def __init__(self, transport: Transport, retry: Retry) -> None:
+    def __init__(self, transport: ReconnectingConnection, retry: Retry) -> None:
         self._transport = transport
         self._retry = retry
 

@@ -10,14 +10,14 @@ from typing import Self
 
 from ctxd_client.connection import AsyncConnection
 from ctxd_client.errors import ConnectionLost
+from ctxd_client.reconnecting import ReconnectingConnection
 from ctxd_client.retry import Retry
-from ctxd_client.transport import Transport
 from ctxd_client.values import NoticeCursor
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult
 from ctxd_protocol.methods.sessions import NoticesParams, NoticesResult
-from ctxd_protocol.sessions import Notice
+from ctxd_protocol.session_types import Notice
 
 
 class Notices:
@@ -27,7 +27,7 @@ class Notices:
     on. Cancel: safe; a notice is either handed over or comes again.
     """
 
-    def __init__(self, transport: Transport, retry: Retry, session: str, after: int | None) -> None:
+    def __init__(self, transport: ReconnectingConnection, retry: Retry, session: str, after: int | None) -> None:
         self._transport = transport.for_events()
         self._retry = retry
         self._session = session

@@ -12,8 +12,8 @@ from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
 from ctxd_client._sync.notices import SyncNotices
 from ctxd_client.paths import find_socket
+from ctxd_client._sync.reconnecting import SyncReconnectingConnection
 from ctxd_client.retry import Retry
-from ctxd_client._sync.transport import SyncTransport
 from ctxd_client.values import ToolRecorded, as_mounts, require_same, split_content, toolcall_id
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult
@@ -21,7 +21,7 @@ from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.objects import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, Message, Mount
+from ctxd_protocol.session_types import Collapse, Message, Mount
 
 R = TypeVar("R")
 
@@ -50,7 +50,7 @@ def connect_sync(
             print(s.assemble().text)
     """
     with running() as runner:
-        transport = SyncTransport(find_socket(socket), runner, (client, version))
+        transport = SyncReconnectingConnection(find_socket(socket), runner, (client, version))
         try:
             retry = Retry(deadline_s)
             transport.greet(retry, wait_s)
@@ -65,7 +65,7 @@ class SyncClient(SyncClientMethods):
     Every method raises ``CallFailed`` as one of its kinds. A write is applied once, however often it had to be sent.
     """
 
-    def __init__(self, transport: SyncTransport, retry: Retry) -> None:
+    def __init__(self, transport: SyncReconnectingConnection, retry: Retry) -> None:
         self._transport = transport
         self._retry = retry
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ctxd_client.errors import CallFailed, Conflict
 from ctxd_protocol.methods.files import ToolcallRecordResult, ToolObserveResult
 from ctxd_protocol.methods.sessions import NoticesResult
-from ctxd_protocol.sessions import Mount, Notice, SessionView
+from ctxd_protocol.session_types import Mount, Notice, SessionView
 
 
 class ToolRecorded(NamedTuple):

@@ -14,8 +14,8 @@ import msgspec
 
 from ctxd import dbfile
 from ctxd.backends.stored_version import DamagedVersion, Version
+from ctxd.formatting import count
 from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
-from ctxd.terminal import count
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS entity(n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);

@@ -11,7 +11,7 @@ from ctxd.command_line import Stop
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
-from ctxd_protocol.sessions import SessionStatus, SessionSummary
+from ctxd_protocol.session_types import SessionStatus, SessionSummary
 
 _AGE: Final = re.compile(
     r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|(?:sec(?:ond)?|min(?:ute)?|hour|hr|day|week)s?)(?:\s+ago)?$", re.ASCII

@@ -9,10 +9,10 @@ import click
 from ctxd.cli.arguments import session_id
 from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import USAGE
-from ctxd.cli.formatting import short, size
 from ctxd.cli.invocation import Invocation, common, session_argument
 from ctxd.command_line import Command, Stop
-from ctxd.terminal import Colour, cell, count
+from ctxd.formatting import count, short, size
+from ctxd.terminal import Colour, cell
 from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, SectionSize

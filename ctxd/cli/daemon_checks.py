@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ctxd.cli.host_checks import Check, fail, ok, warn
-from ctxd.terminal import count
+from ctxd.formatting import count
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.trackers import Watching

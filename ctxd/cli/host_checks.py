@@ -17,8 +17,8 @@ from typing import Final, Literal
 import msgspec
 
 from ctxd.config import SETTINGS
+from ctxd.formatting import count
 from ctxd.limits import DESCRIPTORS_RESERVED
-from ctxd.terminal import count
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ctxd.cli.formatting import moment
-from ctxd.terminal import cell, count
+from ctxd.formatting import count, moment
+from ctxd.terminal import cell
 
 Record = Mapping[str, Any]
 

@@ -9,15 +9,15 @@ import click
 from ctxd.cli.arguments import moment_ms, object_id, session_if_any
 from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
-from ctxd.cli.formatting import moment, short, size
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, object_argument, paged, session_option
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
-from ctxd.terminal import cell, count
+from ctxd.formatting import count, moment, short, size
+from ctxd.terminal import cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.objects import ObjectType, ObjectVersion
-from ctxd_protocol.sessions import ContextLevel
+from ctxd_protocol.session_types import ContextLevel
 
 
 @click.group("object", cls=Group, examples="ctx object ls\nctx object cat 3f9a01bc\nctx object as-of 3f9a01bc 2h")

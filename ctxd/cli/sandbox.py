@@ -2,11 +2,10 @@
 
 import click
 
-from ctxd.cli.formatting import age
 from ctxd.cli.invocation import Invocation, common, listing
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
-from ctxd.terminal import count
+from ctxd.formatting import age, count
 from ctxd_protocol.sandboxes import SandboxView
 
 

@@ -14,10 +14,9 @@ import msgspec
 
 from ctxd.cli.arguments import object_id, session_id, session_if_any
 from ctxd.cli.exit_codes import FAILURE, FOUND, OK, USAGE
-from ctxd.cli.formatting import short
 from ctxd.cli.invocation import Invocation, common, object_argument, session_option
 from ctxd.command_line import Command, Stop
-from ctxd.terminal import count
+from ctxd.formatting import count, short
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 

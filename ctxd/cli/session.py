@@ -10,19 +10,19 @@ import msgspec
 
 from ctxd.cli.arguments import session_id
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
-from ctxd.cli.formatting import age, moment
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_argument
 from ctxd.cli.markdown import markdown
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
-from ctxd.terminal import cell, count
+from ctxd.formatting import age, count, moment
+from ctxd.terminal import cell
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_client.values import as_mounts
 from ctxd_protocol.events import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SessionResult, SessionResumeResult
-from ctxd_protocol.sessions import SessionStatus, SessionView
+from ctxd_protocol.session_types import SessionStatus, SessionView
 
 _BATCH_EVENTS_MAX: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024

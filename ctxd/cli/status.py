@@ -2,11 +2,11 @@
 
 import click
 
-from ctxd.cli.formatting import span
 from ctxd.cli.invocation import Invocation, common
 from ctxd.cli.tracker import followed
 from ctxd.command_line import Command
-from ctxd.terminal import Colour, cell, count
+from ctxd.formatting import count, span
+from ctxd.terminal import Colour, cell
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ctxd.cli.formatting import span
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command
-from ctxd.terminal import Screen, cell, count
+from ctxd.formatting import count, span
+from ctxd.terminal import Screen, cell
 from ctxd_protocol.sandboxes import SandboxView
 from ctxd_protocol.status import DaemonStatus
 from ctxd_protocol.trackers import Watching

@@ -3,11 +3,10 @@
 import click
 
 from ctxd.cli.arguments import session_id
-from ctxd.cli.formatting import age
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
-from ctxd.terminal import count
+from ctxd.formatting import age, count
 from ctxd_protocol.trackers import TrackerState, Watching
 
 

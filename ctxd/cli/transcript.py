@@ -11,10 +11,10 @@ import click
 import msgspec
 
 from ctxd.cli.exit_codes import FAILURE, USAGE
-from ctxd.cli.formatting import moment
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command, Stop
-from ctxd.terminal import cell, count
+from ctxd.formatting import count, moment
+from ctxd.terminal import cell
 from ctxd.transcripts.files import UnknownFormat, read
 from ctxd.transcripts.records import Entry, total_usage
 from ctxd_protocol.events import Event

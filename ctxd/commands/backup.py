@@ -14,7 +14,7 @@ from ctxd.commands.output import (
     stepped,
     working,
 )
-from ctxd.terminal import count
+from ctxd.formatting import count
 
 
 @click.command()

@@ -11,7 +11,8 @@ import msgspec
 
 from ctxd.command_line import FAILURE, Stop
 from ctxd.errors import StateDirError
-from ctxd.terminal import OutputFailed, count
+from ctxd.formatting import count
+from ctxd.terminal import OutputFailed
 
 EXITS: Final = {None: 0, "warning": 1, "damage": 2, "data_loss": 3}
 """Exit code of a check by the severity of its worst finding."""

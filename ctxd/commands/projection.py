@@ -25,7 +25,7 @@ from ctxd.commands.output import (
     working,
 )
 from ctxd.errors import StateDirError
-from ctxd.terminal import count
+from ctxd.formatting import count
 from ctxd_protocol.status import ProjectionStatus
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ctxd.examples.demo_output import Teller
 from ctxd.examples.scripted import CHECK, FIX, GLANCE, LOOK, READ, ModelStep, make_tree, scripted
 from ctxd.offload import in_thread
 from ctxd_client import Client, connect
-from ctxd_protocol.sessions import Notice
+from ctxd_protocol.session_types import Notice
 
 WAIT_S_MAX = 20.0
 """Longest wait for anything here, in seconds. All of it takes a tenth of that."""

@@ -15,7 +15,7 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.filesystem_id import container_filesystem_id
 from ctxd.mounts.mountinfo import Mounted, mounts_in
 from ctxd_protocol.ids import FilesystemId
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 _IN_MEMORY: Final = frozenset({
     "autofs", "bpf", "binfmt_misc", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "fusectl",

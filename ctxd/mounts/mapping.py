@@ -11,7 +11,7 @@ from typing import Final
 
 from ctxd.errors import CtxdError
 from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source, source_label
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 PATH_BYTES_MAX: Final = 4096
 """Bytes of a path in UTF-8. Linux's PATH_MAX: no system call takes a longer one."""

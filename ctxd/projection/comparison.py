@@ -23,6 +23,7 @@ from ctxd.backends.xtdb.documents import (
     parts_of,
 )
 from ctxd.backends.xtdb.messages import Doc, Unknown
+from ctxd.formatting import count
 from ctxd.offload import in_thread
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.node import Node
@@ -30,7 +31,6 @@ from ctxd.projection.ownership import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, judge
 from ctxd.projection.rows import Rows
 from ctxd.store.verify import LogicalDigest, Problems
-from ctxd.terminal import count
 
 SYNC_S: Final = 10.0
 """Seconds that the node has to index what is in the log already; then it is compared as it is."""

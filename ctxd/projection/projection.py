@@ -20,6 +20,7 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cu
 from ctxd.backends.xtdb.messages import Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
 from ctxd.offload import Lane, in_thread
 from ctxd.projection.node import Connect, Node, connect
@@ -50,7 +51,6 @@ from ctxd.projection.stream import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopp
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
-from ctxd.terminal import count
 from ctxd_protocol.status import ProjectionStatus, StoreStatus
 
 FENCES_MAX: Final = 10

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
+from ctxd.formatting import count
 from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd.observe.call_counts import Tally
 from ctxd.rpc.answer_budget import (
@@ -27,7 +28,6 @@ from ctxd.rpc.caller import may_enter, peer_of
 from ctxd.rpc.dispatch import Table
 from ctxd.rpc.quota import QuotaMeter
 from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin, TaskPool
-from ctxd.terminal import count
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from ctxd.formatting import count
 from ctxd.rpc.dispatch import MethodEntry
-from ctxd.terminal import count
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Request, error_object
 from ctxd_protocol.sandboxes import Quota

@@ -29,7 +29,7 @@ from ctxd.sandboxes.sandbox_connection import SandboxConnection
 from ctxd.service.supervisor import KEPT_PREFIX, Supervisor
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Bytes of answers that wait for a sandbox that does not read, before it is read from no further."""

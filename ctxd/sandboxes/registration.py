@@ -18,7 +18,7 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd_protocol.methods import GRANTS
 from ctxd_protocol.sandboxes import Grant, Quota
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 PREFIX: Final = "sandbox:"
 """How the ids of registrations begin in the store."""

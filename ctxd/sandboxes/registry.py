@@ -33,7 +33,7 @@ from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracker import FILES_MAX
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.sandboxes import SandboxView
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from ctxd_protocol.status import SandboxesStatus
 
 SANDBOXES_MAX: Final = 4096

@@ -15,7 +15,7 @@ from ctxd.sessions.segments import events_of, events_size, read_segment
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place
 from ctxd_protocol.events import Event, message_of, starts_turn
-from ctxd_protocol.sessions import Message, Turn
+from ctxd_protocol.session_types import Message, Turn
 
 BATCH_CHARS = 512 * 1024
 """Characters of one batch to aim at: the next batch has fewer segments after a larger one, more after a smaller."""

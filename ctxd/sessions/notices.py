@@ -20,7 +20,7 @@ from ctxd.sessions.segments import shown_in
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.methods.events import NoticeEvent
-from ctxd_protocol.sessions import Notice
+from ctxd_protocol.session_types import Notice
 
 HELD_MAX: Final = 1_000
 """Notices kept for a subscriber until its subscription is answered; further ones count as dropped."""

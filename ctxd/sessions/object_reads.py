@@ -20,7 +20,7 @@ from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, session_object_id, toolcall_alias
 from ctxd_protocol.objects import VersionRow
-from ctxd_protocol.sessions import ContextLevel
+from ctxd_protocol.session_types import ContextLevel
 
 
 class Viewer(msgspec.Struct, frozen=True):

@@ -52,7 +52,7 @@ from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.methods.row import WriteResult
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, SessionView
+from ctxd_protocol.session_types import Collapse, SessionView
 
 OUTPUT_INLINE_CHARS_MAX: Final = 16 * 1024
 """Characters of a command and its output that are parsed on the loop: some milliseconds. More go to a thread."""

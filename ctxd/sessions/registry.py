@@ -32,7 +32,7 @@ from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sessions import SessionStatus, SessionSummary
+from ctxd_protocol.session_types import SessionStatus, SessionSummary
 
 NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)
 """The current context when no session is meant."""

@@ -19,7 +19,7 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions.settings import SessionSettings
 from ctxd_protocol.events import Event, OpaqueEvent, PromptEvent, ResponseEvent, ToolResultEvent, event_of, message_of
 from ctxd_protocol.ids import session_object_id
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot", gc=False):

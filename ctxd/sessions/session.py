@@ -49,7 +49,7 @@ from ctxd_protocol.events import Event, PromptEvent, starts_turn
 from ctxd_protocol.ids import chat_id, system_prompt_id
 from ctxd_protocol.methods.row import Capability
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sessions import SessionView
+from ctxd_protocol.session_types import SessionView
 
 
 class Ticket(msgspec.Struct, eq=False):

@@ -19,7 +19,7 @@ from ctxd.sessions.state import SessionState, fold
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.objects import VersionRow
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 
 _PAGE = 1000
 

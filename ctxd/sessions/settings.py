@@ -12,7 +12,7 @@ from ctxd.secrets.policy import DEFAULT
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import Collapse, Mount, SessionStatus
+from ctxd_protocol.session_types import Collapse, Mount, SessionStatus
 
 _FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
 

@@ -30,7 +30,7 @@ from ctxd.sessions.segments import (
     mark_of,
 )
 from ctxd_protocol.events import starts_turn
-from ctxd_protocol.sessions import ContextLevel, Message
+from ctxd_protocol.session_types import ContextLevel, Message
 
 SNAPSHOT_TAIL_MIN: Final = 256
 """Changes since the last snapshot below which none is written: replaying fewer costs less than writing one."""

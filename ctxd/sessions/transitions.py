@@ -33,7 +33,7 @@ from ctxd_protocol.events import Event, PromptEvent, ToolResultEvent, event_of, 
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, toolcall_alias
 from ctxd_protocol.methods.files import ToolcallRecordParams
 from ctxd_protocol.secrets import Secrets
-from ctxd_protocol.sessions import Collapse, ContextLevel, Message
+from ctxd_protocol.session_types import Collapse, ContextLevel, Message
 
 _NOUNS: Final[dict[ContentKind | None, str]] = {None: "object", "file": "file", "toolcall": "tool call"}
 

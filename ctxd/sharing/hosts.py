@@ -21,6 +21,7 @@ from anyio.abc import TaskStatus
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
+from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
 from ctxd.projection import owners
 from ctxd.projection.owners import Owner
@@ -33,9 +34,8 @@ from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
-from ctxd.terminal import count
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SharingHost
-from ctxd_protocol.sessions import SessionSummary
+from ctxd_protocol.session_types import SessionSummary
 
 ACQUIRE_S: Final = 60.0
 """Seconds that a session may take to become this host's, with its import."""

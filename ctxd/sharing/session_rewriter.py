@@ -33,7 +33,7 @@ from ctxd.sessions.segments import (
 from ctxd_protocol.events import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
 from ctxd_protocol.objects import source_label
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 DELETES_MAX: Final = 1_000
 """Entities deleted by one row. More would hold up other sessions' commits."""

@@ -17,12 +17,12 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError, StateDirError
+from ctxd.formatting import count
 from ctxd.objects.document import Content, decode_content, decode_document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
-from ctxd.terminal import count
 
 _MODULUS: Final = 2**256
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -90,7 +90,7 @@ from ctxd_protocol.methods.sessions import (
 )
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.sandboxes import Quota
-from ctxd_protocol.sessions import Collapse, Message, Mount
+from ctxd_protocol.session_types import Collapse, Message, Mount
 from ctxd_protocol.status import DaemonStatus
 
 R = TypeVar("R")

@@ -11,14 +11,14 @@ from typing import Self
 
 from ctxd_client.blocking_connection import BlockingConnection
 from ctxd_client.errors import ConnectionLost
+from ctxd_client._sync.reconnecting import SyncReconnectingConnection
 from ctxd_client.retry import Retry
-from ctxd_client._sync.transport import SyncTransport
 from ctxd_client.values import NoticeCursor
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult
 from ctxd_protocol.methods.sessions import NoticesParams, NoticesResult
-from ctxd_protocol.sessions import Notice
+from ctxd_protocol.session_types import Notice
 
 
 class SyncNotices:
@@ -28,7 +28,7 @@ class SyncNotices:
     on.
     """
 
-    def __init__(self, transport: SyncTransport, retry: Retry, session: str, after: int | None) -> None:
+    def __init__(self, transport: SyncReconnectingConnection, retry: Retry, session: str, after: int | None) -> None:
         self._transport = transport.for_events()
         self._retry = retry
         self._session = session

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 import msgspec
 
 from ctxd_protocol.secrets import Secrets
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 Grant = Literal["read", "record", "arrange", "files", "assemble", "prompt"]
 """A set of methods that a sandbox may call besides ``context.current``; ``ctxd_protocol.methods.GRANTS`` lists them."""

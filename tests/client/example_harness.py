@@ -9,7 +9,7 @@ from ctxd_client import CallFailed, Client, Collapse, Message, Mount, Session, c
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.methods.sessions import SessionAppendResult, SessionResult
 from ctxd_protocol.objects import ObjectVersion
-from ctxd_protocol.sessions import Notice, SessionView
+from ctxd_protocol.session_types import Notice, SessionView
 
 
 async def turn(s: Session, prompt: str) -> str:

@@ -24,7 +24,7 @@ from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.sessions import SessionResult
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sessions import Mount, SessionView
+from ctxd_protocol.session_types import Mount, SessionView
 from tests.fakes.daemon import HELLO, HOLD, Refusal, smallest
 
 pytestmark = pytest.mark.anyio

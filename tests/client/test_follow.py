@@ -6,7 +6,7 @@ import pytest
 from ctxd_client import connect, connect_sync
 from ctxd_client.values import NoticeCursor
 from ctxd_protocol.methods.sessions import NoticesResult
-from ctxd_protocol.sessions import Notice
+from ctxd_protocol.session_types import Notice
 from tests.fakes.daemon import Refusal, drop, once
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd_client import CallFailed, DaemonFault, InvalidCall, TooLarge, connect, connect_sync
 from ctxd_protocol.limits import DEPTH_MAX
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.fakes.daemon import HOLD
 
 pytestmark = pytest.mark.anyio

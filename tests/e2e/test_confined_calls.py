@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import connect_sync
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 UNIT = Path(__file__).parents[2] / "systemd" / "ctxd.service"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import CallFailed, connect
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from tests.crash.daemon import daemon_process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd_client import Client, connect
 from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.crash.daemon import DaemonProcess
 
 WAIT_S_MAX = 10.0

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from ctxd_client import CallFailed, connect
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from tests.crash.daemon import daemon_process
 from tests.e2e.hanging import hanging
 

@@ -13,7 +13,7 @@ import pytest
 
 from ctxd_client import connect
 from ctxd_protocol.sandboxes import SandboxView
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from tests.crash.daemon import daemon_process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

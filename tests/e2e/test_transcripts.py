@@ -13,7 +13,7 @@ import pytest
 
 from ctxd_client import SyncClient, connect_sync
 from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.e2e.transcripts import Ran, Said, steps
 from tests.unit.assembly.parsing import parse

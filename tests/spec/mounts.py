@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from ctxd_client import SyncSession
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 
 def mount(agent: str, canonical: Path | str, filesystem_id: str | None = None) -> Mount:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ctxd_client.sync import SyncSession
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.suites.secret_corpus import made_up
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))

@@ -8,7 +8,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.sessions import Collapse, SessionView
+from ctxd_protocol.session_types import Collapse, SessionView
 
 Start = Callable[..., SyncSession]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd_client import SyncSession
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.spec.refusal import refused
 from tests.spec.sessions import call, said
 

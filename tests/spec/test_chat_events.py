@@ -25,7 +25,7 @@ from ctxd_protocol.events import (
     ToolResultEvent,
     Usage,
 )
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.refusal import refused
 from tests.spec.sandboxes import wire

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.sessions import Collapse
+from ctxd_protocol.session_types import Collapse
 
 Start = Callable[..., SyncSession]
 

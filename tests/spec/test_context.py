@@ -10,7 +10,7 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.mounts import mount
 from tests.unit.assembly.parsing import parse

@@ -17,7 +17,7 @@ from ctxd_client import DaemonFault, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.crash.daemon import DaemonProcess, daemon_process
 from tests.crash.wire import Gone, Refused, Wire

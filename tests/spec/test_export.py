@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import CallFailed
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.secrecy import KEY, OTHER, PASSWORD, TOKEN, Start, ctx, say
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import SyncClient, SyncSession
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from tests.spec.mounts import canonical, mount, shown
 from tests.spec.refusal import refused
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import SyncClient, SyncSession, connect_sync
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from tests.client.running import Running
 from tests.spec.refusal import refused
 

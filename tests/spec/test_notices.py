@@ -12,7 +12,7 @@ import pytest
 
 from ctxd_client import Client, connect, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.sessions import Mount, Notice
+from ctxd_protocol.session_types import Mount, Notice
 from tests.client.running import Running
 from tests.crash.wire import Wire
 

@@ -10,7 +10,7 @@ import rfc8785
 
 from ctxd_client import SyncClient, SyncSession
 from ctxd_protocol.objects import ObjectVersion
-from ctxd_protocol.sessions import Message, Mount
+from ctxd_protocol.session_types import Message, Mount
 from tests.spec.refusal import refused
 
 AWKWARD = 'Größe "1"\\ \u20ac\U0001f600.PY'

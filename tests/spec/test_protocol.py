@@ -14,7 +14,7 @@ from ctxd_client import Conflict, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.limits import BATCH_MAX, DEPTH_MAX, FRAME_BYTES_HOST_MAX, IN_FLIGHT_MAX
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.crash.daemon import daemon_process
 from tests.crash.wire import Refused, Wire

@@ -10,7 +10,7 @@ import pytest
 
 from ctxd_client import CallFailed, InvalidState, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.secrecy import ENVIRON, OTHER, SCRIPTS, TOKEN, ctx, files_with
 

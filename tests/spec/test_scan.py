@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.secrecy import OTHER, PASSWORD, TOKEN, Start, ctx, say
 

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd_client import CallFailed, SyncClient, SyncSession
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.sessions import Collapse, Mount
+from ctxd_protocol.session_types import Collapse, Mount
 from tests.spec.refusal import refused
 from tests.spec.sessions import MOVES, call, sets, walk
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ctxd_client import Conflict, SyncClient, SyncSession
-from ctxd_protocol.sessions import Collapse, Message, Mount, SessionView
+from ctxd_protocol.session_types import Collapse, Message, Mount, SessionView
 from tests.spec.refusal import refused
 from tests.spec.sessions import MOVES, call, said, whole
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ctxd_client import SyncClient, SyncSession
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.spec.refusal import refused
 from tests.spec.sessions import said
 

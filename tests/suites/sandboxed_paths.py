@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 
 DATA = json.loads((Path(__file__).parents[1] / "data" / "sandboxes" / "paths.json").read_text())
 VECTORS: list[dict[str, str]] = DATA["vectors"]

@@ -12,7 +12,7 @@ from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
 from ctxd_client.paths import find_socket, socket_places
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.sessions import Collapse
+from ctxd_protocol.session_types import Collapse
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, RESERVED
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.crash.daemon import daemon_process
 from tests.unit.projection.projecting import compared
 from tests.xtdb.running import Node, node

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.terminal import count
+from ctxd.formatting import count
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 

@@ -13,7 +13,7 @@ from ctxd.rpc.dispatch import Answer, AsyncHandler
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.methods.row import Nothing, SessionParams
-from ctxd_protocol.sessions import SessionSummary
+from ctxd_protocol.session_types import SessionSummary
 
 if TYPE_CHECKING:
     # What it takes to speak HTTP is loaded only by those who do.

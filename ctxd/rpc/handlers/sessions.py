@@ -17,7 +17,7 @@ from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.state import Place
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.methods.row import SessionParams
-from ctxd_protocol.sessions import Turn
+from ctxd_protocol.session_types import Turn
 
 
 def handlers(operations: Operations, notices: NoticeFeeds) -> dict[str, AsyncHandler]:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from ctxd_protocol.methods.row import Method, Params, Result, SessionParams, WriteResult
-from ctxd_protocol.sessions import Notice
+from ctxd_protocol.session_types import Notice
 
 
 class SubscribeParams(SessionParams, frozen=True, kw_only=True):

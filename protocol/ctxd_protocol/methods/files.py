@@ -18,7 +18,7 @@ from ctxd_protocol.methods.row import (
     SessionParams,
 )
 from ctxd_protocol.objects import Receipt, ToolcallStatus
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from ctxd_protocol.trackers import Tracker, TrackerState, Watching
 
 

@@ -9,7 +9,7 @@ from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX
 from ctxd_protocol.methods.row import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.objects import ObjectType, ObjectVersion, Receipt, VersionRow
 from ctxd_protocol.secrets import SecretFound
-from ctxd_protocol.sessions import ContextLevel
+from ctxd_protocol.session_types import ContextLevel
 
 
 class ObjectGetParams(Params, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from ctxd_protocol.methods.row import (
 )
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.sessions import (
+from ctxd_protocol.session_types import (
     Collapse,
     ContextLevel,
     Message,

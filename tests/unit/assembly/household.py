@@ -23,7 +23,7 @@ from ctxd.store.store import VersionStore
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.events import event_of
 from ctxd_protocol.ids import chat_id
-from ctxd_protocol.sessions import Message, Mount
+from ctxd_protocol.session_types import Message, Mount
 
 HOST = "host-filesystem"
 

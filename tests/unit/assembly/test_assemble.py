@@ -13,7 +13,7 @@ from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
-from ctxd_protocol.sessions import Message, Mount
+from ctxd_protocol.session_types import Message, Mount
 from tests.unit.assembly.household import Household, TestClock, household
 from tests.unit.assembly.parsing import parse
 

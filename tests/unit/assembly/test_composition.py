@@ -34,7 +34,7 @@ from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.events import event_of
 from ctxd_protocol.objects import FilesystemSource
-from ctxd_protocol.sessions import Message, Mount
+from ctxd_protocol.session_types import Message, Mount
 from tests.unit.assembly.parsing import parse
 
 pytestmark = pytest.mark.anyio

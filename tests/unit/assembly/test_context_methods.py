@@ -18,7 +18,7 @@ from ctxd_protocol.methods.context import (
     PlanParams,
     ShowParams,
 )
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.unit.assembly.household import Household, household
 
 HOST = Caller(principal="p", capability="host", session=None, connection=1, notify=lambda method, event: True)

@@ -17,7 +17,7 @@ from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.session import LiveSession, write_request
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.sessions import Collapse
+from ctxd_protocol.session_types import Collapse
 from tests.unit.assembly.household import Household, household
 
 pytestmark = pytest.mark.anyio

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.cli import formatting
+from ctxd import formatting
 from ctxd.cli.arguments import moment_ms
 from ctxd.cli.context import BAR_COLUMNS, bar
 from ctxd.command_line import Stop
-from ctxd.terminal import count
+from ctxd.formatting import count
 from ctxd_protocol.context import AssembledContext, SectionSize
 from tests.fakes.daemon import Refusal, smallest
 
@@ -24,7 +24,7 @@ class Sessions(list):
         self.workdirs = {}
 
     def summaries(self, state):
-        from ctxd_protocol.sessions import SessionSummary
+        from ctxd_protocol.session_types import SessionSummary
 
         open_state = "closed" if state == "closed" else "active"
         wanted = [name for name in self if state is None or (name in self.closed) == (state == "closed")]

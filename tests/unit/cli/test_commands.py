@@ -10,7 +10,7 @@ import pytest
 from ctxd.cli.top import between, sample
 from ctxd_client import connect_sync
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.fakes.daemon import HOLD, Refusal
 from tests.unit.cli.conftest import process
 

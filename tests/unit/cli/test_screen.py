@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from ctxd.cli import formatting
+from ctxd import formatting
 from ctxd.terminal import _UNSAFE, Screen, cell, visible, wants_colour
 from tests.unit.cli.conftest import process, terminal
 

@@ -9,7 +9,7 @@ from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Artifact, Document, Stored, is_large
 from ctxd.store.writes import NOT_CACHED, NotCached
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from tests.fakes.source import DEVICE, FakeFiles
 
 HOST, BOX = "host", "box"

@@ -15,7 +15,7 @@ from ctxd.objects.version_documents import file_stub
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
 from ctxd_protocol.objects import FilesystemSource, source_label
-from ctxd_protocol.sessions import Mount
+from ctxd_protocol.session_types import Mount
 from tests.fakes.memory_source import MemoryBlobs, MemorySource, blob
 from tests.fakes.source import FakeFiles
 from tests.unit.store.running import running

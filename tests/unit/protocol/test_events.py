@@ -16,7 +16,7 @@ from ctxd_protocol.events import (
     event_of,
     message_of,
 )
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 
 EVENTS: list[Event] = [
     PromptEvent(id="1", at=5, text="hi", attachments=(Attachment(media_type="image/png", data=b"\x00\xff"),)),

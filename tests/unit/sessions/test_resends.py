@@ -14,7 +14,7 @@ from ctxd_protocol.events import PromptEvent
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.row import Method
 from ctxd_protocol.methods.sessions import SessionAppendParams
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import World, code_of, say, settled, world
 
 pytestmark = pytest.mark.anyio

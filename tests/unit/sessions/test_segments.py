@@ -33,7 +33,7 @@ from ctxd.sessions.segments import (
 )
 from ctxd.sessions.state import SessionState, apply, fold, snapshot
 from ctxd_protocol.events import PromptEvent, ResponseEvent, ThinkingEvent
-from ctxd_protocol.sessions import Message
+from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import World, record, world
 
 NAMES = {

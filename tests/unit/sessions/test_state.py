@@ -27,7 +27,7 @@ from ctxd.sessions.segments import (
 )
 from ctxd.sessions.state import SessionState, apply, check, fold, snapshot
 from ctxd_protocol.events import event_of
-from ctxd_protocol.sessions import Collapse, Message
+from ctxd_protocol.session_types import Collapse, Message
 
 FILES = [f"{n:064x}" for n in range(6)]
 # Some tool calls have ids in the form of a file's: only what brought an object in tells its kind.

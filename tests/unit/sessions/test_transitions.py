@@ -7,7 +7,7 @@ from ctxd.sessions import transitions
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.events import Event, PromptEvent, ToolResultEvent, event_of
-from ctxd_protocol.sessions import Collapse, Message
+from ctxd_protocol.session_types import Collapse, Message
 
 WINDOW = Collapse()
 FILE = "ab" * 32

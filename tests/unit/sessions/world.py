@@ -25,7 +25,7 @@ from ctxd.sessions.session import Accepted, WriteRequest, write_request
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.sessions import Collapse
+from ctxd_protocol.session_types import Collapse
 
 HOST = "f" * 64
 CALLER = Caller(principal="host", capability="host", session=None, connection=1, notify=lambda _, __: True)

@@ -1,4 +1,4 @@
-"""Transport: calls that outlive connections. It reconnects, greets, and resends what is safe to resend.
+"""ReconnectingConnection: calls that outlive connections. It reconnects, greets, and resends what is safe to resend.
 
 A call that failed in a way that passes is repeated under its deadline with the same ``op_id``. After a reconnect the
 daemon is shown the newest receipt seen, so that one that has lost acknowledged writes reports it.
@@ -17,7 +17,7 @@ from ctxd_protocol.objects import Receipt
 R = TypeVar("R")
 
 
-class Transport:
+class ReconnectingConnection:
     """Calls to the daemon at ``place``. ``runner`` runs connections; ``client``: name and version for ``hello``."""
 
     def __init__(self, place: SocketPlace, runner: Runner, client: tuple[str, str]) -> None:
@@ -30,9 +30,9 @@ class Transport:
         self._opening = AsyncLock()  # held over connecting and hello, so that one caller reconnects for all
         self._closed = False
 
-    def for_events(self) -> "Transport":
+    def for_events(self) -> "ReconnectingConnection":
         """The transport to receive notifications by: this one, unless a wait for them would block its calls."""
-        return self if AsyncConnection.SHARED else Transport(self.place, self._runner, self._client)
+        return self if AsyncConnection.SHARED else ReconnectingConnection(self.place, self._runner, self._client)
 
     async def call(self, call: Call[R], retry: Retry) -> R:
         """Make ``call``, again as often as is safe and ``retry`` allows, and return its result.

@@ -1,9 +1,25 @@
-"""Numbers and times as people read them. Pure."""
+"""Numbers, sizes, times and ids as people read them. Pure."""
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
 _LAST_MS: Final = 253_402_300_799_000
+
+
+def count(number: int | None, noun: str = "") -> str:
+    """Return an integer with thousands separators, and ``noun`` behind it in its number; empty for None.
+
+    ``noun`` is a regular noun in the singular, alone or at the end of several words.
+    """
+    if number is None:
+        return ""
+    if not noun:
+        return f"{number:,}"
+    if number != 1:
+        plural = re.sub("[^aeiou]y$", lambda end: end[0][0] + "ie", noun)
+        noun = plural + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+    return f"{number:,} {noun}"
 
 
 def moment(ms: int) -> str:
@@ -43,9 +59,3 @@ def size(number: int) -> str:
 def short(id: str) -> str:
     """An id as a table shows it: long hexadecimal ids by their first 12 digits, which any command takes."""
     return id[:12] if len(id) == 64 and not id.strip("0123456789abcdef") else id
-
-
-def clause(sentence: str) -> str:
-    """``sentence`` as it goes on behind a semicolon: without capital and full stop, a name's own capitals kept."""
-    text = sentence.removesuffix(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
