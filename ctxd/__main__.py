@@ -20,7 +20,7 @@ _COMMANDS: Final = {
     "service": "ctxd.commands.service:service",
     "xtdb": "ctxd.commands.xtdb:xtdb",
     "rebuild-xtdb": "ctxd.commands.projection:rebuild_xtdb",
-    "migrate": "ctxd.commands.projection:migrate",
+    "migrate": "ctxd.commands.migrate:migrate",
     "requeue": "ctxd.commands.projection:requeue",
     "doctor": "ctxd.commands.xtdb:doctor",
 }

@@ -1,4 +1,4 @@
-"""ReconnectingConnection: calls that outlive connections. It reconnects, greets, and resends what is safe to resend.
+"""A connection that reconnects, greets anew, and resends what is safe to resend: calls outlive its sockets.
 
 A call that failed in a way that passes is repeated under its deadline with the same ``op_id``. After a reconnect the
 daemon is shown the newest receipt seen, so that one that has lost acknowledged writes reports it.

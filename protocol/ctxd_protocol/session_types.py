@@ -1,4 +1,4 @@
-"""Sessions as clients see them (spec 1 §3)."""
+"""Types in the methods of sessions: mounts, messages, views of sessions, notices (spec 1 §3)."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,0 +1,105 @@
+"""``ctxd migrate``: bring a state directory to the current schema, or to another store."""
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from ctxd.commands.output import (
+    EXITS,
+    config_option,
+    document_of,
+    json_option,
+    show,
+    state_dir_option,
+    state_root,
+    stepped,
+    summary_of,
+    working,
+)
+from ctxd.commands.projection import Place, counted, end, perform, place, projected, url_option
+from ctxd.errors import StateDirError
+from ctxd.formatting import count
+
+
+@click.command()
+@click.option("--to", "store", type=click.Choice(["sqlite", "xtdb"]), help="Move to this store instead.")
+@click.option("--dry-run", is_flag=True, help="List the steps to the current schema without taking one.")
+@url_option
+@json_option
+@state_dir_option
+@config_option
+def migrate(
+    store: str | None,
+    dry_run: bool,
+    store_url: str | None,
+    as_json: bool,
+    state_dir: Path | None,
+    config: Path | None,
+) -> None:
+    """Bring the state directory to the current schema, or to another store. The daemon has to be stopped.
+
+    Without --to: the database is copied to state.db.before-N beside it and then migrated, as a start of the daemon
+    also does. What is interrupted resumes when it is run again.
+
+    To "xtdb": the journal is put into the node whole and compared. To "sqlite": the embedded versions are compared with
+    the journal, and folded from it again if they differ; the node is not needed. What is interrupted goes on, or is as
+    it was, when it is run again. Afterwards set "store" in ctxd.toml, and start the daemon.
+
+    \b
+    Examples:
+      ctxd migrate --dry-run
+      ctxd migrate
+      ctxd migrate --to xtdb
+    """
+    if store is None:
+        _to_current_schema(state_root(state_dir, config), as_json, dry_run=dry_run)
+    if dry_run:
+        raise click.UsageError("--dry-run lists the steps of a schema: leave out --to")
+    at = place(state_dir, store_url, config)
+    if store == "xtdb":
+        _to_xtdb(at, as_json)
+    _to_sqlite(at, as_json)
+
+
+def _to_current_schema(root: Path, as_json: bool, *, dry_run: bool) -> NoReturn:
+    from ctxd import dbfile
+    from ctxd.store import statedir
+    from ctxd.store.journal import SCHEMA_VERSION
+    from ctxd.store.schema import migrate, migrations_of
+
+    with working():
+        held = statedir.hold_existing(root)
+        try:
+            steps = [f"{step.version} to {step.version + 1}: {step.what}" for step in migrations_of(held.database)]
+            copy = None if dry_run else migrate(held.database)
+        except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+            raise StateDirError(f"{root} cannot be migrated: {error}", exit_code=os.EX_IOERR) from error
+        finally:
+            held.close()
+    lines = [f"schema {step}" for step in steps] or [f"the schema is current: {SCHEMA_VERSION}"]
+    if copy is not None:
+        lines.append(f"migrated; the database as it was: {copy}")
+    show(as_json, {"steps": steps, "copy": None if copy is None else str(copy)}, "\n".join(lines))
+    sys.exit(0)
+
+
+def _to_xtdb(at: Place, as_json: bool) -> NoReturn:
+    from ctxd.clock import SystemClock
+    from ctxd.projection.offline import rebuild
+
+    report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, counted))
+    end(as_json, report, f'{at.url}: set store = "xtdb" and start the daemon', store_url=at.url)
+
+
+def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
+    from ctxd.store.rebuild import checked
+
+    with working():
+        report, folded = checked(at.root, stepped)
+    how = f"{count(folded, 'row')} were rebuilt" if folded else "the embedded versions match the journal"
+    document = {**document_of(report), "folded": folded}
+    show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{summary_of(report)}')
+    sys.exit(EXITS[report.worst])
