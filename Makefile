@@ -50,9 +50,11 @@ compat: setup
 nightly: setup
 	$(BIN)/python -m pytest $(REPORTED) -m nightly
 
-# A random sample of changes to the product, each of which a test has to notice.
+# A random sample of changes to the product, each of which a test has to notice. SAMPLE, SEED, SECONDS, and JSON=file are
+# options. An interrupted run goes on where it ended, with the same SEED.
 mutation: setup
-	$(BIN)/python -m tests.mutation
+	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(JSON),--json $(JSON))
 
 bench: setup
 	$(BIN)/python -m bench
@@ -93,4 +95,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) .xtdb build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .xtdb build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutation

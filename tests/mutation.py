@@ -1,19 +1,26 @@
-"""Mutation test of the product: ``python -m tests.mutation [--sample 200] [--seed N] [--share 0.9] [--jobs 2]``.
+"""Mutation test of the product: ``python -m tests.mutation [--sample 200] [--seed N] [--seconds S] [--json FILE] …``.
 
-A random sample of mutations is applied one at a time to a copy of the tree, so that the tree itself never changes.
-First all tests of the folders ``FOLDERS`` run once, and ``tests.entered`` records which functions each enters;
-``--record FOLDER`` keeps that record, and reads it if it is there. For each mutation, tests run that enter its function
-(for code outside functions, one of its module), the cheapest first, for as many seconds as ``SELECTED_S`` allows.
+A random sample of mutations (with ``--at PATH:LINE`` every mutation of that line) is applied, one at a time, to a copy
+of the tree, so that the tree itself never changes. First the tests of the folders ``FOLDERS`` run once, and
+``tests.entered`` records which functions each enters. For each mutation, tests run that enter its function (for code
+outside functions, one of its module), the most promising first, for as many seconds as ``SELECTED_S`` allows.
 
 It is killed if a test fails that passes without it or does not end, and survives if all pass. One that no test enters
 is untested, which counts as survived. Those in ``tests/data/equivalent_mutations.txt`` change nothing that anybody
 could notice, for the reason given there: they are counted apart. The exit code is 1 if fewer than ``--share`` are
 killed. The seed is printed, and repeats a run.
+
+A run may be interrupted at any time: the folder ``--state`` keeps the record of each test file and the outcome of each
+mutation, and the next run goes on from there. After ``--seconds`` nothing more is begun, and the exit code is 2 if
+something is left to do. A record holds until its test file changes, an outcome until the mutated module does; a killed
+mutation is tried again if the file of the test that killed it changes, any other if a test file does.
 """
 
 import argparse
 import ast
 import difflib
+import hashlib
+import json
 import os
 import random
 import re
@@ -22,6 +29,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,12 +50,15 @@ FOLDERS: Final = ("unit", "client", "spec", "e2e", "xtdb")
 RECORD_S_MAX: Final = 600.0
 """Seconds for one test file while its functions are recorded."""
 
-SELECTED_S: Final = 40.0
-SELECTED_MAX: Final = 800
+SELECTED_S: Final = 30.0
+SELECTED_MAX: Final = 500
 """Tests of one mutation: their seconds, as recorded, and their number."""
 
-TESTS_S_MAX: Final = 180.0
-"""Seconds for the tests of one mutation; more is a hang."""
+TESTS_S_MAX: Final = 150.0
+"""Seconds for the tests of one mutation, once: more is a hang."""
+
+RUNS_MAX: Final = 3
+"""Runs of the tests of one mutation: a test that fails also without it is left out, and the others run again."""
 
 EQUIVALENT: Final = ROOT / "tests/data/equivalent_mutations.txt"
 
@@ -143,19 +154,44 @@ def _replacements(node: ast.expr | ast.Return) -> Iterator[tuple[ast.expr, str]]
             pass
 
 
-def record(tree: Path, folder: Path, jobs: int) -> list[Test]:
+class OutOfTimeError(Exception):
+    """The run's seconds are over; what was done is kept."""
+
+
+class Deadline(NamedTuple):
+    """The end of a run on the monotonic clock."""
+
+    at: float
+
+    def require(self) -> None:
+        """Raises: OutOfTimeError once it is over."""
+        if time.monotonic() > self.at:
+            raise OutOfTimeError
+
+
+def digest(content: bytes) -> str:
+    """A short name of ``content``."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def record(tree: Path, folder: Path, jobs: int, deadline: Deadline) -> list[Test]:
     """Run all tests of ``FOLDERS`` in ``tree``, and return those that pass, with the functions that each enters.
 
-    The record of each file stays in ``folder``; one that is there already is not made again.
+    The record of each file stays in ``folder``, and is made again only once the file has changed.
+    Raises: OutOfTimeError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = [
         str(file.relative_to(tree)) for name in FOLDERS for file in sorted((tree / "tests" / name).rglob("test_*.py"))
     ]
+    left = len(files)
 
     def run(file: str) -> list[Test]:
+        nonlocal left
         place = folder / file.replace("/", "-")
-        if not (place / "tests").is_file():
+        done, content = place / "digest", digest((tree / file).read_bytes())
+        if not done.is_file() or done.read_text() != content:
+            deadline.require()
             shutil.rmtree(place, ignore_errors=True)
             entered.prepare(place)
             env = {
@@ -165,10 +201,16 @@ def record(tree: Path, folder: Path, jobs: int) -> list[Test]:
             }
             with suppress(subprocess.TimeoutExpired):
                 _run(["-p", "tests.entered", file], tree, env, RECORD_S_MAX)
+            done.write_text(content)
+            print(f"recorded   {file}", flush=True)
+        left -= 1
         return entered.read(place)
 
     with ThreadPoolExecutor(jobs) as pool:
-        return [test for tests in pool.map(run, files) for test in tests]
+        runs = [pool.submit(run, file) for file in files]
+    if left:
+        print(f"{left} of {len(files)} test files are still to be recorded")
+    return [test for done in runs for test in done.result()]
 
 
 class Selection:
@@ -258,32 +300,38 @@ def _modules() -> list[str]:
     return [path for path in found if not path.startswith(GENERATED)]
 
 
-def outcome_of(mutation: Mutation, tests: list[str], tree: Path, sound: dict[str, bool]) -> Outcome:
-    """Run ``tests`` with ``mutation`` applied in ``tree``. ``sound``: whether a test passes without a mutation."""
+def outcome_of(mutation: Mutation, tests: list[str], tree: Path, sound: dict[str, bool]) -> tuple[Outcome, str | None]:
+    """Run ``tests`` with ``mutation`` applied in ``tree``, and return the outcome with the test that killed it.
+
+    ``sound``: whether a test passes without a mutation.
+    """
     place = tree / mutation.path
     source, times = place.read_bytes(), place.stat()
-    while tests:
+    for _ in range(RUNS_MAX):
+        if not tests:
+            return "untested", None
         place.write_bytes(mutation.applied(source))
         # Compiled modules are known by the second of their source.
         os.utime(place, (times.st_atime, times.st_mtime + random.randrange(10, 10**6)))
         try:
             failed = failing(tests, tree)
         except subprocess.TimeoutExpired:
-            return "timeout"
+            return "timeout", None
         finally:
             place.write_bytes(source)
             os.utime(place, (times.st_atime, times.st_mtime))
         if failed is None:
-            return "survived"
+            return "survived", None
         if failed not in tests:
             # No test can even be collected.
-            return "killed"
+            return "killed", None
         if failed not in sound:
-            sound[failed] = failing([failed], tree) is None
-        if sound[failed]:
-            return "killed"
+            with suppress(subprocess.TimeoutExpired):
+                sound[failed] = failing([failed], tree) is None
+        if sound.get(failed):
+            return "killed", failed
         tests = [each for each in tests if each != failed]
-    return "untested"
+    return "untested", None
 
 
 def failing(tests: list[str], tree: Path) -> str | None:
@@ -351,42 +399,109 @@ def every_mutation() -> list[Mutation]:
     return [each for path in _modules() for each in mutations(path, (ROOT / path).read_bytes())]
 
 
-def run(sample: int, seed: int, share: float, jobs: int, kept: Path | None) -> bool:
-    """Try ``sample`` mutations, print what became of them, and return whether enough were killed."""
-    possible = every_mutation()
-    chosen = random.Random(seed).sample(possible, min(sample, len(possible)))
+class Outcomes:
+    """The outcomes of mutations, in a file of JSON lines that grows by one line for each."""
+
+    def __init__(self, place: Path, tests: list[Test]) -> None:
+        self._place = place
+        files = {test.node.partition("::")[0] for test in tests}
+        self._files = {file: digest((ROOT / file).read_bytes()) for file in files}
+        self._tests = digest("".join(sorted(self._files.values())).encode())
+        self._known: dict[str, list[str]] = {}
+        with suppress(FileNotFoundError):
+            for line in place.read_text().splitlines():
+                key, *outcome = json.loads(line)
+                self._known[key] = outcome
+
+    def of(self, mutation: Mutation) -> Outcome | None:
+        """The outcome from an earlier run, None if there is none that still holds."""
+        outcome, by, tests = self._known.get(_key(mutation), ("", "", ""))
+        if not outcome or tests != self._files.get(by, self._tests):
+            return None
+        return outcome  # type: ignore[return-value]
+
+    def keep(self, mutation: Mutation, outcome: Outcome, by: str | None) -> None:
+        """Keep ``outcome``; ``by`` is the test that killed the mutation."""
+        file = (by or "").partition("::")[0]
+        line = [_key(mutation), outcome, file, self._files.get(file, self._tests)]
+        with self._place.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+
+def _key(mutation: Mutation) -> str:
+    module = digest((ROOT / mutation.path).read_bytes())
+    return f"{mutation.path} {module} {mutation.start} {mutation.end} {mutation.text}"
+
+
+class Summary(NamedTuple):
+    """The result of a run: ``score`` is the share of mutations, equivalent ones left out, that did not survive."""
+
+    seed: int
+    sample: int
+    possible: int
+    counts: dict[str, int]
+    score: float
+    survivors: list[dict[str, str | int]]
+
+
+def run(sample: int, seed: int, lines: list[str], jobs: int, state: Path, deadline: Deadline) -> Summary:
+    """Try ``sample`` mutations, or all of ``lines``, and print the outcome of each. Raises: OutOfTimeError."""
+    possible = [each for each in every_mutation() if not lines or _stands_at(each, lines)]
+    chosen = possible if lines else random.Random(seed).sample(possible, min(sample, len(possible)))
     print(f"{len(chosen)} of {len(possible)} mutations, seed {seed}", flush=True)
     known = equivalents()
     with tempfile.TemporaryDirectory(prefix="ctxd-mutation-") as made:
         trees: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
             trees.put(_copied(Path(made, str(number))))
-        selection = Selection(record(Path(made, "0"), kept or Path(made, "record"), jobs))
+        tests = record(Path(made, "0"), state / "record", jobs, deadline)
+        selection, kept = Selection(tests), Outcomes(state / "outcomes.jsonl", tests)
         sound: dict[str, bool] = {}
 
-        def tried(mutation: Mutation) -> Outcome:
+        def tried(mutation: Mutation) -> Outcome | None:
             if (mutation.path, *changed_line(mutation)) in known:
-                outcome: Outcome = "equivalent"
-            else:
-                tree = trees.get()
-                try:
-                    outcome = outcome_of(mutation, selection.of(mutation), tree, sound)
-                finally:
-                    trees.put(tree)
+                return "equivalent"
+            if (outcome := kept.of(mutation)) is not None:
+                return outcome
+            if time.monotonic() > deadline.at:
+                return None
+            tree = trees.get()
+            try:
+                outcome, by = outcome_of(mutation, selection.of(mutation), tree, sound)
+            finally:
+                trees.put(tree)
+            kept.keep(mutation, outcome, by)
             print(f"{outcome:<10} {mutation.path}:{mutation.line}", flush=True)
             return outcome
 
         with ThreadPoolExecutor(jobs) as pool:
             outcomes = list(zip(chosen, pool.map(tried, chosen), strict=True))
-    left = [mutation for mutation, outcome in outcomes if outcome in ("survived", "untested")]
-    for mutation in left:
-        print(f"\n{mutation.path}:{mutation.line}\n{difference(mutation)}")
+    if left := sum(outcome is None for _, outcome in outcomes):
+        print(f"{left} of {len(chosen)} mutations are still to be tried")
+        raise OutOfTimeError
+    return _summary(seed, len(possible), [(mutation, outcome) for mutation, outcome in outcomes if outcome])
+
+
+def _stands_at(mutation: Mutation, lines: list[str]) -> bool:
+    """True if one of ``lines``, each ``path:line`` or ``path:first-last``, contains ``mutation``."""
+    for each in lines:
+        path, _, numbers = each.partition(":")
+        first, _, last = numbers.partition("-")
+        if path == mutation.path and int(first) <= mutation.line <= int(last or first):
+            return True
+    return False
+
+
+def _summary(seed: int, possible: int, outcomes: list[tuple[Mutation, Outcome]]) -> Summary:
+    survivors: list[dict[str, str | int]] = [
+        {"path": mutation.path, "line": mutation.line, "outcome": outcome, "diff": difference(mutation)}
+        for mutation, outcome in outcomes
+        if outcome in ("survived", "untested")
+    ]
     names: tuple[Outcome, ...] = ("killed", "survived", "timeout", "untested", "equivalent")
-    counts = {name: sum(outcome == name for _, outcome in outcomes) for name in names}
-    reached = 1 - len(left) / max(1, len(outcomes) - counts["equivalent"])
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(f"\n{told}: {reached:.3f} killed, {share} wanted")
-    return reached >= share
+    counts: dict[str, int] = {name: sum(outcome == name for _, outcome in outcomes) for name in names}
+    score = 1 - len(survivors) / max(1, len(outcomes) - counts["equivalent"])
+    return Summary(seed, len(outcomes), possible, counts, round(score, 4), survivors)
 
 
 def _copied(tree: Path) -> Path:
@@ -403,13 +518,31 @@ def _copied(tree: Path) -> Path:
 def main() -> int:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description="Mutation test of the product.")
-    parser.add_argument("--sample", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--share", type=float, default=0.9)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--record", type=Path, default=None)
+    parser.add_argument("--sample", type=int, default=200, help="number of mutations")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the sample; random if it is not given")
+    parser.add_argument(
+        "--at", action="append", default=[], help="all mutations of PATH:LINE or PATH:FIRST-LAST instead"
+    )
+    parser.add_argument("--share", type=float, default=0.9, help="share of the mutations that has to be killed")
+    parser.add_argument("--jobs", type=int, default=2, help="mutations tried at once")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="seconds after which nothing more begins")
+    parser.add_argument("--state", type=Path, default=ROOT / ".mutation", help="folder of what interrupted runs keep")
+    parser.add_argument("--json", type=Path, default=None, help="file for the summary")
     given = parser.parse_args()
-    return 0 if run(given.sample, given.seed, given.share, given.jobs, given.record) else 1
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    deadline = Deadline(time.monotonic() + given.seconds)
+    try:
+        found = run(given.sample, seed, given.at, given.jobs, given.state.resolve(), deadline)
+    except OutOfTimeError:
+        print(f"the time is over; go on with: --sample {given.sample} --seed {seed}")
+        return 2
+    for each in found.survivors:
+        print(f"\n{each['path']}:{each['line']}\n{each['diff']}")
+    counts = ", ".join(f"{count} {name}" for name, count in found.counts.items())
+    print(f"\n{counts}: {found.score:.3f} killed, {given.share} wanted")
+    if given.json is not None:
+        given.json.write_text(json.dumps(found._asdict(), indent=1) + "\n")
+    return 0 if found.score >= given.share else 1
 
 
 if __name__ == "__main__":

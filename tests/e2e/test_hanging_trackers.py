@@ -1,7 +1,6 @@
 """A file system that does not answer keeps no tracker of another one, and its own are attached once it does."""
 
 import os
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,9 +15,10 @@ from tests.e2e.hanging import hanging
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(170)]
 
-HANGS_S = 5.0
-SOON_S = 2.0
-"""Seconds that what does not hang may take on a busy machine; less than what hangs takes."""
+READS_S = 2.0
+"""Seconds after which nothing is read any more of files that were attached."""
+ENDS_S_MAX = 30.0
+"""Seconds that a daemon may take to end on a busy machine; one that waits for what hangs never ends."""
 
 WAIT_S_MAX = 60.0
 
@@ -59,20 +59,18 @@ async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back
 
             await until(all_attached)
             # What is read while the mount goes away is the source's to give up, not the trackers'.
-            await anyio.sleep(SOON_S)
+            await anyio.sleep(READS_S)
             with hanging(root / "far"):
                 await until(far_is_told)
                 assert {found.state for found in (await trackers_of(client)).values()} == {"attached", "orphaned"}
                 for number in range(3):
                     before = (await client.tracker_list()).watching.versions
                     (root / "near" / "n").write_text(f"changed {number}")
-                    began = time.monotonic()
 
                     async def stored(before: int = before) -> bool:
                         return (await client.tracker_list()).watching.versions > before
 
                     await until(stored)
-                    assert time.monotonic() - began < SOON_S
             await until(all_attached)
             stored_before = (await client.tracker_list()).watching.versions
             (root / "far" / "f").write_text("after it came back")
@@ -83,9 +81,8 @@ async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back
             await until(f_is_stored)
             with hanging(root / "far"):
                 await until(far_is_told)
-                asked = time.monotonic()
-                assert await daemon.stop() == 0, daemon.said()
-                assert time.monotonic() - asked < HANGS_S + SOON_S
+                with anyio.fail_after(ENDS_S_MAX):
+                    assert await daemon.stop() == 0, daemon.said()
         said = daemon.said()
     assert said.count("tracker.unanswered") == 2, said
     assert said.count("tracker.answers") == 1, said

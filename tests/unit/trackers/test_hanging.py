@@ -3,7 +3,6 @@ test holds."""
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -24,7 +23,11 @@ from tests.unit.trackers.following import followed, following, make_trackers, ru
 
 pytestmark = pytest.mark.anyio
 
-HANGS_S = 0.2
+HANGS_S = 0.5
+ENDS_S_MAX = 30.0
+"""Seconds that anything may take that does not wait for what hangs."""
+HELD_S_MAX = 600.0
+"""Seconds after which a look that hangs would end by itself: longer than any test."""
 TOLD_HANGING = "its file system does not answer; nothing below is followed"
 
 
@@ -47,7 +50,7 @@ class Far:
     def wait(self, path: str) -> None:
         if f"{os.path.realpath(path)}/".startswith(f"{self.place}/"):
             self.looks += 1
-            self._answers.wait(30)
+            self._answers.wait(HELD_S_MAX)
 
 
 class FarWatcher(FakeWatcher):
@@ -137,8 +140,7 @@ async def test_files_of_a_mount_that_hangs_say_so_while_others_are_followed_and_
         for number in range(5):
             Path(files["n"]).write_text(f"changed {number}")
             fake.tell(files["n"], "written")
-            with anyio.fail_after(1):
-                await handed.last("n", f"changed {number}")
+            await handed.last("n", f"changed {number}")
         looks = far.looks
         await anyio.sleep(0.3)
         assert far.looks == looks, "it is left alone until it answers"
@@ -163,7 +165,7 @@ async def test_what_hangs_from_the_start_is_attached_once_it_answers(tmp_path: P
     tracked = trackers.tracked
     far.hangs()
     async with running(trackers, files) as handed:
-        with anyio.fail_after(10 * HANGS_S):
+        with anyio.fail_after(ENDS_S_MAX):
             trackers.lease("s", followed(files))
             await trackers.settled()
         assert tracked.files["n"].state == "attached"
@@ -184,11 +186,10 @@ async def test_trackers_end_while_a_mount_hangs_and_forget_what_hung(tmp_path: P
     far.hangs()
     async with running(trackers, files):
         trackers.lease("s", {"link": Followed(files["link"])})
-        with anyio.fail_after(10 * HANGS_S):
+        with anyio.fail_after(ENDS_S_MAX):
             await trackers.settled()
         trackers.release("s")
         assert not trackers.tracked.unanswered
         trackers.lease("s", followed({"a": files["a"]}))
         await anyio.sleep(0.02)
-        ended = time.monotonic()
-    assert time.monotonic() - ended < 5
+        # The end would come after this test's time if it waited for what hangs.
