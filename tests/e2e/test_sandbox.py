@@ -63,11 +63,11 @@ class Inside:
     async def current(self) -> str:
         """What ``ctx current`` prints in another sandbox that has the same directory mounted."""
         command = sandboxed(*self._place, str(Path(sysconfig.get_path("scripts"), "ctx")), "current")
-        for _ in range(5):
+        # It looks for 200 ms, which a start alone takes on a machine that does other work: one of many finds it.
+        for _ in range(60):
             done = await anyio.run_process(command, check=False, env=QUIET)
             if done.returncode != 3:
                 break
-        # Also on a machine that does other work, one time of five: it looks for 200 ms.
         return done.stdout.decode()
 
     async def ask(self, call: str, *args: Any, show: tuple[str, ...] = (), **named: Any) -> Any:

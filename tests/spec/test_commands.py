@@ -121,7 +121,10 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
         "last": str(rows[-1].tx),
     }
     for command, use in USES.items():
-        done = ctx(daemon, *shlex.split(f"{command} {use.format(**names)}"), "--json")
+        for _ in range(60 if command == "current" else 1):
+            done = ctx(daemon, *shlex.split(f"{command} {use.format(**names)}"), "--json")
+            if done.returncode == 0:
+                break  # 200 ms may end before a context is found on a machine that does other work.
         assert done.returncode in ((0, 7) if command == "doctor" else (0,)), (command, done.stderr)
         documents = [json.loads(line) for line in done.stdout.removesuffix("\n").split("\n")]
         assert all(isinstance(document, dict) for document in documents), command

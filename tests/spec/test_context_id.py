@@ -23,12 +23,22 @@ QUIET = {name: value for name, value in os.environ.items() if not name.startswit
 GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "HOME": "/nonexistent"}
 WITHIN_S = 20.0
 """Seconds that only a program that waits for an answer exceeds. ``python -m bench start`` holds the program to 0.2."""
+TRIES = 60
 
 
 def current(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [CTX, "current", *words], capture_output=True, text=True, timeout=WITHIN_S, env=QUIET | environ
     )
+
+
+def found(*words: str, **environ: str) -> str:
+    """What the program prints once it finds a context: on a machine that does other work 200 ms may end before that."""
+    for _ in range(TRIES):
+        done = current(*words, **environ)
+        if done.returncode != 3:
+            break
+    return done.stdout
 
 
 def require_nothing_in_time(*words: str, **environ: str) -> None:
@@ -52,17 +62,17 @@ def test_the_id_comes_from_the_environment_the_file_or_the_daemon(tmp_path: Path
     file = tmp_path / "current.json"
     file.write_text('{"context_id":"ctx-file","session":"s1","turn":1,"assembly":1}\n')
     nowhere = str(tmp_path / "ctxd.sock")
-    assert current(CTXD_CONTEXT_ID="ctx-env", CTXD_SOCKET=nowhere).stdout == "ctx-env\n"
-    assert current(CTXD_SOCKET=nowhere).stdout == "ctx-file\n", "the daemon is gone, the file beside its socket is not"
-    assert current(CTXD_CONTEXT_FILE=str(file), CTXD_SOCKET="/nowhere").stdout == "ctx-file\n"
-    assert json.loads(current("--json", CTXD_SOCKET=nowhere).stdout)["session"] == "s1"
+    assert found(CTXD_CONTEXT_ID="ctx-env", CTXD_SOCKET=nowhere) == "ctx-env\n"
+    assert found(CTXD_SOCKET=nowhere) == "ctx-file\n", "the daemon is gone, the file beside its socket is not"
+    assert found(CTXD_CONTEXT_FILE=str(file), CTXD_SOCKET="/nowhere") == "ctx-file\n"
+    assert json.loads(found("--json", CTXD_SOCKET=nowhere))["session"] == "s1"
     (tmp_path / "daemon").mkdir()
     with Running(tmp_path / "daemon") as daemon, connect_sync(daemon.socket) as client:
         client.session_create("a", session="s1")
         client.session_create("a", session="s2")
         assembled = [client.context_assemble(session).context_id for session in ("s1", "s2")]
-        assert [current("-s", s, CTXD_SOCKET=daemon.socket).stdout.strip() for s in ("s1", "s2")] == assembled
-        assert current(CTXD_SOCKET=daemon.socket, CTXD_SESSION="s2").stdout.strip() == assembled[1]
+        assert [found("-s", s, CTXD_SOCKET=daemon.socket).strip() for s in ("s1", "s2")] == assembled
+        assert found(CTXD_SOCKET=daemon.socket, CTXD_SESSION="s2").strip() == assembled[1]
         assert current(CTXD_SOCKET=daemon.socket).returncode == 3, "two sessions, and none is meant"
 
 
@@ -176,7 +186,10 @@ def test_commits_carry_the_context_they_were_made_in(repository: Repository, tmp
     assert repository.trailers() == [], "no context, no trailer, and the commit is made"
     file = tmp_path / "current.json"
     file.write_text('{"context_id":"ctx-file","session":"s1","turn":1,"assembly":1}\n')
-    assert repository.trailers(CTXD_CONTEXT_FILE=str(file)) == ["ctx-file"]
+    for _ in range(TRIES):
+        if told := repository.trailers(CTXD_CONTEXT_FILE=str(file)):
+            break
+    assert told == ["ctx-file"]
     assert repository.trailers(CTXD_CONTEXT_FILE=str(file), PATH="/usr/bin:/bin") == ["ctx-file"], "where ctx is not"
     assert repository.trailers(CTXD_CONTEXT_ID="ctx-x\nEvil: yes") == [], "no id"
     repository.trailers(CTXD_CONTEXT_ID="ctx-1")
