@@ -42,7 +42,19 @@ from tests.entered import Test
 
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("ctxd", "ctxd_client", "protocol/ctxd_protocol")
-COPIED: Final = ("ctxd", "ctxd_client", "protocol", "tests", "bench", "systemd", "pyproject.toml", "Makefile")
+COPIED: Final = (
+    "ctxd",
+    "ctxd_client",
+    "protocol",
+    "tests",
+    "bench",
+    "systemd",
+    "pyproject.toml",
+    "Makefile",
+    "README.md",
+    "SSOT.md",
+    "CHANGELOG.md",
+)
 GENERATED: Final = ("ctxd_client/_sync", "ctxd_client/sync.py", "ctxd_client/methods.py")
 """Not mutated: these change only with what they are made from."""
 
