@@ -101,10 +101,10 @@ class Cluster:
     nodes: tuple[Node, ...]
     log: Postgres
 
-    def require_nodes(self) -> None:
-        """Raises: NodeFailure if a node's process has ended, which no fault of a load does."""
+    def require_nodes(self, *, within_s: float = 0.0) -> None:
+        """Raises: NodeFailure if a node's process has ended, or does so ``within_s``, which no fault of a load does."""
         for its in self.nodes:
-            its.require_alive()
+            its.require_alive(within_s=within_s)
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def cluster(folder: Path, *, names: tuple[str, ...] = ("alpha", "beta", "gamma")
     with ExitStack() as stack:
         log = stack.enter_context(postgres())
         nodes = tuple(
-            stack.enter_context(node("postgres", folder / f"node of {name}", environ=log.environ)) for name in names
+            stack.enter_context(node("postgres", folder / f"{name}-node", environ=log.environ)) for name in names
         )
         ahead = [rng.choice((0, 0, TEN_MINUTES_MS, -TEN_MINUTES_MS)) for _ in names]
         made = tuple(
@@ -128,7 +128,7 @@ def cluster(folder: Path, *, names: tuple[str, ...] = ("alpha", "beta", "gamma")
             yield three
         except BaseException:
             # A call that failed because a node ended is not the cause.
-            three.require_nodes()
+            three.require_nodes(within_s=1)
             raise
         finally:
             log.cont()

@@ -113,9 +113,13 @@ class Node:
         self.kill()
         self.start()
 
-    def require_alive(self) -> None:
-        """Raises: NodeFailure with its last words if its process ended by itself."""
-        if self.process is None or (code := self.process.poll()) is None:
+    def require_alive(self, *, within_s: float = 0.0) -> None:
+        """Raises: NodeFailure with its last words if its process has ended by itself, or does so ``within_s``."""
+        if self.process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(within_s)
+        if (code := self.process.returncode) is None:
             return
         assert self.process.stdout is not None
         # The JVM reports a lack of memory on standard output.
