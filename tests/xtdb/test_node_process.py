@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,24 @@ async def test_a_node_that_runs_out_of_memory_ends_and_leaves_its_place_to_the_n
         assert running.process.wait(60) == ENDED_BY_JVM
         running.restart()
         assert ask(running.url, "status")[0] == 200
+
+
+@pytest.mark.requirement("XDB-9")
+@pytest.mark.parametrize("config", ["rocksdb", "postgres"])
+async def test_a_node_indexes_more_text_than_its_heap_holds(tmp_path, config):
+    with ExitStack() as stack:
+        environ = stack.enter_context(postgres()).environ if config == "postgres" else {}
+        running = stack.enter_context(node(config, tmp_path, heap="96m", environ=environ))
+        async with XtdbClient(running.url) as client:
+            for number in range(120):
+                tx_id = await client.submit(
+                    [PutDoc({"xt/id": f"large {number}", "type": "t", "payload": MEBIBYTE}, 1_000)]
+                )
+            assert await client.committed(tx_id, timeout_s=60)
+            assert await client.entity("large 0", valid_time=1_000) is not None
+
+
+async def test_the_data_may_be_in_a_directory_with_any_name(tmp_path):
+    with node("rocksdb", tmp_path / "50 % of café") as running:
+        assert ask(running.url, "status")[0] == 200
+        assert (running.data / "golden").is_dir()

@@ -20,7 +20,7 @@
            [java.nio.file Files LinkOption OpenOption Path StandardOpenOption]
            [java.nio.file.attribute PosixFilePermissions]
            [java.time Duration]
-           [java.util Date]
+           [java.util Date LinkedHashMap Map$Entry]
            [java.util.concurrent ArrayBlockingQueue ExecutionException Future RejectedExecutionException Semaphore
             ThreadPoolExecutor TimeUnit TimeoutException]
            [org.eclipse.jetty.http HttpField HttpFields$Mutable HttpHeader]
@@ -32,6 +32,7 @@
            [org.eclipse.jetty.util Callback Fields]
            [org.eclipse.jetty.util.thread QueuedThreadPool]
            [xtdb.api NodeOutOfSyncException]
+           [xtdb.cache ICache]
            [xtdb.codec EDNId Id])
   (:gen-class))
 
@@ -370,10 +371,65 @@
                                   :operation (str (.getMethod request) " " (.getHttpURI request))}))
         true))))
 
+;; Documents in memory
+
+(deftype ^:private Held [value ^long weight])
+
+(defn- weight
+  "About the bytes of the heap that `value` takes, rather too many than too few."
+  ^long [value]
+  (cond
+    (string? value) (+ 56 (* 2 (.length ^String value)))
+    (map? value) (long (reduce-kv (fn [sum k v] (+ (long sum) 64 (weight k) (weight v))) 64 value))
+    (coll? value) (long (reduce (fn [sum v] (+ (long sum) 16 (weight v))) 64 value))
+    :else 24))
+
+(defn ->document-cache
+  "An LRU cache of documents that takes at most an eighth of the heap. XTDB's own caches hold 131,072 documents of any
+  size: more than a heap of some gigabytes."
+  ^xtdb.cache.ICache [_]
+  (let [most (quot (.maxMemory (Runtime/getRuntime)) 8)
+        held (LinkedHashMap. 1024 0.75 true)
+        total (long-array 1)
+        add! (fn [^long bytes] (aset total 0 (+ (aget total 0) bytes)))
+        trim! (fn []
+                (let [entries (.iterator (.entrySet held))]
+                  (while (and (> (aget total 0) most) (.hasNext entries))
+                    (add! (- (.weight ^Held (.getValue ^Map$Entry (.next entries)))))
+                    (.remove entries))))]
+    (reify ICache
+      (computeIfAbsent [this k stored-key f]
+        (if-some [found (.valAt this k)]
+          found
+          (let [k (stored-key k)
+                value (f k)
+                bytes (+ 256 (weight value))]
+            (locking held
+              (when-some [former (.put held k (Held. value bytes))]
+                (add! (- (.weight ^Held former))))
+              (add! bytes)
+              (trim!))
+            value)))
+      (evict [_ k]
+        (locking held
+          (when-some [former (.remove held k)]
+            (add! (- (.weight ^Held former))))))
+      (valAt [this k] (.valAt this k nil))
+      (valAt [_ k default]
+        (if-some [found (locking held (.get held k))]
+          (.value ^Held found)
+          default))
+      (count [_] (.size held))
+      (close [_]
+        (locking held
+          (.clear held)
+          (aset total 0 0))))))
+
 ;; Configuration
 
 (defn- reading [data-dir]
-  {'ctxd/data (fn [name] (str (io/file data-dir name)))
+  {;; XTDB takes text for a URI, in which a path with a space is none.
+   'ctxd/data (fn [name] (io/file data-dir name))
    'ctxd/env (fn [given]
                (let [[name default] (if (vector? given) given [given])]
                  (or (System/getenv name) default
