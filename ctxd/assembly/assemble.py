@@ -289,7 +289,7 @@ class Assembler:
         same = None
         if live.assembly:
             # The one before may be past rendering; then nothing is known to have stayed.
-            same = 0 if before is None else stable_prefix(before.texts, composition.texts)
+            same = 0 if before is None else stable_prefix(before.pieces, composition.pieces)
         record = Recorded(
             number=live.assembly + 1,
             segments=live.state.segments,

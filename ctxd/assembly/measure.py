@@ -5,12 +5,11 @@ shrinks when text is added, and is the same on every host. ``plan`` decides whic
 fits its token budget: tool calls first, the oldest of them first, then files, the one activated longest ago first;
 pinned objects never. It is only a plan: no set changes, and what is left out keeps its metadata line. The stable prefix
 is what a provider's prefix cache can reuse; texts that did not change are mostly the same objects, and cost nothing to
-compare.
+compare. Nothing here keeps a text, so that none outlives its purge.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from typing import Final, Literal
 
@@ -25,7 +24,7 @@ TokenCounter = Callable[[str], float]
 BYTES_PER_TOKEN: Final = 4
 """Bytes of UTF-8 that count as one token: what common tokenizers reach on English text and code."""
 
-_CACHED_TEXTS: Final = 512
+_CHUNK_BYTES: Final = 4096
 
 DropReason = Literal["oldest tool call", "file activated longest ago"]
 """Why an object goes before the others. A closed set."""
@@ -54,13 +53,8 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def size_bytes(text: str) -> int:
-    """Bytes of ``text`` in UTF-8. Cost: constant for ASCII text."""
-    return len(text) if text.isascii() else _encoded_size(text)
-
-
-@lru_cache(maxsize=_CACHED_TEXTS)
-def _encoded_size(text: str) -> int:
-    return len(text.encode())
+    """Bytes of ``text`` in UTF-8. Cost: constant for ASCII text, 1 ns for each character of other text."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def estimate_tokens(text: str) -> float:
@@ -73,28 +67,34 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def stable_prefix(old: Sequence[str], new: Sequence[str]) -> int:
-    """Leading UTF-8 bytes in which the contexts that consist of the texts ``old`` and ``new`` are equal.
+def stable_prefix(old: Sequence[Piece], new: Sequence[Piece]) -> int:
+    """Leading UTF-8 bytes in which the contexts that consist of the pieces ``old`` and ``new`` are equal.
 
-    Cost: the number of texts before the first that differs, then the length of the equal part from there on.
+    Cost: the number of pieces before the first whose text differs, then the length of the equal part from there on.
     """
     pairs = enumerate(zip(old, new, strict=False))
-    at = next((n for n, (a, b) in pairs if a is not b and a != b), min(len(old), len(new)))
-    same = sum(map(size_bytes, old[:at])) + max(0, at - 1) * len(SEPARATOR)
-    # From the first text on, a separator comes before each.
-    a, b = (SEPARATOR.join(("", *texts[at:]) if at else texts).encode() for texts in (old, new))
-    low, high = 0, min(len(a), len(b))
-    step = 64
-    # Texts mostly differ early: look there first, then halve.
-    while low < high:
-        middle = min(high, low + step)
-        if a[low:middle] == b[low:middle]:
-            low, step = middle, step * 2
-        elif step == 1:
-            break
-        else:
-            high, step = middle, max(1, (middle - low) // 2)
-    return same + low
+    at = next((n for n, (a, b) in pairs if a.text is not b.text and a.text != b.text), min(len(old), len(new)))
+    same = sum(piece.size for piece in old[:at]) + max(0, at - 1) * len(SEPARATOR)
+    # The end of one text need not be the end of the equal part: the other may go on as the context does.
+    left, right = _chunks(old, at), _chunks(new, at)
+    a = b = b""
+    while (a := a or next(left, b"")) and (b := b or next(right, b"")):
+        length = min(len(a), len(b))
+        if a[:length] != b[:length]:
+            # Equal leading bytes are zero in the exclusive or.
+            differing = int.from_bytes(a[:length]) ^ int.from_bytes(b[:length])
+            return same + length - (differing.bit_length() + 7) // 8
+        same, a, b = same + length, a[length:], b[length:]
+    return same
+
+
+def _chunks(pieces: Sequence[Piece], first: int) -> Iterator[bytes]:
+    """Yield the bytes of a context from the piece ``first`` on, with the separator that comes before it."""
+    for number in range(first, len(pieces)):
+        if number:
+            yield SEPARATOR.encode()
+        text = pieces[number].text.encode()
+        yield from (text[start : start + _CHUNK_BYTES] for start in range(0, len(text), _CHUNK_BYTES))
 
 
 def plan(pieces: Sequence[Piece], budget_tokens: int | None, count: TokenCounter) -> BudgetPlan:

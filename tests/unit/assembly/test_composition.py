@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from ctxd.assembly.layout_port import Component, Composition, Heads, View, compose
@@ -123,8 +122,7 @@ class World:
     def step(self) -> None:  # noqa: C901 - one case for each thing that can happen
         rng, state = self.rng, self.state
         text = rng.choice(("", "a", "ACTIVE_CONTENT id=x\n", "é\n" * rng.randint(0, 9)))
-        calls = [id for id in state.index if not state.is_file(id)]
-        match rng.randint(0, 11):
+        match rng.randint(0, 10):
             case 0:
                 self.store(version_documents.system_prompt("s", text))
             case 1 | 2:
@@ -146,10 +144,6 @@ class World:
                 self.apply(ActivateObjects((rng.choice(list(state.index)),)))
             case 10:
                 self.file(rng.randint(0, 400), text, deleted=rng.random() < 0.3)
-            case 11 if calls:
-                document = self.heads[rng.choice(calls)].document
-                payload = {**document.payload, "status": rng.choice(("ok", "error"))}
-                self.store(msgspec.structs.replace(document, payload=payload, content=text))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -164,7 +158,7 @@ async def test_kept_components_give_what_new_ones_give(seed: int) -> None:
         text = made.text()
         assert (made.size, made.text()) == (len(text.encode()), fresh.text())
         if before is not None:
-            assert stable_prefix(before.texts, made.texts) == equal_bytes(before.text(), text)
+            assert stable_prefix(before.pieces, made.pieces) == equal_bytes(before.text(), text)
             assert (made.texts == before.texts) == (text == before.text())
         before = made
 
@@ -266,17 +260,20 @@ async def test_an_object_dropped_for_the_budget_keeps_its_line() -> None:
     assert made.plan.tokens_after == -(-made.size // 4)
 
 
-async def test_a_reference_to_a_tool_call_is_replaced_in_its_place_when_that_has_a_new_version() -> None:
-    world, kept = World(), spec()
-    call = world.call(1, "out")
-    world.say(Message(role="toolcall", toolcall=call), RecordCalls((call,)))
-    world.say(Message(role="assistant", content="Done."))
-    before = await world.composed(kept)
-    document = world.heads[call].document
-    world.store(msgspec.structs.replace(document, payload={**document.payload, "status": "error"}, content="out"))
-    after = await world.composed(kept)
-    assert [piece.key for piece in after.pieces] == [piece.key for piece in before.pieces]
-    assert [status in after.text() for status in ("status=ok", "status=error")] == [False, True]
+async def test_the_chat_reads_each_tool_call_once() -> None:
+    world, chat = World(), spec()[2]
+    read: list[str] = []
+
+    async def heads(ids: Iterable[str]) -> Heads:
+        read.extend(ids := list(ids))
+        return await world.heads_of(ids)
+
+    calls = [world.call(number, "out") for number in range(5)]
+    for call in calls:
+        world.say(Message(role="toolcall", toolcall=call), RecordCalls((call,)))
+        await chat.update(world.view(heads=heads))
+    assert read == calls
+    assert [piece.object for piece in chat.pieces.values()] == calls
 
 
 class Reversed:
