@@ -97,21 +97,16 @@ class Archive:
         return found[0] if found else None
 
     async def _find(self, session: str, number: int | None, turn: int | None) -> Stored:
+        if number is not None and (found := await self._at(session, number)) is not None:
+            return found
         newest = await self.newest(session)
         if newest is None:
             await self._sessions.live(session)
             raise CtxdError("assembly_not_found", f"session {session} has no assembly", hint="Call context.assemble.")
-        if number is None and turn is None:
-            return newest
         if number is not None:
-            found = await self._at(session, number)
-            if found is None:
-                last = read_record(newest).number
-                hint = f"They are numbered from 1 to {last}."
-                raise CtxdError("assembly_not_found", f"session {session} has no assembly {number}", hint=hint)
-            return found
-        assert turn is not None, "neither number nor turn was handled"
-        return await self._newest_of(session, turn, newest)
+            hint = f"They are numbered from 1 to {read_record(newest).number}."
+            raise CtxdError("assembly_not_found", f"session {session} has no assembly {number}", hint=hint)
+        return newest if turn is None else await self._newest_of(session, turn, newest)
 
     async def _newest_of(self, session: str, turn: int, newest: Stored) -> Stored:
         """The newest record of ``turn``. Turns never fall as numbers rise, so it is found by halving."""

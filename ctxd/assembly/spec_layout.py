@@ -128,25 +128,27 @@ class ChatSection:
 
     def __init__(self) -> None:
         self.pieces: dict[str, Piece] = {}
-        self._calls: dict[str, str] = {}
+        self._unread: dict[str, str] = {}
         self._end = (0, 0)
 
     async def update(self, view: View) -> None:
-        """See ``Component``. Messages do not change; a reference is replaced where its tool call has a new version."""
+        """See ``Component``. Messages and tool calls do not change: each is read once. A purge drops what is kept."""
         turns = view.live.state.turns
         if self._end != (len(turns) - 1, len(turns[-1])):
             async for page in read_pages(view.live, self._end):
                 self._add(view, page)
-        heads = await view.heads(self._calls.values())
-        for key, id in self._calls.items():
+        if not self._unread:
+            return
+        heads = await view.heads(self._unread.values())
+        for key, id in self._unread.items():
             if (stored := heads.get(id)) is None:
                 raise _without_version(id)
-            if self.pieces[key].tx != stored.tx:
-                name, payload = view.live.settings.renamed.get(id, id), stored.document.payload
-                text = render_toolcall_ref(name, payload["tool"], payload["status"])
-                self.pieces[key] = view.piece(
-                    self.section, key, text, reason="chat", object=id, tx=stored.tx, valid_time=stored.valid_time
-                )
+            name, payload = view.live.settings.renamed.get(id, id), stored.document.payload
+            text = render_toolcall_ref(name, payload["tool"], payload["status"])
+            self.pieces[key] = view.piece(
+                self.section, key, text, reason="chat", object=id, tx=stored.tx, valid_time=stored.valid_time
+            )
+        self._unread = {}
 
     def _add(self, view: View, page: ChatPage) -> None:
         for place, event in page.placed():
@@ -161,7 +163,7 @@ class ChatSection:
             if message.role == "toolcall":
                 assert message.toolcall is not None, "the result of a tool names its tool call"
                 # An empty piece, of no version, keeps the place until ``update`` renders it.
-                self._calls[key] = message.toolcall
+                self._unread[key] = message.toolcall
             else:
                 text, tx = render_message(message.role, message.content), page.seq
             self.pieces[key] = view.piece(

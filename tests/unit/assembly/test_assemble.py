@@ -1,5 +1,6 @@
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,7 +9,8 @@ from ctxd.assembly import assemble
 from ctxd.assembly.record import Recorded, new_context_id
 from ctxd.errors import CtxdError
 from ctxd.objects import version_documents
-from ctxd.objects.document import AsOf
+from ctxd.objects.document import AsOf, Stored
+from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context import AssembledContext
@@ -242,6 +244,28 @@ async def test_every_assembly_renders_again_byte_for_byte_also_after_a_restart(t
         records = await home.archive.records("s", after=3, limit=4)
         assert [record.number for record in records] == [4, 5, 6, 7]
         assert [record.sha256 for record in records] == [one.sha256 for one in made[3:7]]
+
+
+@pytest.mark.anyio
+async def test_an_assembly_is_found_by_its_number_in_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        for text in ("one", "two"):
+            home.append(live, Message(role="user", content=text))
+            await home.assemble()
+        scan = home.store.scan
+        read: list[list[Stored]] = []
+
+        async def scanned(*args: Any, **rest: Any) -> list[Stored]:
+            found: list[Stored] = await scan(*args, **rest)
+            read.append(found)
+            return found
+
+        monkeypatch.setattr(home.store, "scan", scanned)
+        assert (await home.archive.show("s", number=1)).context.number == 1
+        assert [[one.document.id for one in found] for found in read if found[0].document.type == "assembly"] == [
+            [assembly_id("s", 1)]
+        ]
 
 
 @pytest.mark.anyio
