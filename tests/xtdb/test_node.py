@@ -8,7 +8,7 @@ from ctxd.backends.xtdb.node.launch import ask
 from tests.xtdb.asking import Http, explained
 from tests.xtdb.running import node
 
-LIMITS = "{:query-ms 700 :max-await-ms 1500 :max-awaits 4 :max-body-bytes 200000 :max-rows 1000}"
+LIMITS = "{:query-ms 700 :max-await-ms 1500 :max-awaits 4 :max-body-bytes 200000 :max-rows 1000 :max-rows-bytes 250000}"
 FOR_EVER = "{:find [(count a)] :in [[a ...] [b ...] [c ...] [d ...]]}"
 MANY = [list(range(400))] * 4
 
@@ -242,6 +242,16 @@ async def test_a_query_that_is_none_is_the_callers_fault(http, query):
 async def test_an_answer_of_more_rows_than_the_limit_is_refused_before_it_is_sent(http):
     status, told = await http.query("{:find [a b] :in [[a ...] [b ...]]}", list(range(40)), list(range(40)))
     assert (status, told["error-key"]) == (400, "too-many-rows")
+
+
+@pytest.mark.requirement("XDB-9")
+async def test_an_answer_of_more_bytes_than_the_limit_is_refused_unless_it_is_one_row(http):
+    texts = ["x" * 75_000, "y" * 75_000]
+    assert await http.query("{:find [a] :in [[a ...]]}", texts[:1]) == (200, [texts[:1]])
+    status, told = await http.query("{:find [a] :in [[a ...]]}", texts)
+    assert (status, told["error-key"]) == (400, "too-many-bytes")
+    one = "z" * 150_000
+    assert await http.query("{:find [a] :in [a]}", one) == (200, [[one]])
 
 
 @pytest.mark.requirement("XDB-3")

@@ -189,7 +189,8 @@ async def test_a_node_indexes_more_text_than_its_heap_holds(tmp_path, config):
                     [PutDoc({"xt/id": f"large {number}", "type": "t", "payload": MEBIBYTE}, 1_000)]
                 )
             assert await client.committed(tx_id, timeout_s=60)
-            assert await client.entity("large 0", valid_time=1_000) is not None
+            ids = [f"large {number}" for number in range(120)]
+            assert len(await client.entities(ids, valid_time=1_000)) == 120
 
 
 async def test_the_data_may_be_in_a_directory_with_any_name(tmp_path):

@@ -25,6 +25,7 @@ from ctxd.backends.xtdb.messages import (
     NodeStatus,
     Op,
     PutDoc,
+    Refused,
     Unknown,
     encode_transaction,
     offload,
@@ -44,6 +45,12 @@ IDS_PAGE: Final = 10_000
 
 BULK_AT_ONCE: Final = 4
 """Queries of one bulk read in flight, so that other requests find a connection."""
+
+_TOO_MANY_BYTES: Final = "too-many-bytes"
+"""The node's refusal of a query whose rows would take too much of its heap."""
+
+_SPLIT: Final = 8
+"""Queries in place of one that was refused for its size."""
 
 _READ_HERE_BYTES: Final = 64 * 1024
 """Bytes of an answer that is read on the loop, in a millisecond or two; longer ones are read on a thread."""
@@ -158,9 +165,18 @@ class XtdbClient:
         self, query: str, ids: Iterable[str], read: Callable[[Any], dict[str, T]], valid_time: int, tx_id: int | None
     ) -> dict[str, T]:
         async def query_for(chunk: list[str]) -> dict[str, T]:
-            return await self._query(
-                query, [chunk], lambda rows: messages.asked_for(read(rows), chunk), valid_time, tx_id
-            )
+            try:
+                return await self._query(
+                    query, [chunk], lambda rows: messages.asked_for(read(rows), chunk), valid_time, tx_id
+                )
+            except Refused as error:
+                if error.kind != _TOO_MANY_BYTES or len(chunk) == 1:
+                    raise
+            answers: dict[str, T] = {}
+            size = -(-len(chunk) // _SPLIT)
+            for first in range(0, len(chunk), size):
+                answers |= await query_for(chunk[first : first + size])
+            return answers
 
         wanted = list(dict.fromkeys(ids))
         if len(wanted) <= BULK_IDS:

@@ -39,6 +39,10 @@
 (set! *warn-on-reflection* true)
 
 (def ^:private media-type "application/transit+json")
+(def ^:private batch
+  "Documents that a query takes from their store at a time: of 1 MiB each, and for several queries."
+  16)
+
 (def ^:private defaults
   {:max-body-bytes (* 64 1024 1024)
    :max-depth 150
@@ -50,6 +54,8 @@
    :query-threads 8
    :queued-queries 64
    :max-rows 1000000
+   ;; An answer takes its size several times over while it is written, and several queries run at a time.
+   :max-rows-bytes (quot (.maxMemory (Runtime/getRuntime)) 64)
    :first-sync-ms 10000
    :threads 128})
 
@@ -238,13 +244,30 @@
     (catch Exception failure
       (throw (err/illegal-arg :malformed-query {::err/message (str "the query is no EDN: " (.getMessage failure))})))))
 
+(defn- weight
+  "About the bytes of the heap that `value` takes, rather too many than too few."
+  ^long [value]
+  (cond
+    (string? value) (+ 56 (* 2 (.length ^String value)))
+    (map? value) (long (reduce-kv (fn [sum k v] (+ (long sum) 64 (weight k) (weight v))) 64 value))
+    (coll? value) (long (reduce (fn [sum v] (+ (long sum) 16 (weight v))) 64 value))
+    :else 24))
+
 (defn- rows
-  "Every row of a query's answer. A query that is cancelled stops at its next row."
-  [db query in-args {:keys [max-rows]}]
+  "Every row of a query's answer. A query that is cancelled stops at its next row. One row is answered whatever its size."
+  [db query in-args {:keys [max-rows max-rows-bytes]}]
   (with-open [^java.io.Closeable answer (xt/open-q* db query (object-array in-args))]
-    (let [found (into [] (comp (take (inc (long max-rows)))
+    (let [bytes (long-array 1)
+          count-bytes! (fn [row]
+                         (let [total (aset bytes 0 (+ (aget bytes 0) (weight row)))]
+                           (when (and (> total (long max-rows-bytes)) (not= total (weight row)))
+                             (throw (err/illegal-arg :too-many-bytes
+                                                     {::err/message (str "more than " max-rows-bytes " bytes of rows:"
+                                                                         " ask for fewer at a time")})))))
+          found (into [] (comp (take (inc (long max-rows)))
                                (map (fn [row]
                                       (when (Thread/interrupted) (throw (InterruptedException.)))
+                                      (count-bytes! row)
                                       row)))
                       (iterator-seq answer))]
       (when (> (count found) (long max-rows))
@@ -257,7 +280,7 @@
         asked (when (map? query) (:timeout query))
         timeout (min (long (if (nat-int? asked) asked (:query-ms limits))) (long (:query-ms limits)))
         ;; The bound is kept out here: a query's own timeout interrupts whatever its thread does next.
-        query (cond-> query (map? query) (dissoc :timeout))
+        query (cond-> query (map? query) (-> (dissoc :timeout) (update :batch-size #(min batch (or % batch)))))
         running (.submit queries ^Callable #(rows (xt/db node (basis params)) query in-args limits))]
     (try
       [200 (.get ^Future running timeout TimeUnit/MILLISECONDS)]
@@ -374,15 +397,6 @@
 ;; Documents in memory
 
 (deftype ^:private Held [value ^long weight])
-
-(defn- weight
-  "About the bytes of the heap that `value` takes, rather too many than too few."
-  ^long [value]
-  (cond
-    (string? value) (+ 56 (* 2 (.length ^String value)))
-    (map? value) (long (reduce-kv (fn [sum k v] (+ (long sum) 64 (weight k) (weight v))) 64 value))
-    (coll? value) (long (reduce (fn [sum v] (+ (long sum) 16 (weight v))) 64 value))
-    :else 24))
 
 (defn ->document-cache
   "An LRU cache of documents that takes at most an eighth of the heap. XTDB's own caches hold 131,072 documents of any
