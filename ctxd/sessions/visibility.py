@@ -37,8 +37,6 @@ from ctxd_protocol.objects import filesystem_source
 CONFIRMED_MAX: Final = 10_000
 """Versions remembered as the sandbox's own to see; beyond that the oldest are looked up again."""
 
-_PAGE: Final = 100
-
 _SEGMENTS_AT_ONCE: Final = 32
 
 
@@ -250,8 +248,8 @@ class Visibility:
                 for number, delta in enumerate(decoded(live.session, stored, first=first), first):
                     for operation in delta:
                         if isinstance(operation, (*ENTERING, ActivateObjects)):
-                            for id in operation.objects:
-                                sights.numbers.setdefault(id, number)
+                            for object in operation.objects:
+                                sights.numbers.setdefault(object, number)
                 if not stored:
                     break
                 first += len(stored)

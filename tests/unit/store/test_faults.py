@@ -133,8 +133,8 @@ async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, 
     async def run(*, task_status):
         try:
             await store.run(task_status=task_status)
-        except StoreFailed as error:
-            errors.append(error)
+        except StoreFailed as failed:
+            errors.append(failed)
 
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
