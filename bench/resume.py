@@ -22,9 +22,8 @@ import msgspec
 from bench.figures import Figure
 from bench.running import folder, quick
 from ctxd.clock import SystemClock
-from ctxd.objects.document import decode_document
+from ctxd.objects.document import decode_document, file_text, toolcall
 from ctxd.objects.generated_ids import file_id
-from ctxd.objects.version_documents import file_text, toolcall
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings

@@ -20,10 +20,9 @@ from ctxd.indexing.host_visibility import PLACED_IN_A_ROW
 from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import AsOf, Document, Stored
+from ctxd.objects.document import AsOf, Document, Stored, file_stub
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.kinds import is_deleted
-from ctxd.objects.version_documents import file_stub
 from ctxd.sources.filesystem import Look, Regular
 from ctxd.sources.port import LEADS_OUT, Missing, Special, Unreadable
 from ctxd.store.store import VersionStore

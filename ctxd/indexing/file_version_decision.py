@@ -11,10 +11,9 @@ from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, file_binary, file_text, file_tombstone, file_too_large
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_deleted, is_purged
-from ctxd.objects.version_documents import file_binary, file_text, file_tombstone, file_too_large
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import DEFAULT, captured_under, is_laxer, stricter
 from ctxd.sources.port import LEADS_OUT, Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable

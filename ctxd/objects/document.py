@@ -1,19 +1,27 @@
-"""A document: one version of one entity, before and after it is stored, and its stored form.
+"""A document: one version of one entity, before and after it is stored; the builders of documents, and the stored form.
 
 Documents refer to nothing that refers back, so the garbage collector is spared looking at them: many are kept.
+
+A builder's document is whole, hashes included, and the same for the same arguments, so that equal states of a source
+have equal content hashes in every session. No builder decides whether a version is due.
 
 The stored form is a MessagePack array without names; text that is 64 hex digits, a hash mostly, takes 32 bytes. The
 order of a payload's fields is kept. ``FORMAT`` stands before what is stored, so that an old row stays readable.
 """
 
+import posixpath
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.objects.hashing import BASE64, content_hash, identity_hash
+from ctxd.secrets.policy import DEFAULT, keeps_bytes, to_payload
+from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
+from ctxd_protocol.objects import FilesystemSource, Source, ToolcallStatus, filesystem_source, source_label
+from ctxd_protocol.secrets import Secrets
 
 Content = str | bytes
 """Content of a version: text where its bytes are UTF-8, else the bytes. Its document has their media type."""
@@ -165,6 +173,156 @@ def is_large(content: Content | None) -> bool:
     return len(content.encode()) > CONTENT_INLINE_BYTES_MAX
 
 
+# --- builders ---
+
+UNKNOWN_MEDIA: Final = "application/octet-stream"
+"""The media type of bytes of no known kind."""
+
+_MEDIA_TYPES: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"II*\0", "image/tiff"),
+    (b"MM\0*", "image/tiff"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"\x28\xb5\x2f\xfd", "application/zstd"),
+    (b"SQLite format 3\0", "application/vnd.sqlite3"),
+    (b"\x7fELF", "application/x-elf"),
+    (b"\0asm", "application/wasm"),
+    (b"OggS", "audio/ogg"),
+    (b"ID3", "audio/mpeg"),
+    (b"wOF2", "font/woff2"),
+)
+"""First bytes, and the media type of what begins with them."""
+
+
+def file_type(path: str) -> str:
+    """The lower-case extension of ``path``'s last component without its dot; ``text`` if it has none."""
+    extension = posixpath.splitext(posixpath.basename(path))[1]
+    return extension[1:].lower() or "text"
+
+
+def file_stub(id: str, source: Source) -> Document:
+    """A file of which only the name is known. ``id`` is ``file_id(source)``, here and below."""
+    return _file(id, source, None, None, {"char_count": 0})
+
+
+def file_text(id: str, source: Source, text: str, source_hash: str, secrets: Secrets | None = None) -> Document:
+    """A file that was read. ``source_hash`` is the hash of the bytes that ``text`` was decoded from, keyed if something
+    in it was redacted."""
+    return _file(id, source, source_hash, text, {"char_count": len(text), **to_payload(secrets)})
+
+
+def media_type(raw: bytes) -> str:
+    """The media type of ``raw`` by its first bytes, the same on every host; that of unknown bytes if none is known."""
+    if raw.startswith(b"RIFF"):
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(raw[8:12], UNKNOWN_MEDIA)
+    return next((type for magic, type in _MEDIA_TYPES if raw.startswith(magic)), UNKNOWN_MEDIA)
+
+
+def file_binary(id: str, source: Source, source_hash: str, raw: bytes, secrets: Secrets | None = None) -> Document:
+    """A file whose bytes are no text; of bytes that its policy on secrets does not keep, the hash."""
+    type = media_type(raw)
+    fields = {"char_count": 0, "kind": "binary", "size_bytes": len(raw), "media_type": type}
+    is_kept = keeps_bytes(type, DEFAULT if secrets is None else secrets.policy)
+    encoding = {"encoding": BASE64} if is_kept else {}
+    return _file(id, source, source_hash, raw if is_kept else None, {**fields, **encoding, **to_payload(secrets)})
+
+
+def file_too_large(id: str, source: Source, size_bytes: int, modified_us: int | None = None) -> Document:
+    """A file beyond the bound up to which files are read: size and time are all that is known of what it holds."""
+    fields: dict[str, Any] = {"char_count": 0, "kind": "too_large", "size_bytes": size_bytes}
+    if modified_us is not None:
+        fields["modified_us"] = modified_us
+    return _file(id, source, None, None, fields)
+
+
+def file_tombstone(id: str, source: Source) -> Document:
+    """A file that is confirmed gone. Its identity stays, so that the same path later is the same object."""
+    return _file(id, source, None, None, {"char_count": 0, "deleted": True})
+
+
+def toolcall(
+    id: str,
+    *,
+    tool: str,
+    args: dict[str, Any],
+    content: str,
+    chat_ref: str,
+    status: ToolcallStatus = "ok",
+    args_display: str | None = None,
+    file_refs: tuple[str, ...] | None = None,
+    unresolved_refs: tuple[str, ...] = (),
+    secrets: Secrets | None = None,
+) -> Document:
+    """A tool call and its output. Fields that are `None` are left out.
+
+    ``unresolved_refs``: references to files that the session did not know, as the harness gave them.
+
+    Raises: ValueError if ``args`` hold what JSON readers disagree on.
+    """
+    payload: dict[str, Any] = {"tool": tool, "args": args, "status": status, "chat_ref": chat_ref}
+    if args_display is not None:
+        payload["args_display"] = args_display
+    if file_refs is not None:
+        payload["file_refs"] = list(file_refs)
+    if unresolved_refs:
+        payload["unresolved_refs"] = list(unresolved_refs)
+    if secrets is not None:
+        payload |= to_payload(secrets)
+    return Document(
+        id=id,
+        type="toolcall",
+        identity_hash=identity_hash("toolcall", None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+
+
+def system_prompt(session: str, content: str, secrets: Secrets | None = None) -> Document:
+    """The system prompt of ``session``."""
+    id, payload = system_prompt_id(session), to_payload(secrets)
+    return Document(
+        id=id,
+        type="system_prompt",
+        identity_hash=identity_hash("system_prompt", None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+
+
+def renamed(document: Document, id: str) -> Document:
+    """``document`` as one of the entity ``id``."""
+    if id == document.id:
+        return document
+    return msgspec.structs.replace(document, id=id, identity_hash=identity_hash(document.type, document.source, id))
+
+
+def _file(
+    id: str, source: Source, source_hash: str | None, content: Content | None, fields: dict[str, Any]
+) -> Document:
+    payload = {"file_type": file_type(source_label(source)), **fields}
+    return Document(
+        id=id,
+        type="file",
+        source=source,
+        # A file's id is its identity hash: hashing the source again would only cost time.
+        identity_hash=id,
+        source_hash=source_hash,
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+
+
+# --- stored form ---
+
 SOURCE_TYPES: Final[dict[str, type[Source]]] = {"filesystem": FilesystemSource}
 """The members of the union ``Source``, by their tag."""
 
@@ -244,14 +402,14 @@ def decode_document(id: str, body: bytes, content: Content | None = None) -> Doc
     version, *fields = _decoder.decode(body)
     if version != FORMAT:
         raise ValueError(f"document form {version} is unknown")
-    kind, source, identity, source_hash, content_hash, payload = fields
+    kind, source, identity, source_hash, hashed, payload = fields
     return Document(
         id=id,
         type=kind,
         source=_unpack_source(source),
         identity_hash=id if identity is None else unpack_text(identity),
         source_hash=None if source_hash is None else unpack_text(source_hash),
-        content_hash=unpack_text(content_hash),
+        content_hash=unpack_text(hashed),
         payload=payload,
         content=content,
     )

@@ -16,8 +16,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import NOW, AsOf, Document
-from ctxd.objects.version_documents import system_prompt
+from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard, fleeting_guard
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX, load

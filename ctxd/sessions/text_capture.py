@@ -10,9 +10,8 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from ctxd.objects.document import Document, text_of
+from ctxd.objects.document import Document, media_type, text_of
 from ctxd.objects.kinds import is_binary
-from ctxd.objects.version_documents import media_type
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import keeps_bytes

@@ -9,10 +9,9 @@ from typing import Final, Literal
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, toolcall
 from ctxd.objects.generated_ids import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES
 from ctxd.objects.kinds import ContentKind
-from ctxd.objects.version_documents import toolcall
 from ctxd.sessions.segments import (
     NOTHING,
     ActivateObjects,

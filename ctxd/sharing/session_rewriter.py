@@ -11,11 +11,10 @@ from typing import Final, Literal
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, renamed
 from ctxd.objects.generated_ids import assembly_id, number_of, segment_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged
-from ctxd.objects.version_documents import renamed
 from ctxd.sessions.segments import (
     AppendChat,
     SegmentOperation,

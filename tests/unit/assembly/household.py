@@ -13,7 +13,7 @@ from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.indexer import Indexer
-from ctxd.objects import version_documents
+from ctxd.objects import document as documents
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession, WriteRequest
@@ -100,7 +100,7 @@ class Household:
         return ids
 
     def record(self, live: LiveSession, id: str, output: str, *, say: bool = True) -> str:
-        document = version_documents.toolcall(id, tool="bash", args={}, content=output, chat_ref=chat_id(live.session))
+        document = documents.toolcall(id, tool="bash", args={}, content=output, chat_ref=chat_id(live.session))
         delta = transitions.call(live.state, id, live.settings.collapse)
         live.commit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
         if say:

@@ -8,7 +8,7 @@ import pytest
 from ctxd.assembly import assemble
 from ctxd.assembly.record import Recorded, new_context_id
 from ctxd.errors import CtxdError
-from ctxd.objects import version_documents
+from ctxd.objects import document as documents
 from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions import transitions
@@ -168,7 +168,7 @@ async def test_the_answer_says_how_much_of_the_text_stayed_at_its_start(tmp_path
     assert third.stable_prefix == second.bytes
     async with household(tmp_path) as home:
         live = await home.sessions.live("s")
-        document = version_documents.system_prompt("s", "Grüsse")
+        document = documents.system_prompt("s", "Grüsse")
         live.commit(WriteRequest("session.set_system_prompt", "p"), puts=(document,), floor_vt=live.updated_at + 1)
         fourth = await home.assemble()
     assert fourth.stable_prefix == len("Grü".encode())

@@ -14,7 +14,7 @@ from ctxd.assembly.record import Recorded, context_of
 from ctxd.assembly.spec_layout import spec
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects import version_documents
+from ctxd.objects import document as documents
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import source_hash
@@ -82,16 +82,16 @@ class World:
         source = FilesystemSource("fs", f"/src/f{number}.py")
         id = file_id(source)
         if deleted:
-            self.store(version_documents.file_tombstone(id, source))
+            self.store(documents.file_tombstone(id, source))
         elif stub or text is None:
-            self.store(version_documents.file_stub(id, source))
+            self.store(documents.file_stub(id, source))
         else:
-            self.store(version_documents.file_text(id, source, text, source_hash(text.encode())))
+            self.store(documents.file_text(id, source, text, source_hash(text.encode())))
         return id
 
     def call(self, number: int, text: str) -> str:
         id = f"call_{number}|x"
-        self.store(version_documents.toolcall(id, tool="bash", args={}, content=text, chat_ref="chat:s"))
+        self.store(documents.toolcall(id, tool="bash", args={}, content=text, chat_ref="chat:s"))
         return id
 
     async def heads_of(self, ids: Iterable[str]) -> Heads:
@@ -124,7 +124,7 @@ class World:
         text = rng.choice(("", "a", "ACTIVE_CONTENT id=x\n", "é\n" * rng.randint(0, 9)))
         match rng.randint(0, 10):
             case 0:
-                self.store(version_documents.system_prompt("s", text))
+                self.store(documents.system_prompt("s", text))
             case 1 | 2:
                 self.apply(DiscoverObjects(tuple(self.file(rng.randint(0, 400), stub=True) for _ in range(40))))
             case 3:
@@ -196,7 +196,7 @@ def assembled(made: Composition) -> AssembledContext:
 
 async def test_blocks_lie_at_their_offset_and_name_their_version_and_reason() -> None:
     world = World()
-    world.store(version_documents.system_prompt("s", "Sei nützlich.\n"))
+    world.store(documents.system_prompt("s", "Sei nützlich.\n"))
     read, stub, call = world.file(1, "text é"), world.file(2, stub=True), world.call(1, "out\n")
     chosen, pinned = world.file(3, "chosen"), world.file(4, "pinned")
     world.say(Message(role="user", content="grüß dich"))

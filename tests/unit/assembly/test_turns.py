@@ -9,8 +9,8 @@ from anyio.lowlevel import checkpoint
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.spec_layout import PORTION_LINES
 from ctxd.clock import SystemClock
+from ctxd.objects.document import file_text
 from ctxd.objects.hashing import source_hash
-from ctxd.objects.version_documents import file_text
 from ctxd.sessions.session import LiveSession, WriteRequest
 from tests.unit.assembly.household import Household, household
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.operations import OUTPUT_INLINE_CHARS_MAX
+from ctxd.sessions.file_operations import OUTPUT_INLINE_CHARS_MAX
 from tests.unit.sessions.world import HOST, World, world
 
 pytestmark = pytest.mark.anyio

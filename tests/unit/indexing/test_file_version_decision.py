@@ -12,10 +12,9 @@ from ctxd.indexing.file_version_decision import (
     is_due,
     is_overtaken,
 )
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, file_binary, file_stub, file_text, file_tombstone, file_too_large
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import source_hash
-from ctxd.objects.version_documents import file_binary, file_stub, file_text, file_tombstone, file_too_large
 from ctxd_protocol.objects import FilesystemSource
 
 SOURCE = FilesystemSource("host", "/a")

@@ -7,9 +7,9 @@ import pytest
 from ctxd.indexing import freshen as freshening
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.freshen import READ_BATCH, SLICE_FILES_MAX, Freshened
+from ctxd.objects.document import file_text, toolcall
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
-from ctxd.objects.version_documents import file_text, toolcall
 from tests.unit.indexing.memory import MOUNTS, World
 
 pytestmark = pytest.mark.anyio

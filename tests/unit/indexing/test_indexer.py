@@ -8,10 +8,9 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.freshen import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
 from ctxd.indexing.indexer import Indexed
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
-from ctxd.objects.version_documents import file_text
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 from tests.unit.indexing.memory import BOX, HOST, MOUNTS, ON_HOST, World

@@ -7,11 +7,10 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.mapping import UNMOUNTED, MountTable
-from ctxd.objects.document import SOURCE_TYPES, AsOf, Document, decode_document, encode_document
+from ctxd.objects.document import SOURCE_TYPES, AsOf, Document, decode_document, encode_document, file_stub
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import state_of
-from ctxd.objects.version_documents import file_stub
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
 from ctxd_protocol.objects import FilesystemSource, source_label

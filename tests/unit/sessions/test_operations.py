@@ -21,15 +21,15 @@ async def test_a_session_is_written_by_operations_alone(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         ops = w.operations
         create = SessionCreateParams(agent="a", session="s", workdir=str(tmp_path))
-        made = await (await ops.create(IMPORTER, create)).durable()
+        made = await (await ops.lifecycle.create(IMPORTER, create)).durable()
         assert (made.session.principal, made.receipt.seq) == ("importer", 1)
         said = SessionAppendParams(session="s", messages=(Message(role="user", content="fix it"),))
-        assert (await (await ops.append(IMPORTER, said)).durable()).turn == 1
-        read = await (await ops.index_file(IMPORTER, FileIndexParams(session="s", path="a.py"))).durable()
+        assert (await (await ops.chat.append(IMPORTER, said)).durable()).turn == 1
+        read = await (await ops.files.index(IMPORTER, FileIndexParams(session="s", path="a.py"))).durable()
         call = ToolcallRecordParams(session="s", id="c1", tool="bash", content="out", file_refs=(read.object,))
-        recorded = await (await ops.record_toolcall(IMPORTER, call)).durable()
+        recorded = await (await ops.toolcalls.record(IMPORTER, call)).durable()
         assert (recorded.object, recorded.outcome) == ("c1", "created")
-        pinned = await (await ops.pin(IMPORTER, MembershipParams(session="s", object="c1"))).durable()
+        pinned = await (await ops.membership.pin(IMPORTER, MembershipParams(session="s", object="c1"))).durable()
         assert pinned.receipt.seq == recorded.receipt.seq + 1
         view = (await w.call("session.get", session="s")).session
         assert (view.session_index, view.pinned_set) == ((read.object, "c1"), ("c1",))
@@ -39,8 +39,8 @@ async def test_an_operation_that_comes_again_under_its_id_is_answered_without_a_
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s")
         call = ToolcallRecordParams(session="s", id="c1", tool="bash", content="out", op_id="op")
-        first = await (await w.operations.record_toolcall(IMPORTER, call)).durable()
-        again = await (await w.operations.record_toolcall(IMPORTER, call)).durable()
+        first = await (await w.operations.toolcalls.record(IMPORTER, call)).durable()
+        again = await (await w.operations.toolcalls.record(IMPORTER, call)).durable()
         assert again == first
         assert w.store.head().seq == first.receipt.seq
 
@@ -51,7 +51,7 @@ async def test_an_operation_on_a_closed_session_is_refused(tmp_path: Path) -> No
         await w.call("session.close", session="s")
         call = ToolcallRecordParams(session="s", id="c1", tool="bash", content="out")
         with pytest.raises(CtxdError, match="closed") as refused:
-            await w.operations.record_toolcall(IMPORTER, call)
+            await w.operations.toolcalls.record(IMPORTER, call)
         assert refused.value.code == "session_closed"
 
 
@@ -60,4 +60,4 @@ async def test_a_confined_actor_never_learns_whether_an_id_is_taken(tmp_path: Pa
         await w.call("session.create", agent="a", session="s")
         call = ToolcallRecordParams(session="s", id="c1", tool="bash", content="out")
         box = Actor("box", "session")
-        assert (await (await w.operations.record_toolcall(box, call)).durable()).object == "toolcall:s:c1"
+        assert (await (await w.operations.toolcalls.record(box, call)).durable()).object == "toolcall:s:c1"

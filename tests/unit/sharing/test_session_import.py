@@ -13,8 +13,7 @@ from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
-from ctxd.objects.document import encode_content
-from ctxd.objects.version_documents import toolcall
+from ctxd.objects.document import encode_content, toolcall
 from ctxd.projection.ownership import Fence, Fences
 from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN

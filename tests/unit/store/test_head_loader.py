@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from ctxd import failpoints, limits
 from ctxd.clock import SystemClock
-from ctxd.objects import version_documents
+from ctxd.objects import document as documents
 from ctxd.objects.document import Stored
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Write
@@ -29,7 +29,7 @@ async def opened(root: Path) -> AsyncIterator[VersionStore]:
 
 
 def prompt(text: str, floor_vt: int = 0) -> Write:
-    return Write(kind="t", principal="p", puts=(version_documents.system_prompt("s", text),), floor_vt=floor_vt)
+    return Write(kind="t", principal="p", puts=(documents.system_prompt("s", text),), floor_vt=floor_vt)
 
 
 async def test_a_write_between_a_lookup_and_its_reading_stays_the_newest(tmp_path):
@@ -54,7 +54,7 @@ async def test_a_write_while_a_lookup_waits_for_what_is_pending_stays_the_newest
     async with opened(tmp_path / "state") as store, anyio.create_task_group() as group:
         id = "system_prompt:s"
         with failpoints.armed("journal.flush=sleep:100ms*2"):
-            other = version_documents.system_prompt("other", "")
+            other = documents.system_prompt("other", "")
             store.submit(Write(kind="t", principal="p", puts=(other,)))
             # What is logged is looked up once what is pending is durable.
             group.start_soon(store.heads, [id, "segment:s#0000000000"])
@@ -70,7 +70,7 @@ async def test_more_heads_than_the_cache_holds_are_answered_whole_and_in_order(t
     monkeypatch.setattr(limits, "HEADS_CACHED_MAX", 10)
     names = [f"n{number}" for number in range(700)]
     async with opened(tmp_path / "state") as store:
-        puts = tuple(version_documents.system_prompt(name, name) for name in names)
+        puts = tuple(documents.system_prompt(name, name) for name in names)
         await store.submit(Write(kind="t", principal="p", puts=puts)).wait()
     async with opened(tmp_path / "state") as store:
         wanted = [f"system_prompt:{name}" for name in (*reversed(names), "nobody")]

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb import messages, transit
-from ctxd.objects.document import SOURCE_TYPES, Document, decode_document, encode_document
+from ctxd.objects.document import SOURCE_TYPES, Document, decode_document, encode_document, file_stub
 from ctxd.objects.generated_ids import file_id
-from ctxd.objects.version_documents import file_stub
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 from tests.fakes.memory_source import MemorySource, blob

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from ctxd.objects import version_documents as build
+from ctxd.objects import document as build
 from ctxd.objects.document import Document, decode_content
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash

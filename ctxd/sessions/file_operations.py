@@ -1,0 +1,152 @@
+"""Operations that bring files into a session: index one, discover named ones, observe a tool's output."""
+
+import binascii
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from ctxd.errors import CtxdError
+from ctxd.indexing.discovery import FoundFile, discover, discover_named
+from ctxd.indexing.indexer import Indexed, Indexer
+from ctxd.indexing.shell.candidates import candidates
+from ctxd.mounts.mapping import normalise
+from ctxd.offload import Lane
+from ctxd.sessions import transitions
+from ctxd.sessions.admission import OperationGroup, admitted
+from ctxd.sessions.reconciliation import attribute, found_for, portions
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import NOTHING
+from ctxd.sessions.session import Accepted, Transaction
+from ctxd.sessions.visibility import as_first_seen
+from ctxd_protocol.methods import files as file_methods
+
+OUTPUT_INLINE_CHARS_MAX: Final = 16 * 1024
+"""Characters of a command and its output that are parsed on the loop: some milliseconds. More go to a thread."""
+
+
+class FileOperations(OperationGroup):
+    """Writes of files and of their stubs."""
+
+    def __init__(self, sessions: Sessions, indexer: Indexer) -> None:
+        super().__init__(sessions, indexer)
+        self._parsing = Lane("commands")
+
+    @admitted("file.index", file_methods.FileIndexResult)
+    async def index(self, tx: Transaction, params: file_methods.FileIndexParams) -> Accepted:
+        """Index a file that the agent read or edited, or check it; how it was met decides its place (spec 1 §5.6)."""
+        live = tx.live
+        indexed = await self._index(tx, params)
+        if params.cause == "edit" and indexed.outcome == "unchanged" and params.valid_time is None:
+            indexed = await attribute(self.store, indexed)
+        # No await from here to the write: another session's version cannot come between.
+        delta = NOTHING if indexed.kind == "missing" else transitions.met(live.state, indexed.object, params.cause)
+        result = file_methods.FileIndexResult(
+            object=indexed.object,
+            outcome=indexed.outcome,
+            kind=indexed.kind,
+            source_hash=indexed.source_hash,
+            char_count=indexed.char_count,
+            receipt=None,
+        )
+        if tx.confined:
+            result, indexed = as_first_seen(live.state, params.cause, result, indexed)
+        if indexed.document is None and not delta:
+            tx.basis = indexed.basis
+            return tx.unchanged(result)
+        if params.valid_time is not None:
+            self.sessions.visibility.note_past(indexed.object)
+        return tx.commit(result, delta, **indexed.writes, valid_time=params.valid_time)
+
+    async def _index(self, tx: Transaction, params: file_methods.FileIndexParams) -> Indexed:
+        """Index the file. An edit of a file in the session's index that is confirmed to be gone is its deletion."""
+        live, content = tx.live, content_of(params)
+        if params.valid_time is not None:
+            if content is None:
+                message = "valid_time needs the content: the daemon reads the file as it is now"
+                raise CtxdError("invalid_params", message, hint="Give content too.", outcome="not_applied")
+            return await self.indexer.index_past(
+                live.mounts, live.settings.workdir, params.path, content, params.valid_time, live.settings.secrets
+            )
+        index = partial(
+            self.indexer.index,
+            live.mounts,
+            live.settings.workdir,
+            params.path,
+            content=content,
+            policy=live.settings.secrets,
+            # A sandbox's content is an observation of its own, not a version of a file that others read too.
+            observer=params.session if tx.confined else None,
+            knows=live.state.index.__contains__ if tx.confined else None,
+        )
+        try:
+            return await index(cause=params.cause)
+        except CtxdError as error:
+            if params.cause != "edit" or error.code != "file_not_found":
+                raise
+            id, _ = await self.indexer.resolve(live.mounts, live.settings.workdir, params.path)
+            # Only the session's own index decides: the answer must not show which files other sessions know.
+            if id not in live.state.index:
+                raise
+            indexed = await index(cause="check")
+            if indexed.kind != "missing" or indexed.outcome == "orphaned":
+                raise
+            return indexed
+
+    @admitted("file.discover", file_methods.ToolObserveResult)
+    async def discover(self, tx: Transaction, params: file_methods.FileDiscoverParams) -> Accepted:
+        """Add the files at the given paths to the index and the pool, unread."""
+        live = tx.live
+        find = partial(discover, self.indexer, live.mounts, live.settings.workdir, params.paths, params.valid_time)
+        return _discovered(tx, await found_for(tx, self.indexer, find), params.valid_time)
+
+    @admitted("tool.observe", file_methods.ToolObserveResult)
+    async def observe(self, tx: Transaction, params: file_methods.ToolObserveParams) -> Accepted:
+        """Add the files that a command line and its output name to the index and the pool, unread."""
+        live = tx.live
+        workdir = live.settings.workdir
+        cwd = workdir if params.cwd is None else normalise(params.cwd, workdir)
+        named = partial(candidates, params.command, params.output, cwd)
+        if len(params.command) + len(params.output) <= OUTPUT_INLINE_CHARS_MAX:
+            found = named()
+        else:
+            found = await self._parsing.run(named)
+        find = partial(discover_named, self.indexer, live.mounts, found.paths, params.valid_time)
+        return _discovered(tx, await found_for(tx, self.indexer, find), params.valid_time)
+
+
+def content_of(params: file_methods.FileIndexParams) -> bytes | None:
+    """The bytes that the params carry, None if the daemon is to read the file.
+
+    Raises: CtxdError invalid_params for both contents, or for content that is not valid.
+    """
+    if params.content is not None and params.content_base64 is not None:
+        raise CtxdError("invalid_params", "give content or content_base64, not both", outcome="not_applied")
+    try:
+        if params.content_base64 is not None:
+            return binascii.a2b_base64(params.content_base64, strict_mode=True)
+        return None if params.content is None else params.content.encode()
+    except ValueError as error:
+        raise CtxdError("invalid_params", f"content: {error}", outcome="not_applied") from error
+
+
+def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | None) -> Accepted:
+    """Put the stubs of ``found``, as of ``valid_time`` (None: now), and add the files it names to the session.
+
+    No await lies between its finding and the write: another session's version cannot come between.
+    """
+    live = tx.live
+    delta = transitions.discover(live.state, [one.object for one in found if one.object is not None])
+    stubs = [one.document for one in found if one.document is not None]
+    rows = tuple(
+        file_methods.Discovered(path=one.path, outcome=one.outcome, object=one.object, reason=one.reason)
+        for one in found
+    )
+    result = file_methods.ToolObserveResult(objects=rows, receipt=None)
+    if not stubs and not delta:
+        return tx.unchanged(result)
+    floor_vt = max(one.floor_vt for one in found)
+    # The operation id goes with the last portion, as the sets do: stubs without those do no harm.
+    *early, last = portions(stubs)
+    for documents in early:
+        live.commit(tx.request.without_id(), puts=documents, floor_vt=floor_vt, valid_time=valid_time)
+    return tx.commit(result, delta, puts=last, floor_vt=floor_vt, valid_time=valid_time)

@@ -1,0 +1,170 @@
+"""Operations on whole sessions: create, configure, pause, resume and close."""
+
+import secrets as random
+from typing import Any
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.indexing.indexer import Indexer
+from ctxd.objects.document import AsOf
+from ctxd.sessions.admission import OperationGroup, admitted
+from ctxd.sessions.reconciliation import freshen, reconciled
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request
+from ctxd.sessions.settings import SessionSettings, normalised
+from ctxd.store.writes import Replay
+from ctxd_protocol.methods import sessions as session_methods
+from ctxd_protocol.objects import Receipt
+from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.session_types import Collapse, SessionView
+
+
+class _Created(msgspec.Struct, frozen=True):
+    """Stored result of ``session.create`` for a resend: the session is read as of its write."""
+
+    session: str
+
+
+class LifecycleOperations(OperationGroup):
+    """Creation, settings and states of sessions. ``collapse``, ``policy``: defaults of a session created without."""
+
+    def __init__(self, sessions: Sessions, indexer: Indexer, collapse: Collapse, policy: SecretPolicy) -> None:
+        super().__init__(sessions, indexer)
+        self._collapse = collapse
+        self._policy = policy
+
+    async def create(
+        self, actor: Actor, params: session_methods.SessionCreateParams, request: WriteRequest | None = None
+    ) -> Accepted:
+        """Create a session.
+
+        Raises: CtxdError session_exists, invalid_params, invalid_path, too_large, idempotency_mismatch, and those of
+        the store. Cancel: safe.
+        """
+        request = request or write_request("session.create", actor.principal, params)
+        if params.detect_filesystems and params.filesystem_id is not None:
+            raise CtxdError(
+                "invalid_params",
+                "filesystem_id and detect_filesystems exclude each other",
+                hint="Leave out filesystem_id for an agent on the host, detect_filesystems for a sandboxed one.",
+                outcome="not_applied",
+            )
+        session = f"s-{random.token_hex(8)}" if params.session is None else params.session
+        settings = SessionSettings(
+            agent=params.agent,
+            principal=actor.principal,
+            created_at=0,
+            ordinal=0,
+            filesystem_id=self.sessions.host_filesystem_id if params.filesystem_id is None else params.filesystem_id,
+            detect_filesystems=params.detect_filesystems,
+            workdir=params.workdir,
+            mounts=params.mounts,
+            prefixes=await self.indexer.visibility.resolve_prefixes(params.mounts),
+            collapse=self._collapse if params.collapse is None else params.collapse,
+            budget_tokens=params.budget_tokens,
+            labels=params.labels,
+            secrets=self._policy if params.secrets is None else params.secrets,
+        )
+        kept = kept_result(request, _Created(session))
+        made = await self.sessions.create(request, session, settings, params.system_prompt, kept)
+        if isinstance(made, Replay):
+            return await self._view_again(msgspec.json.decode(made.result, type=_Created).session, made)
+        live, pending = made
+        # From now on, not from its first file on: a planted link may wait for another session's reading.
+        self.indexer.visibility.confine(live.mounts)
+        view = live.view()
+        return Accepted(pending, lambda receipt: _view_result(view, receipt))
+
+    async def _view_as_of(self, session: str, replay: Replay) -> tuple[Receipt, SessionView]:
+        receipt = replay.receipt
+        if receipt is None:
+            assert replay.pending is not None, "a write is durable or pending"
+            receipt = await replay.pending.wait()
+        return receipt, (await self.sessions.as_of(session, AsOf(tx=receipt.seq))).view()
+
+    async def _view_again(self, session: str, replay: Replay) -> Accepted:
+        receipt, view = await self._view_as_of(session, replay)
+        return Accepted(None, lambda _: session_methods.SessionResult(session=view, receipt=receipt))
+
+    async def _resumed_again(self, session: str, replay: Replay) -> Accepted:
+        kept = msgspec.json.decode(replay.result, type=session_methods.Reconciled)
+        receipt, view = await self._view_as_of(session, replay)
+        return Accepted(
+            None,
+            lambda _: session_methods.SessionResumeResult(session=view, reconciled=kept, receipt=receipt),
+        )
+
+    @admitted("session.configure", _view_again)
+    async def configure(self, tx: Transaction, params: session_methods.SessionConfigureParams) -> Accepted:
+        """Change settings; those left out stay as they are."""
+        given: dict[str, Any] = {
+            name: value
+            for name in ("workdir", "mounts", "collapse", "labels", "secrets")
+            if (value := getattr(params, name)) is not None
+        }
+        if params.mounts is not None:
+            given["prefixes"] = await self.indexer.visibility.resolve_prefixes(params.mounts)
+            self.sessions.visibility.require_free_mounts(params.session)
+        if params.budget_tokens is not None:
+            given["budget_tokens"] = params.budget_tokens or None
+        return self._set(tx, **given)
+
+    @admitted("session.pause", _view_again, paused=True)
+    async def pause(self, tx: Transaction, _: session_methods.SessionPauseParams) -> Accepted:
+        """Pause the session: it takes no writes until it is resumed."""
+        return self._set(tx, state="paused")
+
+    @admitted("session.close", _view_again, paused=True)
+    async def close(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
+        """Close the session for good."""
+        return self._set(tx, state="closed")
+
+    def _set(self, tx: Transaction, **changes: Any) -> Accepted:  # noqa: ANN401 - values of settings
+        """Write changed settings. The result is the whole session."""
+        live = tx.live
+        wanted = msgspec.structs.replace(live.settings, **changes)
+        settings = normalised(wanted, self.sessions.guard, self.sessions.host_filesystem_id)
+        if settings == live.settings:
+            return tx.unchanged(session_methods.SessionResult(session=live.view(), receipt=None))
+        pending = live.commit(tx.request, settings=settings)
+        self.indexer.visibility.confine(live.mounts)
+        view = live.view()
+        return Accepted(pending, lambda receipt: _view_result(view, receipt))
+
+    @admitted("session.resume", _resumed_again, paused=True)
+    async def resume(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
+        """Check every file of the session against its source, and make the session active (spec 1 §3.6)."""
+        live = tx.live
+        found = await freshen(live, self.indexer, live.state.files(live.state.index), tx.request)
+        settings = msgspec.structs.replace(live.settings, state="active")
+        report = reconciled(found)
+        if settings == live.settings and not found.changed:
+            return tx.unchanged(
+                session_methods.SessionResumeResult(session=live.view(), reconciled=report, receipt=None)
+            )
+        # The operation id goes with the last slice: a resend after a cut between two checks the files again.
+        pending = live.commit(
+            tx.request,
+            puts=found.documents,
+            signatures=found.signatures,
+            floor_vt=found.floor_vt,
+            settings=settings,
+            result=report,
+        )
+        view = live.view()
+        return Accepted(
+            pending,
+            lambda receipt: session_methods.SessionResumeResult(
+                session=_at(view, receipt), reconciled=report, receipt=receipt
+            ),
+        )
+
+
+def _view_result(view: SessionView, receipt: Receipt | None) -> session_methods.SessionResult:
+    return session_methods.SessionResult(session=_at(view, receipt), receipt=receipt)
+
+
+def _at(view: SessionView, receipt: Receipt | None) -> SessionView:
+    """``view`` with the valid time that its newest write became durable with."""
+    return view if receipt is None else msgspec.structs.replace(view, updated_at=receipt.vt)

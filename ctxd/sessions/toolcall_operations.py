@@ -1,0 +1,92 @@
+"""Operation that records a tool call and its output."""
+
+from functools import partial
+
+from ctxd.errors import CtxdError, purged
+from ctxd.objects.document import Stored, renamed
+from ctxd.objects.generated_ids import is_reserved
+from ctxd.objects.kinds import is_purged
+from ctxd.secrets.guard import Capture
+from ctxd.sessions import transitions
+from ctxd.sessions.admission import OperationGroup, admitted
+from ctxd.sessions.segments import CollapseCalls
+from ctxd.sessions.session import Accepted, LiveSession, Transaction
+from ctxd.sessions.text_capture import INLINE_CHARS_MAX, off_loop, toolcall_captured
+from ctxd.store.writes import NotCached
+from ctxd_protocol.ids import toolcall_alias
+from ctxd_protocol.methods import files as file_methods
+
+
+class ToolcallOperations(OperationGroup):
+    """Writes of tool calls."""
+
+    @admitted("toolcall.record", file_methods.ToolcallRecordResult, heads=lambda params: (params.id,))
+    async def record(self, tx: Transaction, params: file_methods.ToolcallRecordParams) -> Accepted:
+        """Record a tool call and its output; it is active at once (spec 1 §5.7). A repeat is ``unchanged``.
+
+        Raises: CtxdError toolcall_conflict, purged, invalid_params.
+        """
+        live = tx.live
+        capture = Capture(tx.guard, live.settings.secrets)
+        if len(params.content) <= INLINE_CHARS_MAX:
+            params = toolcall_captured(capture, params)
+        else:
+            params = await off_loop(len(params.content), partial(toolcall_captured, capture, params))
+        make = partial(transitions.toolcall_document, live.state, live.session, params, capture.secrets)
+        early = None
+        if len(params.content) > INLINE_CHARS_MAX:
+            early = await self.store.keep(await off_loop(len(params.content), partial(make, params.id)))
+        while isinstance((place := self._place(live, params.id, tx.confined))[1], NotCached):
+            await self.store.heads(place[:1])
+        id, head = place
+        if id not in live.state.index:
+            if head is not None:
+                raise _conflict(id)
+            document = make(id) if early is None else renamed(early, id)
+            delta = transitions.call(live.state, id, live.settings.collapse)
+            result = file_methods.ToolcallRecordResult(
+                object=id,
+                outcome="created",
+                collapsed=tuple(id for each in delta if isinstance(each, CollapseCalls) for id in each.objects),
+                unresolved=tuple(document.payload.get("unresolved_refs", ())),
+                receipt=None,
+            )
+            return tx.commit(result, delta, puts=(document,), valid_time=params.valid_time)
+        head = (await self.store.heads((id,)))[id]
+        if head is not None and is_purged(head.document):
+            raise purged(id)
+        # A reference that was unresolved then still is for this comparison, whatever the index holds now.
+        known = () if head is None else tuple(head.document.payload.get("unresolved_refs", ()))
+        again_made = await off_loop(len(params.content), partial(make, id, unresolved=known))
+        if head is None or head.document.content_hash != again_made.content_hash:
+            raise _conflict(id)
+        return tx.unchanged(
+            file_methods.ToolcallRecordResult(
+                object=id, outcome="unchanged", collapsed=(), unresolved=known, receipt=None
+            )
+        )
+
+    def _place(self, live: LiveSession, own_id: str, confined: bool) -> tuple[str, Stored | None | NotCached]:
+        """The id under which the session keeps the tool call, and its newest version; ``NOT_CACHED`` if not in memory.
+
+        The id is the harness's own, or an alias if that is taken or reserved. A confined actor gets an alias unless the
+        session has the id already: whether an id is free would show what other sessions have.
+        """
+        index = live.state.index
+        if not is_reserved(own_id) and (not confined or own_id in index):
+            head = self.store.peek(own_id)
+            if isinstance(head, NotCached) or own_id in index:
+                return own_id, head
+            if head is None and toolcall_alias(live.session, own_id) not in index:
+                return own_id, None
+        alias = toolcall_alias(live.session, own_id)
+        return alias, self.store.peek(alias)
+
+
+def _conflict(id: str) -> CtxdError:
+    return CtxdError(
+        "toolcall_conflict",
+        f"tool call {id} was recorded with another payload",
+        hint="A tool call is recorded once: give each its own id.",
+        outcome="not_applied",
+    )
