@@ -7,6 +7,7 @@ encoded costs its own call only.
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from types import CoroutineType
 from typing import Any, Final
 
@@ -40,6 +41,9 @@ MEMBER_BYTES_SMALL: Final = 64 * 1024
 WRITE_WINDOW: Final = 4
 """Undecided writes of one connection while other connections have some too. A transaction takes all writes that wait,
 and all of them wait for it; 4 are enough to pipeline."""
+
+WRITE_WINDOW_INTERACTIVE: Final = 2
+"""The same while a connection is interactive, whose write waits for the transaction of the others'."""
 
 _CANCEL: Final = msgspec.json.Decoder(CancelParams)
 
@@ -242,8 +246,10 @@ class InFlight:
 
     def _window(self) -> int:
         """Undecided writes that this connection may have."""
-        alone = self._listener.shared.writers == 1
-        return self._listener.limits.in_flight if alone else WRITE_WINDOW
+        scheduler = self._listener.shared.scheduler
+        if scheduler.writers == 1:
+            return self._listener.limits.in_flight
+        return WRITE_WINDOW_INTERACTIVE if perf_counter() < scheduler.interactive_until else WRITE_WINDOW
 
     def _beyond(self, quota: QuotaMeter, request: Request, entry: MethodEntry | None) -> ErrorObject | None:
         """The quota's refusal of ``request``; None if it is within the quota."""
@@ -283,7 +289,7 @@ class InFlight:
         if call.reserved:
             self.budget.take(call.reserved)
         if entry.writes:
-            self._listener.shared.writers += self._undecided == 0
+            self._listener.shared.scheduler.writers += self._undecided == 0
             self._undecided += 1
         if self._timer is None:
             self._timer = self._listener.loop.call_later(seconds, self._expire)
@@ -330,7 +336,7 @@ class InFlight:
         if decided and call.undecided:
             call.undecided = False
             self._undecided -= 1
-            self._listener.shared.writers -= self._undecided == 0
+            self._listener.shared.scheduler.writers -= self._undecided == 0
         if call.done:
             self._deliver(None, 0)  # It no longer stands in the way of another write.
             return

@@ -20,7 +20,7 @@ from ctxd.failpoints import ARMED, hit
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers
 from ctxd.rpc.listener import ListenerContext
-from ctxd.rpc.scheduler import LINE_BYTES, SLICE_LINES, SLICE_S
+from ctxd.rpc.scheduler import INTERACTIVE_S, LINE_BYTES, SLICE_LINES, SLICE_S
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import (
@@ -44,6 +44,9 @@ _PIECE_BYTES: Final = 8 * 1024
 
 _LINES_AT_ONCE: Final = 128
 """Lines read in one go where they may be short without being calls."""
+
+_SINGLE_CALLS: Final = 3
+"""Calls in succession, each received alone with none before it unanswered, that make a connection interactive."""
 
 _LINE_END: Final = ord("\n")
 
@@ -71,6 +74,7 @@ class Connection(asyncio.Protocol):
         "_open",
         "_queued",
         "_read_to",
+        "_single",
         "_stall_timer",
         "_transport",
         "_unread",
@@ -90,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._open: Mapping[Any, InFlightCall] = {}
         self._queued = False
         self._held = False
+        self._single = 0
         # Answers for a client that does not read, with the bytes reserved for each.
         self._unsent: deque[tuple[Answer, int]] | None = None
         self._unread = 0
@@ -230,22 +235,25 @@ class Connection(asyncio.Protocol):
     def run_slice(self) -> bool:
         """Begin received calls for one slice, and resume reading from the transport once none is left. True if another
         slice could begin more now."""
-        listener, tasks, ends = self._listener, self._listener.tasks, perf_counter() + SLICE_S
+        listener, tasks, now = self._listener, self._listener.tasks, perf_counter()
+        ends, calls_left = now + SLICE_S, listener.shared.scheduler.calls_max(now)
         lines, cost, unsent = SLICE_LINES, 0, 0
         frames: list[bytes] = []
         # False once the calls that are left wait for something to end.
         may_go_on = True
-        while may_go_on and not self._choked and len(self._open) < listener.limits.in_flight:
+        while may_go_on and calls_left > 0 and not self._choked and len(self._open) < listener.limits.in_flight:
             if not tasks.idle:
                 tasks.grow()  # They are idle in the next iteration of the loop.
                 break
             if ARMED:
                 hit("rpc.dispatch")
             if not self._items:
-                cost = self._read()
+                cost = self._read(now)
                 lines -= cost
+            begun = len(self._items)
             answers: list[Any] = []
-            may_go_on = self._begin(answers, ends)
+            may_go_on = self._begin(answers, ends, calls_left)
+            calls_left -= begun - len(self._items)
             if answers:
                 frames.append(encode_answers(answers, log=listener.log, bytes_max=listener.answer_bytes_max))
                 unsent += len(frames[-1])
@@ -288,7 +296,7 @@ class Connection(asyncio.Protocol):
             self._queued = True
             self._listener.scheduler.add(self)
 
-    def _read(self) -> int:
+    def _read(self, now: float) -> int:
         """Read the next lines into items. Returns their cost: a line costs 1, blank and malformed ones included, and so
         does a member of a batch; each ``LINE_BYTES`` cost 1 more."""
         listener, piece, start = self._listener, self._block, self._read_to
@@ -316,18 +324,23 @@ class Connection(asyncio.Protocol):
             self._block, self._read_to = b"", 0
         self._items = items
         listener.requests += len(items)
+        # Several in succession: one call of many may come alone by chance.
+        self._single = self._single + 1 if len(items) == 1 and not self._block and not self._open else 0
+        if self._single >= _SINGLE_CALLS:
+            listener.shared.scheduler.interactive_until = now + INTERACTIVE_S
         cost = max(lines, len(items)) + len(piece) // LINE_BYTES
         if listener.quota is not None:
             listener.quota.spend(cost)
         return cost
 
-    def _begin(self, answers: list[Any], ends: float) -> bool:
-        """Begin the items until ``ends``, and add the answers that are ready at once to ``answers``. False if more may
-        be begun only after something has ended. A task must be idle."""
+    def _begin(self, answers: list[Any], ends: float, calls_max: int) -> bool:
+        """Begin at most ``calls_max`` items until ``ends``, and add the answers that are ready at once to ``answers``.
+        False if more may be begun only after something has ended. A task must be idle."""
         assert self._calls is not None, "work comes after the connection was admitted"
         calls, tasks, open_calls = self._calls, self._listener.tasks, self._open
         begin, entry_of, in_flight_max = calls.begin, calls.table.get, self._listener.limits.in_flight
         items, self._items = self._items, []
+        items, later = (items, []) if len(items) <= calls_max else (items[:calls_max], items[calls_max:])
         rest = iter(items)
         answer: Answer | None
         try:
@@ -342,7 +355,7 @@ class Connection(asyncio.Protocol):
                     continue
                 entry = entry_of(request.method)
                 if entry is not None and entry.is_metered and calls.must_wait(entry, self._go_on):
-                    self._items = [item, *rest]
+                    self._items = [item, *rest, *later]
                     return False
                 answer = begin(request, entry) if batch is None else calls.begin_member(request, entry, batch)
                 if answer is not None:
@@ -354,7 +367,7 @@ class Connection(asyncio.Protocol):
                     break
         finally:
             tasks.leave()
-        self._items = list(rest)
+        self._items = [*rest, *later]
         return True
 
     def _deliver(self, answer: Answer | None, reserved: int) -> None:

@@ -77,15 +77,14 @@ def descriptors_for_connections() -> int:
 class SharedState:
     """State shared by all listeners of one loop, so that no client is served at another listener's cost.
 
-    ``loop`` None: the running one. To be closed last. ``writers`` counts connections with an undecided write; ``tally``
-    counts how calls ended. ``answers`` and ``sandbox_answers`` bound the bytes of all answers and of all sandboxes'.
+    ``loop`` None: the running one. To be closed last. ``tally`` counts how calls ended. ``answers`` and
+    ``sandbox_answers`` bound the bytes of all answers and of all sandboxes'.
     """
 
     def __init__(self, loop: EventLoop | None = None) -> None:
         self.loop = loop or asyncio.get_running_loop()
         self.scheduler = RoundRobin(self.loop)
         self.reader = BlockReader()
-        self.writers = 0
         self.tally = Tally()
         self.answers = AnswerBudget(TOTAL_BYTES)
         self.sandbox_answers = AnswerBudget(SANDBOXES_BYTES, self.answers)

@@ -9,6 +9,7 @@ belong to the task that enters them, and goes on with the coroutine if that susp
 """
 
 import asyncio
+import time
 from asyncio.tasks import _enter_task, _leave_task
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -25,6 +26,22 @@ LINE_BYTES: Final = 16 * 1024
 
 SLICE_S: Final = 0.0005
 """Seconds after which a slice ends even if lines are left: some calls take as long as a hundred others."""
+
+CALLS_BESIDE_INTERACTIVE: Final = 4
+"""Calls of one slice while a connection is interactive: its next call waits for a slice of each of the others."""
+
+CALLS_BESIDE_WRITES: Final = 1
+"""The same while writes are undecided: the committing thread and the loop need the interpreter in turns for each."""
+
+ROUNDS_BESIDE_WRITES: Final = 3
+"""Iterations of the loop from one slice to the next then. A write takes some eight iterations to its answer."""
+
+YIELD_S: Final = 0.00002
+"""Seconds that the loop sleeps after a slice then. Releasing the interpreter is not enough where the loop and the
+committing thread have one processor: the loop takes it back before the thread has woken up."""
+
+INTERACTIVE_S: Final = 1.0
+"""Seconds for which a connection counts as interactive after its last call."""
 
 GROWTH: Final = 8
 """Tasks started when none is idle: they can be used one iteration of the loop later."""
@@ -51,14 +68,29 @@ class EventLoop(Protocol):
 
 
 class RoundRobin:
-    """The ready members in the order of their slices; one slice per iteration of the loop."""
+    """The ready members in the order of their slices; one slice per iteration of the loop.
 
-    __slots__ = ("_due", "_loop", "_ready")
+    While a connection is interactive, slices have few calls, and beside undecided writes the loop stands back for the
+    committing thread. Otherwise neither pays: bulk clients get long slices. ``writers`` counts the connections with an
+    undecided write. ``interactive_until``: the time until which some connection is interactive, in seconds of
+    ``time.perf_counter``; it sends each call after the answer to the one before.
+    """
+
+    __slots__ = ("_due", "_loop", "_ready", "_rounds", "interactive_until", "writers")
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
         self._ready: deque[Runnable] = deque()
         self._due = False
+        self._rounds = 1
+        self.interactive_until = 0.0
+        self.writers = 0
+
+    def calls_max(self, now: float) -> int:
+        """Number of calls that a slice may begin that begins ``now``."""
+        if now >= self.interactive_until:
+            return SLICE_LINES
+        return CALLS_BESIDE_WRITES if self.writers else CALLS_BESIDE_INTERACTIVE
 
     def run(self, member: Runnable) -> None:
         """Run a slice of ``member`` now if no other is ready, else after those. Called by the transport only."""
@@ -80,6 +112,10 @@ class RoundRobin:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
+        if self._rounds > 1:
+            self._rounds -= 1
+            self._loop.call_soon(self._turn)
+            return
         self._due = False
         if not self._ready:
             return
@@ -88,6 +124,9 @@ class RoundRobin:
             self._ready.append(member)
         if self._ready:
             self._schedule()
+        if self.writers and time.perf_counter() < self.interactive_until:
+            self._rounds = ROUNDS_BESIDE_WRITES
+            time.sleep(YIELD_S)
 
 
 class ConnectionGroup:

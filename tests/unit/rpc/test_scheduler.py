@@ -1,11 +1,22 @@
 """Slices of received work: bounded, one after the other, whoever sends how much of what."""
 
+from time import perf_counter
+
 import anyio
 import pytest
 
 from ctxd.rpc.calls import WRITE_WINDOW
 from ctxd.rpc.quota import QuotaMeter
-from ctxd.rpc.scheduler import LINE_BYTES, SLICE_LINES, ConnectionGroup, RoundRobin
+from ctxd.rpc.scheduler import (
+    CALLS_BESIDE_INTERACTIVE,
+    CALLS_BESIDE_WRITES,
+    INTERACTIVE_S,
+    LINE_BYTES,
+    ROUNDS_BESIDE_WRITES,
+    SLICE_LINES,
+    ConnectionGroup,
+    RoundRobin,
+)
 from ctxd_protocol.limits import IN_FLIGHT_MAX
 from ctxd_protocol.sandboxes import Quota
 from tests.fakes.edge import Edge, Loop
@@ -77,6 +88,60 @@ def test_a_group_has_one_slice_in_each_round_however_many_members_it_has():
         loop.turn()
     assert [log.count(name) for name in ("other", "host")] == [8, 8]
     assert sorted(name for name in log if name.startswith("crowd")) == [f"crowd {number}" for number in range(8)]
+
+
+def interactive(edge):
+    """A connection that has sent each call after the answer to the one before."""
+    connection, answered = edge.connect()
+    for _ in range(3):
+        connection.data_received(CALL)
+        edge.loop.turns()
+    return connection, answered
+
+
+@pytest.mark.requirement("RPC-9")
+def test_slices_have_few_calls_while_a_connection_is_interactive_and_many_otherwise(services, monkeypatch):
+    monkeypatch.setattr("ctxd.rpc.connection.SLICE_S", 60.0)
+    with Edge(services.handlers()) as edge:
+        flooding, _ = edge.connect()
+        flooding.data_received(CALL * 50)
+        assert len(services.calls) == 50, "one slice is enough"
+        edge.loop.turns()
+        interactive(edge)
+        before = len(services.calls)
+        flooding.data_received(CALL * 50)
+        assert len(services.calls) == before + CALLS_BESIDE_INTERACTIVE
+        assert edge.loop.turns() >= 50 // CALLS_BESIDE_INTERACTIVE
+        assert len(services.calls) == before + 50
+
+
+@pytest.mark.requirement("RPC-9")
+def test_calls_that_come_together_or_before_an_answer_make_nobody_interactive(services):
+    with Edge(services.handlers()) as edge:
+        connection, _ = edge.connect()
+        for _ in range(5):
+            connection.data_received(CALL * 2)
+            edge.loop.turns()
+        assert edge.listener.scheduler.interactive_until == 0
+        interactive(edge)
+        assert edge.listener.scheduler.interactive_until > 0
+        assert edge.listener.scheduler.interactive_until < perf_counter() + INTERACTIVE_S
+
+
+@pytest.mark.requirement("RPC-9")
+def test_the_loop_iterates_several_times_between_slices_beside_the_writes_of_an_interactive_client():
+    loop, log = Loop(), []
+    scheduler = RoundRobin(loop)
+    scheduler.writers = 1
+    for name in "ab":
+        scheduler.add(Member(name, 2, log))
+    assert loop.turns() == 4, "nobody is interactive"
+    scheduler.interactive_until = perf_counter() + INTERACTIVE_S
+    for name in "ab":
+        scheduler.add(Member(name, 2, log))
+    assert loop.turns() == 1 + 3 * ROUNDS_BESIDE_WRITES
+    assert log == list("abababab")
+    assert scheduler.calls_max(perf_counter()) == CALLS_BESIDE_WRITES
 
 
 @pytest.mark.parametrize("line", JUNK.values(), ids=JUNK)
