@@ -35,7 +35,8 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
 class DiskFull(Exception):
-    """The transaction did not fit, or the system had no room for what it takes. It was rolled back whole.
+    """The transaction did not fit, or the system had no room for what it takes. It was rolled back whole. Of a copy of
+    the write-ahead log: it is to be made again.
 
     ``hint`` is the remedy; empty: free space.
     """
@@ -308,7 +309,7 @@ class WriteAheadLog:
         """Copy it while the writer waits, so that it begins again; with ``truncate`` also empty its file."""
         self.wait()
         hit("checkpoint.start")
-        with faults():
+        with faults(self._writer):
             checkpoint(self._writer, truncate=truncate)
         # A reader may have kept the log from being begun again: then the next turn comes as many pages later.
         self._copied = self._pages
@@ -330,7 +331,8 @@ class WriteAheadLog:
         with faults():
             before()
         hit("checkpoint.start")
-        with faults():
+        # A copy that is refused changes nothing: the log counts as copied only once all of it is.
+        with faults(self._copier):
             checkpoint(self._copier, truncate=False)
             hit("checkpoint.end")
             self._notify_copied()

@@ -7,6 +7,7 @@ codes, and are escaped, so that no client can forge a line.
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
@@ -46,6 +47,21 @@ def _as_text(stream: TextIO, exc_info: Any) -> None:  # noqa: ANN401 - structlog
         print(*frames, stack["exc_type"], sep="\n", file=stream)
 
 
+class _Unfailing:
+    """A text stream that drops what cannot be written: a log on a full disk, or that nobody reads, stops no call."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 class Threshold:
     """The least severity that is logged, which may change while loggers are in use."""
 
@@ -81,7 +97,7 @@ def open_log(
     return cast(
         FilteringBoundLogger,
         structlog.wrap_logger(
-            structlog.PrintLogger(target),
+            structlog.PrintLogger(cast(TextIO, _Unfailing(target))),
             processors=[
                 level if isinstance(level, Threshold) else Threshold(level),
                 structlog.processors.add_log_level,

@@ -80,7 +80,8 @@ class Committer:
         self.commits = 0
         self._flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
         self.durations = Durations(_CLASSES_S)
-        self.low_space = False
+        self.shortage: dbfile.DiskFull | None = None
+        """The want of room that keeps further writes from being taken; None while there is room."""
         self.purging = False
         """True while something outside the database may still hold what was purged."""
         self._cleared: set[bytes] = set()
@@ -128,14 +129,14 @@ class Committer:
     def _count_start(self) -> None:
         """Note this start. On a full disk that is left to the probe: what is there can be read all the same."""
         try:
-            with dbfile.faults(), self._transaction():
+            with dbfile.faults(self._connection), self._transaction():
                 self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
                 self._compare_key()
                 if not self.writer:
                     journal.become_writer(self._connection)
             self.writer = journal.writer_id(self._connection)
-        except dbfile.DiskFull:
-            self.low_space = True
+        except dbfile.DiskFull as error:
+            self.shortage = error
 
     def _compare_key(self) -> None:
         if journal.key_fingerprint(self._connection) is None:
@@ -243,9 +244,9 @@ class Committer:
                     self.finish_purges()
                 if (now := self._clock.monotonic()) - self._looked >= limits.WITNESS_S:
                     self._looked = now
-                    self.low_space = not self.enough_space()
-        except dbfile.DiskFull:
-            self.low_space = True
+                    self._require_space()
+        except dbfile.DiskFull as error:
+            self.shortage = error
         return chains
 
     def _require_place(self) -> None:
@@ -415,12 +416,13 @@ class Committer:
             with dbfile.faults(self._connection):
                 self._empty_log()
 
-    def enough_space(self) -> bool:
-        """Return True if the disk has room for what the journal needs to go on."""
+    def _require_space(self) -> None:
+        """Raises: ``dbfile.DiskFull`` if the disk lacks the room that the journal needs to go on."""
         with dbfile.faults():
             disk = os.statvfs(self._path.parent)
         free = disk.f_bavail * disk.f_frsize
-        return free >= min(limits.DISK_FREE_MIN, disk.f_blocks * disk.f_frsize // _FREE_SHARE_MIN)
+        if free < min(limits.DISK_FREE_MIN, disk.f_blocks * disk.f_frsize // _FREE_SHARE_MIN):
+            raise dbfile.DiskFull("the filesystem of the state directory is nearly full")
 
     def probe(self) -> bool:
         """Return True if a transaction succeeds again.
@@ -428,9 +430,10 @@ class Committer:
         Raises: ``dbfile.DiskFailed``.
         """
         try:
-            if not self.enough_space():
-                return False
             with dbfile.faults(self._connection):
+                self._require_space()
+                # The database may have room for a log that cannot grow.
+                self._empty_log()
                 with self._transaction():
                     self._set_meta("probe", _PROBE)
                 with self._transaction():
@@ -439,7 +442,7 @@ class Committer:
                 self._empty_log()
         except dbfile.DiskFull:
             return False
-        self.low_space = False
+        self.shortage = None
         return True
 
 

@@ -243,8 +243,8 @@ class GroupCommit:
             self._landed(some)
         if self._purged is not None:
             self._note_purges()
-        if self._committer.low_space:
-            self._health.fill("the filesystem of the state directory is nearly full")
+        if (shortage := self._committer.shortage) is not None:
+            self._health.fill(str(shortage), shortage.hint)
         if len(batch) > _SMALL:
             await _yield_to_loop(_GATHERED_TURNS)
 

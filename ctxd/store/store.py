@@ -158,8 +158,8 @@ class VersionStore:
             self._note_damage(complaint)
         if damage:
             self._health.lose(damage)
-        elif self._committer.low_space:
-            self._health.fill("there was no room to note the start")
+        elif (shortage := self._committer.shortage) is not None:
+            self._health.fill(f"there was no room to note the start: {shortage}", shortage.hint)
 
     async def _scrub_all(self, reader: Reader, directory: statedir.StateDir) -> None:
         try:

@@ -1,5 +1,6 @@
 """Severities of log lines in the journal of systemd."""
 
+import errno
 import io
 import json
 import os
@@ -28,3 +29,18 @@ def test_elsewhere_a_line_is_json_alone():
     stream = io.StringIO()
     open_log("info", "json", stream).info("it.happened")
     assert json.loads(stream.getvalue())["event"] == "it.happened"
+
+
+class Full(io.StringIO):
+    """A log on a full disk."""
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def flush(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.requirement("DUR-3")
+def test_a_line_that_cannot_be_written_is_dropped_and_its_caller_goes_on():
+    open_log("info", "json", Full()).info("it.happened")

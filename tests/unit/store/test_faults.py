@@ -2,6 +2,8 @@
 
 import ctypes
 import errno
+import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -15,6 +17,7 @@ from ctxd import dbfile, failpoints, limits
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
+from ctxd.store.committer import Committer
 from ctxd.store.purge import KIND
 from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
@@ -221,8 +224,9 @@ async def test_too_little_free_space_stops_writes_before_the_disk_is_full(root, 
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     monkeypatch.setattr(limits, "WITNESS_S", 0.0)
     async with running(root) as store:
-        free = []
-        monkeypatch.setattr("ctxd.store.committer.Committer.enough_space", lambda self: bool(free))
+        free, real = [], os.statvfs(root)
+        full = os.statvfs_result((*real[:3], 0, 0, *real[5:]))
+        monkeypatch.setattr("os.statvfs", lambda path: real if free else full)
         await store.submit(write(document("t1"))).wait()
         await until(lambda: store.status().state == "read_only")
         assert "nearly full" in store.status().reason
@@ -351,6 +355,84 @@ async def test_a_write_of_sqlite_that_fails_otherwise_ends_the_store(tmp_path):
     with failing_writes(errno.EIO), pytest.raises(dbfile.DiskFailed), dbfile.faults(connection):
         connection.execute("INSERT INTO t VALUES (1)")
     connection.close()
+
+
+@contextmanager
+def file_size_limit(limit):
+    """No file of this process grows beyond ``limit`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def fill(store, count):
+    for number in range(count):
+        await store.submit(write(document(f"t{number}", os.urandom(10_000).hex()))).wait()
+
+
+async def until_refused(store):
+    with anyio.fail_after(10), pytest.raises(CtxdError) as caught:
+        for number in range(10_000):
+            await store.submit(write(document(f"more{number}", os.urandom(10_000).hex()))).wait()
+    assert caught.value.code == "disk_full" and "LimitFSIZE" in caught.value.hint
+    with pytest.raises(CtxdError) as caught:
+        store.submit(write(document("refused", "x")))
+    assert caught.value.code == "disk_full" and "LimitFSIZE" in caught.value.hint
+    assert store.status().state == "read_only"
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """The results of the probes of a full disk, which come quickly."""
+    results, probe = [], Committer.probe
+    monkeypatch.setattr(limits, "PROBE_S", 0.02)
+    monkeypatch.setattr(Committer, "probe", lambda committer: results.append(probe(committer)) or results[-1])
+    return results
+
+
+@pytest.mark.requirement("DUR-3")
+async def test_a_database_at_the_limit_of_a_files_size_refuses_writes_until_the_limit_is_raised(
+    root, monkeypatch, probes
+):
+    monkeypatch.setattr(limits, "CHECKPOINT_IDLE_S", 0.02)
+    async with running(root) as store:
+        await fill(store, 20)
+        await until(lambda: (root / "state.db-wal").stat().st_size == 0)
+        monkeypatch.setattr(limits, "CHECKPOINT_BYTES", 100_000)
+        with file_size_limit((root / "state.db").stat().st_size + 50_000):
+            await until_refused(store)
+            await until(lambda: len(probes) >= 3)
+            assert not any(probes) and store.status().state == "read_only"
+            assert (await store.get("t1", content=True)).document.id == "t1"
+        await until(lambda: store.status().state == "ok")
+        await store.submit(write(document("last", "x"))).wait()
+    *_, report = verify(root)
+    assert report.problems == []
+
+
+async def test_a_store_starts_at_the_limit_of_a_files_size_and_resumes_once_it_is_raised(root, probes):
+    async with running(root) as store:
+        await fill(store, 20)
+    with file_size_limit((root / "state.db").stat().st_size - 50_000):
+        async with running(root) as store:
+            await until_refused(store)
+            assert (await store.get("t1", content=True)).document.id == "t1"
+    async with running(root) as store:
+        await store.submit(write(document("last", "x"))).wait()
+    *_, report = verify(root)
+    assert report.problems == []
+
+
+async def test_a_log_at_the_limit_of_a_files_size_is_emptied_to_make_room(root, probes):
+    async with running(root) as store:
+        with file_size_limit(3_000_000):
+            await until_refused(store)
+            # The database has room for what is in the log.
+            await until(lambda: store.status().state == "ok")
+            await store.submit(write(document("last", "x"))).wait()
 
 
 @pytest.mark.requirement("DUR-9")
