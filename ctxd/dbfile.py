@@ -180,9 +180,10 @@ def copy(source: Connection, target: Connection, *, pages: int, step: Callable[[
 
 
 def user_version(path: Path) -> int | None:
-    """The schema number in the file's header, read without opening the database; None if the file is missing or empty.
+    """The schema number of a database; None if the file is missing or empty.
 
-    Raises: FileDamaged if the file is no database.
+    Without a log the file's header has it. A log may hold a newer header, even the first. Nothing is written.
+    Raises: FileDamaged if the file is no database; DiskFull, DiskFailed, SqlFailed.
     """
     try:
         with path.open("rb") as file:
@@ -193,7 +194,22 @@ def user_version(path: Path) -> int | None:
         return None
     if not header.startswith(_SQLITE_MAGIC):
         raise FileDamaged(f"{path} is no SQLite database")
-    return int.from_bytes(header[_USER_VERSION_OFFSET:], "big")
+    if not _size(f"{path}-wal"):
+        return int.from_bytes(header[_USER_VERSION_OFFSET:], "big")
+    with faults():
+        connection = open_reader(path)
+        try:
+            return int(connection.pragma("user_version"))
+        finally:
+            connection.close()
+
+
+def _size(path: str) -> int:
+    """Bytes of a file; 0 without one."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def forget_cached_pages(path: Path) -> None:
@@ -275,10 +291,7 @@ class WriteAheadLog:
     @property
     def size(self) -> int:
         """Bytes of its file."""
-        try:
-            return os.stat(f"{self._path}-wal").st_size
-        except FileNotFoundError:
-            return 0
+        return _size(f"{self._path}-wal")
 
     def beside(self, work: Callable[[], None]) -> None:
         """Call ``work`` on the copying thread, then copy the log there; requires ``is_idle``. May raise there."""

@@ -13,19 +13,21 @@ import re
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
 
+from ctxd import dbfile
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 from ctxd.objects.document import Artifact
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 _FANOUT_DIGITS: Final = 2
+_TEMPORARY: Final = ".tmp-"
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -42,9 +44,12 @@ class ArtifactStore:
         self._holds: Counter[str] = Counter()
 
     def create(self) -> None:
-        """Make the folder if it is missing."""
+        """Make the folder if it is missing, and remove temporary files that a crash left. Raises: OSError."""
         self._root.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self._root.parent)
+        for folder in self.folders():
+            for path in folder.glob(f"{_TEMPORARY}*"):
+                erase(path)
 
     def path(self, ref: str) -> Path:
         """Return the path of the bytes of ``ref``, 64 hex digits."""
@@ -104,25 +109,31 @@ class ArtifactStore:
                 os.unlink(temporary)
 
     def _has(self, ref: str, data: bytes) -> bool:
-        """Return True if ``data`` is stored. A damaged file of that name is removed: it was lost already."""
+        """Return True if ``data`` is stored. A damaged file of that name, also one on a bad sector, is removed: it was
+        lost already."""
         path = self.path(ref)
         try:
             if path.read_bytes() == data:
                 return True
-            path.unlink()
         except FileNotFoundError:
-            pass
+            return False
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        path.unlink(missing_ok=True)
         return False
 
     def read(self, ref: str) -> bytes:
         """The bytes of ``ref``.
 
-        Raises: CtxdError ``corrupt`` if they are not there or do not match their name.
+        Raises: CtxdError ``corrupt`` if they are not there or do not match their name; ``dbfile.DiskFull`` for want of
+        descriptors or memory.
         """
         try:
-            data = self.path(ref).read_bytes()
-        except OSError as error:
-            raise CtxdError("corrupt", f"artifact {ref} cannot be read: {error.strerror}") from error
+            with dbfile.faults():
+                data = self.path(ref).read_bytes()
+        except dbfile.DiskFailed as error:
+            raise CtxdError("corrupt", f"artifact {ref} cannot be read: {error}") from error
         if blake3(data).hexdigest() != ref:
             raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
         return data
@@ -155,6 +166,22 @@ class ArtifactStore:
             erase(self.path(ref))
         finally:
             self.disclaim((ref,))
+
+    def remove_unused(self, claimed: Sequence[str], used: Collection[str]) -> None:
+        """Remove ``claimed`` except for those that are ``used``; on return, also after an error, no claim is left.
+
+        Raises: OSError.
+        """
+        left = list(claimed)
+        try:
+            while left:
+                # A claim ends with the removal: the next one on the same bytes is not ours to end.
+                if (ref := left.pop()) in used:
+                    self.disclaim((ref,))
+                else:
+                    self.remove(ref)
+        finally:
+            self.disclaim(left)
 
     def folders(self) -> list[Path]:
         """The folders that hold artifacts, in order."""
@@ -194,7 +221,7 @@ def _open_nameless(folder: Path) -> tuple[int, str | None]:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             raise
-    name = str(folder / f".tmp-{secrets.token_hex(8)}")
+    name = str(folder / f"{_TEMPORARY}{secrets.token_hex(8)}")
     return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), name
 
 

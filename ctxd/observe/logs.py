@@ -48,7 +48,7 @@ def _as_text(stream: TextIO, exc_info: Any) -> None:  # noqa: ANN401 - structlog
 
 
 class _Unfailing:
-    """A text stream that drops what cannot be written: a log on a full disk, or that nobody reads, stops no call."""
+    """A text stream that drops what cannot be written: a log on a full disk must not stop a call."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -298,10 +298,10 @@ class Committer:
             claimed = self._artifacts.claim_removal(ref.hex() for ref in refs)
             kept = {ref.hex() for ref in refs if purging.is_kept(self._connection, ref)}
             self._artifacts.disclaim(kept.intersection(claimed))
-            self._log.beside(partial(self._remove, [ref for ref in claimed if ref not in kept]))
             self._copied_for_purge = True
             # What a write that is under way holds is left to a later call.
             self._cleared.update(bytes.fromhex(ref) for ref in kept.union(claimed))
+            self._log.beside(partial(self._remove, [ref for ref in claimed if ref not in kept]))
             return
         hit("purge.truncate")
         self._empty_log()
@@ -312,11 +312,19 @@ class Committer:
             self._cleared.clear()
 
     def _remove(self, refs: Sequence[str]) -> None:
-        hit("purge.unlink")
-        for ref in refs:
-            self._artifacts.remove(ref)
-        for copy in self._path.parent.glob(schema.COPIES):
-            erase(copy)
+        left = refs
+        try:
+            hit("purge.unlink")
+            left = ()
+            self._artifacts.remove_unused(refs, ())
+            for copy in self._path.parent.glob(schema.COPIES):
+                erase(copy)
+        except BaseException:
+            # A commit or an idle moment notices the error: either way the purge is not finished until all is removed.
+            self._cleared.clear()
+            self._copied_for_purge = False
+            self._artifacts.disclaim(left)
+            raise
 
     def _finish_purges_waiting(self) -> None:
         """Take all steps of ``finish_purges``, at the start and at the end, when no write waits."""

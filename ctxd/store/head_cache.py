@@ -47,6 +47,7 @@ class Heads:
         """Sequence up to which heads are in the database: only this cache knows those above it."""
         self.trim_due = False
         """True if ``trim`` has something left to do once more is durable."""
+        self._trimmed = 0
         self._heads: OrderedDict[str, Stored | None] = OrderedDict()
         self._deleted: dict[str, int] = {}
         # By entity, the newest write at a past valid time of one whose head is not cached.
@@ -116,9 +117,10 @@ class Heads:
 
     def trim(self) -> None:
         """Drop the longest unused over the limit, but none above ``durable``."""
-        if self._deleted:
+        if self._trimmed != self.durable:
+            # Not at each put of a full cache: that would walk all that is not durable yet.
+            self._trimmed = self.durable
             self._deleted = {id: seq for id, seq in self._deleted.items() if seq > self.durable}
-        if self._backdated:
             self._backdated = {id: seq for id, seq in self._backdated.items() if seq > self.durable}
         self.trim_due = bool(self._deleted or self._backdated)
         while len(self._heads) > self._limit:

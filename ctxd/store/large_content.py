@@ -85,26 +85,31 @@ class LargeContent:
         try:
             for folder in await self._collecting.run(self._artifacts.folders):
                 await self._remove_unused(await self._collecting.run(partial(names_in, folder)), read, referenced)
-            while True:
-                await self._became_unused.wait()
-                self._became_unused = anyio.Event()
-                unused, self._unused = self._unused, set()
-                await self._remove_unused(unused, read, referenced)
-        except (CtxdError, OSError) as error:
-            # The database or the folder cannot be read: what is left is found at the next start.
+        except OSError as error:
+            # A folder cannot be listed: what a crash left in it is found at the next start.
             self._fault(error)
+        while True:
+            await self._became_unused.wait()
+            self._became_unused = anyio.Event()
+            unused, self._unused = self._unused, set()
+            await self._remove_unused(unused, read, referenced)
 
     async def _remove_unused(
         self, refs: Iterable[str], read: Read, referenced: Callable[[Sequence[str]], set[str]]
     ) -> None:
+        """Remove those of ``refs`` that are not referenced; what cannot be removed now is tried with the next ones."""
         # Claimed before the look: a write that refers to one of them has landed, or holds it.
         claimed = self._artifacts.claim_removal(refs)
+        if not claimed:
+            return
+        used = None
         try:
-            used = await read(partial(referenced, claimed)) if claimed else set()
-            for ref in claimed:
-                if ref not in used:
-                    await self._collecting.run(partial(self._artifacts.remove, ref))
-        except OSError as error:
+            used = await read(partial(referenced, claimed))
+            await self._collecting.run(partial(self._artifacts.remove_unused, claimed, used))
+        except (CtxdError, OSError) as error:
+            self._unused.update(claimed)
             self._fault(error)
         finally:
-            self._artifacts.disclaim(claimed)
+            # The removal itself ends the claims.
+            if used is None:
+                self._artifacts.disclaim(claimed)

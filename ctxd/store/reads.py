@@ -28,14 +28,17 @@ _HEADS_READ: Final = 500
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turn what a damaged or failing disk raises inside into ``CtxdError`` ``corrupt`` and ``store_failed``."""
+    """Turn what a damaged or failing disk raises inside into ``CtxdError`` ``corrupt`` and ``store_failed``, and want
+    of descriptors or memory into ``disk_full``."""
     try:
         with dbfile.faults():
             yield
     except (dbfile.FileDamaged, dbfile.SqlFailed, DamagedVersion, ValueError, TypeError) as error:
         raise CtxdError("corrupt", f"the database is damaged: {error}") from error
-    except (dbfile.DiskFailed, dbfile.DiskFull) as error:
-        raise CtxdError("store_failed", f"the database cannot be read: {error}") from error
+    except dbfile.DiskFull as error:
+        raise CtxdError("disk_full", f"the store cannot be read now: {error}", hint=error.hint) from error
+    except dbfile.DiskFailed as error:
+        raise CtxdError("store_failed", f"the store cannot be read: {error}") from error
 
 
 def answered(function: Callable[[], T]) -> T:

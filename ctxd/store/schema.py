@@ -88,6 +88,10 @@ def _copied(database: Path) -> Path:
     source, target = dbfile.open_reader(database), dbfile.open_copy(partial)
     try:
         dbfile.copy(source, target, pages=_PAGES_STEP, step=lambda: None)
+    except BaseException:
+        # On a full disk it would keep the room that the daemon needs.
+        partial.unlink()
+        raise
     finally:
         target.close()
         source.close()

@@ -45,31 +45,34 @@ class Scrub:
         await self._clock.sleep(limits.SCRUB_DELAY_S)
         while True:
             await follower.wait(0)
-            self.seq = follower.after
-            while True:
-                try:
-                    step = await lane.run(answered, lambda: check(reader, self.seq))
-                except CtxdError as error:
-                    self._damaged(error.message)
-                    break
-                if step.seq == self.seq:
-                    break
-                for sentence in step.damage:
-                    self._damaged(sentence)
-                follower.mark(step.seq)
-                self.seq = step.seq
-                await self._clock.sleep(step.size / limits.SCRUB_BYTES_PER_S)
-            await self._check_files(reader, directory, lane)
+            try:
+                await self._check_rows(follower, reader, lane)
+                await self._check_files(reader, directory, lane)
+            except CtxdError as error:
+                if error.code == "disk_full":
+                    # Want of descriptors or memory is no damage: the pass goes on where it was.
+                    await self._clock.sleep(limits.SCRUB_PAUSE_S)
+                    continue
+                self._damaged(error.message)
             self.finished_ms = self._clock.wall_ms()
             await self._clock.sleep(limits.SCRUB_PAUSE_S)
             follower.mark(0)
 
+    async def _check_rows(self, follower: Follower, reader: Reader, lane: Lane) -> None:
+        self.seq = follower.after
+        while (step := await lane.run(answered, lambda: check(reader, self.seq))).seq != self.seq:
+            for sentence in step.damage:
+                self._damaged(sentence)
+            follower.mark(step.seq)
+            self.seq = step.seq
+            await self._clock.sleep(step.size / limits.SCRUB_BYTES_PER_S)
+
     async def _check_files(self, reader: Reader, directory: StateDir, lane: Lane) -> None:
-        found = await lane.run(file_damage, reader, directory)
+        found = await lane.run(answered, lambda: file_damage(reader, directory))
         if found:
             # A commit writes the witness meanwhile: damage is what both looks find.
             await self._clock.sleep(limits.WITNESS_S)
-            found &= await lane.run(file_damage, reader, directory)
+            found &= await lane.run(answered, lambda: file_damage(reader, directory))
         for sentence in sorted(found):
             self._damaged(sentence)
 
@@ -94,21 +97,28 @@ def check(reader: Reader, after: int) -> Checked:
     try:
         chain = journal.chain_at(connection, after) or b""
         rewritten = journal.rewriting(connection)
-        size, damage, seq = 0, list[str](), after
+        size, damage, unread, seq = 0, list[str](), list[str](), after
         for row in journal.read_rows(connection, after=after, limit=limits.SCRUB_STEP_ROWS):
             fault = journal.first_fault((row,), rewritten, after=seq, chain=chain)
-            damage += [fault] if fault is not None else _damage_of(reader, row)
+            damage += [fault] if fault is not None else _damage_of(reader, row, unread)
             seq, chain = row.seq, row.chain
             size += len(row.body) + reader.content_size(row)
             if size >= limits.SCRUB_STEP_BYTES:
                 break
-        return Checked(seq, size, tuple(damage))
     finally:
         connection.execute("COMMIT")
+    # The artifact of a purged text is gone before this snapshot ends: damage is what is still referred to.
+    for ref in reader.referenced(unread):
+        try:
+            reader.contents((ref,))
+        except CtxdError as error:
+            damage.append(error.message)
+    return Checked(seq, size, tuple(damage))
 
 
-def _damage_of(reader: Reader, row: journal.Row) -> Iterator[str]:
-    """Compare everything that ``row`` put with the tables and indexes that reads rest on."""
+def _damage_of(reader: Reader, row: journal.Row, unread: list[str]) -> Iterator[str]:
+    """Compare everything that ``row`` put with the tables and indexes that reads rest on. ``unread`` receives the
+    hashes of texts that cannot be read."""
     if row.op_id is not None:
         query = "SELECT seq FROM journal INDEXED BY journal_op WHERE op_id=? AND principal=?"
         if reader.connection.execute(query, (row.op_id, row.principal)).fetchall() != [(row.seq,)]:
@@ -119,11 +129,20 @@ def _damage_of(reader: Reader, row: journal.Row) -> Iterator[str]:
             found = reader.versions.history(version.id, page=just_before, corrections=True)
             if found != [version]:
                 yield f"the version of {version.id} in write {row.seq} is not found, or not as it was written"
-            if version.content is not None:
-                reader.contents((version.content.hex(),))
         except (DamagedVersion, UnicodeDecodeError) as error:
             yield str(error)
-        except CtxdError as error:
+            continue
+        if version.content is not None:
+            yield from _text_damage(reader, version.content.hex(), unread)
+
+
+def _text_damage(reader: Reader, ref: str, unread: list[str]) -> Iterator[str]:
+    try:
+        reader.contents((ref,))
+    except CtxdError as error:
+        if reader.referenced((ref,)):
+            unread.append(ref)
+        else:
             yield error.message
 
 

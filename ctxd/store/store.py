@@ -75,6 +75,7 @@ class VersionStore:
         self._texts = Texts(limits.CONTENT_CACHE_BYTES)
         self._loader = HeadLoader(self._heads)
         self._reading = Lane("store.read")
+        self._purges = 0
         self._root = root
         self.root = root or Path()
         self._clock = clock
@@ -221,6 +222,7 @@ class VersionStore:
 
     def _forget(self, purged: Purged) -> None:
         """Let go of what was purged, but for heads that came in since."""
+        self._purges += 1
         self._texts.remove(ref.hex() for ref in purged.texts)
         durable = self._committer.head.seq
         heads = self._heads.known(purged.ids)
@@ -511,9 +513,12 @@ class VersionStore:
         wanted = list(dict.fromkeys(refs))
         texts = {ref: text for ref in wanted if (text := self._texts.get(ref)) is not None}
         if missing := [ref for ref in wanted if ref not in texts]:
+            purges = self._purges
             found = await self._read(lambda: self._reader.contents(missing))
-            for ref, text in found.items():
-                self._texts.put(ref, text)
+            # A text that was purged meanwhile must not come back.
+            if purges == self._purges:
+                for ref, text in found.items():
+                    self._texts.put(ref, text)
             texts |= found
         return {ref: texts[ref] for ref in wanted}
 

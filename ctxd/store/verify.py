@@ -55,6 +55,7 @@ def digest(versions: Iterable[Version]) -> str:
 
 
 _EXIT_NO_STATE: Final = 10
+_EXIT_IO: Final = 74
 _PROBLEMS_MAX: Final = 1_000
 _STEP: Final = 1_000
 """Rows between two reports of progress."""
@@ -125,7 +126,7 @@ def verified(root: Path, step: Step) -> Report:
 def verify(root: Path) -> Iterator[Report]:
     """Check the state directory ``root``. Yields the one report again and again as it grows; it is final at the end.
 
-    Raises: StateDirError with exit code 10 if there is no state.
+    Raises: StateDirError with exit code 10 if there is no state, 74 for want of descriptors or memory.
     """
     database = root / "state.db"
     if not database.is_file():
@@ -142,6 +143,9 @@ def verify(root: Path) -> Iterator[Report]:
                 connection.close()
     except (dbfile.FileDamaged, dbfile.DiskFailed, dbfile.SqlFailed, ValueError, TypeError) as error:
         report.note("damage", f"{database} cannot be read: {error}")
+    except dbfile.DiskFull as error:
+        message = f"{root} cannot be verified now: {error}"
+        raise StateDirError(message, exit_code=_EXIT_IO, remedy=error.hint) from error
     yield report
 
 

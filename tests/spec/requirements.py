@@ -161,7 +161,7 @@ DUR-6 | `ctxd verify` recomputes every hash and the chain and finds every change
 DUR-7 | A backup can be made while the daemon runs; a restored one returns the same results. | ctxd
 DUR-8 | A journal that lacks acknowledged writes is detected and made read-only. | ctxd
 DUR-9 | After the state directory is removed or replaced, the next write is refused as `data_loss`, and the error names the place where earlier acknowledged writes can still be found. | ctxd
-DUR-12 | A background scrub reads the whole store repeatedly at a bounded rate, resumes after a restart of the daemon, and reports damage that no read has met in `daemon.status`. | ctxd
+DUR-12 | A background scrub reads the whole store repeatedly at a bounded rate, resumes after a restart of the daemon, and reports damage that no read has met in `daemon.status`; want of descriptors or memory, and a text that is purged meanwhile, are no damage. | ctxd
 DUR-14 | Content above 1 MiB is durable before its write is accepted: writes of other sessions do not wait for it, a full disk refuses that write alone, and content that no write refers to is removed. | ctxd
 DUR-11 | A state directory with an older schema is migrated at the start or by `ctxd migrate`, whose `--dry-run` lists the steps: its database is copied first, and an interrupted migration resumes. A newer schema is refused. A state directory written by the first version opens with all its data. | ctxd
 DUR-13 | A session whose segments were written by an earlier version opens and continues. A segment or bundle of a newer version, or with an operation that is not known, is refused by name and never misread. | ctxd

@@ -1,11 +1,14 @@
 """The artifact store keeps bytes under their hash, and never hands out others."""
 
+import errno
+import os
 import stat
+from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
-from ctxd import failpoints
+from ctxd import dbfile, failpoints
 from ctxd.artifacts import store as artifacts
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
@@ -70,3 +73,33 @@ def test_a_filesystem_without_nameless_files_is_served_by_a_temporary_name(store
     ref = store.keep(b"x").ref
     assert store.read(ref) == b"x"
     assert [path.name for path in store.path(ref).parent.iterdir()] == [ref]
+
+
+def test_an_artifact_on_a_bad_sector_is_replaced(store, monkeypatch):
+    ref, read = store.keep(b"right").ref, Path.read_bytes
+    bad = store.path(ref).with_name("bad")
+    os.link(store.path(ref), bad)
+
+    def failing(path):
+        if path.exists() and path.samefile(bad):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    with monkeypatch.context() as patched, pytest.raises(CtxdError, match="Input/output error"):
+        patched.setattr(Path, "read_bytes", failing)
+        store.read(ref)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", failing)
+        assert store.keep(b"right").ref == ref
+    assert not store.path(ref).samefile(bad) and store.read(ref) == b"right"
+
+
+def test_want_of_descriptors_is_no_damage(store, monkeypatch):
+    ref = store.keep(b"right").ref
+
+    def failing(path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched, pytest.raises(dbfile.DiskFull):
+        patched.setattr(Path, "read_bytes", failing)
+        store.read(ref)

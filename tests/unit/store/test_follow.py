@@ -1,16 +1,25 @@
 """Followers meet every durable row in order and go on where they stopped; the scrub finds damage that nothing reads."""
 
+import errno
+import os
 import shutil
 import tempfile
+import threading
 from contextlib import aclosing
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.store.purge import KIND
+from ctxd.store.reads import Reader
+from ctxd.store.scrub import check
 from ctxd.store.verify import verify
 from ctxd.store.witness import Head, WitnessFile
+from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running
 
@@ -134,3 +143,76 @@ async def test_the_scrub_reports_damage_of_the_witness_and_of_the_key_in_a_runni
                 await anyio.sleep(0.01)
         assert name in store.status().damage[0] or "row 99 was acknowledged once" in store.status().damage[0]
         assert store.status().state == "ok"
+
+
+@pytest.mark.requirement("DUR-12")
+@pytest.mark.parametrize("what", ["head", "artifacts"])
+async def test_want_of_descriptors_neither_ends_the_scrub_nor_counts_as_damage(tmp_path, quick, monkeypatch, what):
+    refused, read = [], Path.read_bytes
+
+    def refuse_once(path):
+        if not refused and what in path.parts:
+            refused.append(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return read(path)
+
+    async with running(tmp_path / "state") as store:
+        await (await put(store, document("t", "x" * (2 * 1024 * 1024)))).wait()
+        monkeypatch.setattr(Path, "read_bytes", refuse_once)
+        with anyio.fail_after(10):
+            while not refused:
+                await anyio.sleep(0.01)
+            passed = store.status().scrubbed_ms
+            while store.status().scrubbed_ms == passed:
+                await anyio.sleep(0.01)
+        assert store.status().damage == ()
+
+
+@pytest.mark.requirement("DUR-12")
+async def test_a_key_that_the_daemon_may_not_read_is_reported(tmp_path, quick, monkeypatch):
+    read = Path.read_bytes
+
+    def denied(path):
+        if path.name == "secrets.key":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path)
+
+    async with running(tmp_path / "state") as store:
+        await store.submit(write(document("t", "text"))).wait()
+        monkeypatch.setattr(Path, "read_bytes", denied)
+        with anyio.fail_after(10):
+            while not store.status().damage:
+                await anyio.sleep(0.01)
+        assert "secrets.key" in store.status().damage[0]
+
+
+@pytest.mark.requirement("DUR-12")
+async def test_an_artifact_that_is_purged_while_it_is_checked_is_no_damage(tmp_path, monkeypatch):
+    root = tmp_path / "state"
+    reached, released, read = threading.Event(), threading.Event(), ArtifactStore.read
+
+    def slow(artifacts, ref):
+        reached.set()
+        assert released.wait(10)
+        return read(artifacts, ref)
+
+    async with running(root) as store:
+        await (await put(store, document("t", "x" * (2 * 1024 * 1024)))).wait()
+        kept = ArtifactStore(root / "artifacts")
+        reader = Reader(root / "state.db", kept)
+        monkeypatch.setattr(ArtifactStore, "read", slow)
+        found = []
+
+        async def check_rows():
+            found.append(await run_sync(check, reader, 0))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(check_rows)
+            assert await run_sync(reached.wait, 10)
+            await store.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("t",), lambda text: text))).wait()
+            with anyio.fail_after(10):
+                while list(kept.names()):
+                    await anyio.sleep(0.01)
+            released.set()
+        reader.close()
+    assert [step.damage for step in found] == [()]

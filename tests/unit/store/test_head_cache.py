@@ -79,3 +79,23 @@ def test_a_large_head_stays_until_it_is_durable_and_is_counted_once() -> None:
     heads.forget(["7", "8"])
     heads.put("9", head("9", 9, 200_000))
     assert len(heads) == 1
+
+
+class Counting(int):
+    """A sequence that counts its comparisons."""
+
+    compared = 0
+
+    def __gt__(self, other: int) -> bool:
+        Counting.compared += 1
+        return int(self) > other
+
+
+def test_a_put_into_a_full_cache_does_not_walk_what_is_not_durable_yet() -> None:
+    heads = Heads(10, perhaps)
+    for number in range(1_000):
+        heads.delete((f"deleted{number}",), Counting(number + 1))
+    assert Counting.compared <= 2_000
+    heads.durable = 1_000
+    heads.trim()
+    assert len(heads) == 10

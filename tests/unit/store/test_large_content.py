@@ -1,5 +1,7 @@
 """Large content is durable before its write is accepted: no other write waits for it, and none of it is left over."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -226,3 +228,64 @@ def test_a_removal_is_claimed_only_while_nobody_holds_the_bytes(tmp_path: Path) 
     assert len(kept) == 1 and store.read(ref) == b"x"
     kept.clear()
     assert unused == [ref]
+
+
+@pytest.mark.requirement("DUR-14")
+async def test_removal_goes_on_after_a_folder_that_cannot_be_listed_at_once(tmp_path: Path, monkeypatch) -> None:
+    refused: list[str] = []
+    folders, erase = ArtifactStore.folders, artifacts.erase
+
+    def refuse_once(what: str) -> None:
+        if what not in refused:
+            refused.append(what)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(artifacts, "erase", lambda path: (refuse_once("erase"), erase(path))[1])
+    root = tmp_path / "state"
+    async with running(root):
+        pass
+    # After the start, which looks for temporary files.
+    create = ArtifactStore.create
+
+    def created(self: ArtifactStore) -> None:
+        create(self)
+        monkeypatch.setattr(ArtifactStore, "folders", lambda self: (refuse_once("folders"), folders(self))[1])
+
+    monkeypatch.setattr(ArtifactStore, "create", created)
+    async with running(root) as store:
+        for text in (LARGE, f"another {LARGE}"):
+            await store.keep(document("large", text))
+            with anyio.fail_after(BOUND_S):
+                while not {"folders", "erase"} <= {*refused}:
+                    await anyio.sleep(0.01)
+        await until_gone(root)
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_temporary_file_that_a_crash_left_over_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await (await put(store, document("large", LARGE))).wait()
+    left = root / "artifacts" / names(root)[0][:2] / ".tmp-0123456789abcdef"
+    left.write_text("a part of a text")
+    async with running(root) as store:
+        assert not left.exists()
+        assert (await store.get("large", content=True)).document.content == LARGE
+
+
+def test_a_claim_on_what_was_removed_is_not_ended_for_the_next_one_who_claims_it(tmp_path: Path, monkeypatch) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    store.create()
+    refs = [store.keep(data).ref for data in (b"x", b"y")]
+    claims: list[list[str]] = []
+    remove = ArtifactStore.remove
+
+    def claimed_again(self: ArtifactStore, ref: str) -> None:
+        remove(self, ref)
+        if not claims:
+            claims.append(self.claim_removal([ref]))
+
+    monkeypatch.setattr(ArtifactStore, "remove", claimed_again)
+    store.remove_unused(store.claim_removal(refs), set())
+    assert claims == [refs[1:]]
+    assert store.claim_removal(refs) == refs[:1], "the claim that came in between stands"

@@ -1,20 +1,28 @@
 """A purge leaves no byte of what an entity said, wherever it is cut, and everything else as it was."""
 
+import errno
 import os
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.to_thread import run_sync
 from blake3 import blake3
 
 from ctxd import dbfile, limits
+from ctxd.artifacts import store as artifacts
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
+from ctxd.store.reads import Reader
 from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
@@ -366,3 +374,68 @@ _RESTATING = (
     .replace("fill(store)", "fill_parts(store)")
     .replace('asked("target")', "restating()")
 )
+
+
+@pytest.mark.requirement("SEC-8")
+@pytest.mark.parametrize("delay_s", [0.005, 3600])
+async def test_a_removal_that_the_system_refuses_is_made_later_and_holds_up_no_write(tmp_path, monkeypatch, delay_s):
+    # Noticed by the upkeep of an idle store, or by the next write.
+    monkeypatch.setattr(limits, "PURGE_RETRY_S", delay_s)
+    monkeypatch.setattr(limits, "CHECKPOINT_IDLE_S", delay_s)
+    monkeypatch.setattr(limits, "PROBE_S", 0.01)
+    refused = []
+    erase = artifacts.erase
+
+    def refuse_once(path):
+        if len(refused) < 1:
+            refused.append(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        erase(path)
+
+    monkeypatch.setattr(artifacts, "erase", refuse_once)
+    root = tmp_path / "state"
+    async with running(root) as store:
+        texts = [f"{number} {large()}" for number in range(3)]
+        for number, text in enumerate(texts):
+            await (await put(store, document(f"t{number}", text, tool="bash"))).wait()
+        await store.submit(asked("t0", "t1", "t2")).wait()
+        kept = ArtifactStore(root / "artifacts")
+        for number in range(1000):
+            if not list(kept.names()):
+                break
+            with suppress(CtxdError):
+                await store.submit(write(document(f"more{number}", "x"))).wait()
+            await anyio.sleep(0.01)
+        assert len(refused) == 1 and list(kept.names()) == []
+        monkeypatch.setattr(limits, "PURGE_RETRY_S", 0.005)
+        await store.submit(write(document("last", "x"))).wait()
+        assert await store.purge_residue() == ()
+        # Nothing of the removal is left that a write of the same text would wait for.
+        for number, text in enumerate(texts):
+            await (await put(store, document(f"t{number}", text, tool="cat"))).wait()
+    assert report_of(root).problems == []
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_text_that_is_purged_while_it_is_read_is_not_kept_for_later_reads(tmp_path, monkeypatch):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await store.submit(write(document("target", small(), tool="bash"))).wait()
+    reached, released, contents = threading.Event(), threading.Event(), Reader.contents
+
+    def slow(reader, refs):
+        found = contents(reader, refs)
+        reached.set()
+        assert released.wait(10)
+        return found
+
+    monkeypatch.setattr(Reader, "contents", slow)
+    async with running(root) as store:
+        ref = (await store.get("target")).content_ref
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.contents, [ref])
+            assert await run_sync(reached.wait, 10)
+            await store.submit(asked("target")).wait()
+            released.set()
+        with pytest.raises(CtxdError, match="not there"):
+            await store.contents([ref])
