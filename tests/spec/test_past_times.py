@@ -24,8 +24,8 @@ DAY = 86_400_000
 Start = Callable[..., SyncSession]
 
 
-def index(client: SyncClient, s: SyncSession, text: str, day: int, **rest: Any) -> Any:
-    return client.file_index(s.id, "a.py", content=text, valid_time=T + day * DAY, **rest)
+def index(client: SyncClient, s: SyncSession, text: str, day: float, **rest: Any) -> Any:
+    return client.file_index(s.id, "a.py", content=text, valid_time=T + int(day * DAY), **rest)
 
 
 def line(client: SyncClient, id: str, **rest: Any) -> list[tuple[int, int]]:
@@ -150,7 +150,7 @@ def test_only_what_is_the_newest_by_valid_time_is_a_notice(client: SyncClient, s
     id = index(client, reader, "read", 2).object
     index(client, importer, "before", 1)
     newer = index(client, importer, "after", 3)
-    index(client, importer, "between", 2.5 and 2)
+    index(client, importer, "between", 2.5)
     (notice,) = reader.notices().notices
     assert (notice.object, notice.seq, notice.valid_time) == (id, newer.receipt.seq, T + 3 * DAY)
 

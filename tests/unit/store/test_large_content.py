@@ -16,7 +16,7 @@ from blake3 import blake3
 from ctxd.artifacts import store as artifacts
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
-from ctxd.failpoints import armed
+from ctxd.failpoints import armed, hit
 from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
@@ -55,6 +55,14 @@ def gate(monkeypatch):
 
 def names(root: Path) -> list[str]:
     return list(ArtifactStore(root / "artifacts").names())
+
+
+@pytest.fixture
+def stored(monkeypatch) -> list[str]:
+    """An entry for each content that came as far as its file's name, whatever became of it."""
+    links: list[str] = []
+    monkeypatch.setattr(artifacts, "hit", lambda name: links.append(name) if name == "art.link" else hit(name))
+    return links
 
 
 async def until_gone(root: Path) -> None:
@@ -118,7 +126,7 @@ async def test_large_content_that_was_not_kept_is_a_fault_of_the_caller(tmp_path
 
 
 @pytest.mark.requirement("DUR-14")
-async def test_content_of_a_refused_write_is_removed(tmp_path: Path) -> None:
+async def test_content_of_a_refused_write_is_removed(tmp_path: Path, stored: list[str]) -> None:
     root = tmp_path / "state"
     async with world(root) as w:
         await w.call("session.create", agent="a", session="s")
@@ -127,6 +135,7 @@ async def test_content_of_a_refused_write_is_removed(tmp_path: Path) -> None:
             await record(w, "s", "c1", LARGE)
         assert caught.value.code == "toolcall_conflict"
         # Its traceback holds the document.
+        assert len(stored) == len(names(root)) == 1
         del caught
         await until_gone(root)
         await record(w, "s", "c2", LARGE)
@@ -139,11 +148,12 @@ async def test_content_of_a_refused_write_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("DUR-14")
-async def test_content_of_a_write_that_is_lost_is_removed(tmp_path: Path) -> None:
+async def test_content_of_a_write_that_is_lost_is_removed(tmp_path: Path, stored: list[str]) -> None:
     root = tmp_path / "state"
     async with running(root) as store:
         with armed("journal.commit=error:ENOSPC*1"), pytest.raises(CtxdError):
             await (await put(store, document("large", LARGE))).wait()
+        assert len(stored) == 1
         await until_gone(root)
 
 
