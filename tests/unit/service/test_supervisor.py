@@ -154,3 +154,9 @@ async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: s
             manager.recv(4096)
         group.cancel_scope.cancel()
     supervisor.close()
+
+
+def test_only_a_manager_that_is_notified_keeps_sockets(tmp_path: Path) -> None:
+    with closing(Supervisor.of({"NOTIFY_SOCKET": str(tmp_path / "notify")})) as supervisor:
+        assert supervisor.keeps is True
+    assert alone().keeps is False

@@ -139,3 +139,33 @@ async def test_whatever_was_asked_a_session_loaded_again_is_the_live_one(tmp_pat
                 check(stored.state)
                 assert (stored.state, stored.view(), stored.seqs) == (live.state, live.view(), live.seqs)
         assert 0 < refused < 350
+
+
+async def test_what_still_refers_to_an_unloaded_session_cannot_write_to_it(tmp_path: Path) -> None:
+    async with world(tmp_path / "state", live_max=1) as w:
+        await w.call("session.create", agent="a", session="s0")
+        live = await w.sessions.live("s0")
+        await w.call("session.create", agent="a", session="s1")
+        with pytest.raises(CtxdError, match="was unloaded"):
+            live.require_current()
+        assert await w.sessions.live("s0") is not live
+        assert await w.sessions.live("s0") is await w.sessions.live("s0"), "the newest stays"
+
+
+async def test_no_more_idle_sessions_are_unloaded_than_there_are_too_many(tmp_path: Path) -> None:
+    async with world(tmp_path / "state", live_max=2) as w:
+        lives = []
+        for n in range(3):
+            await w.call("session.create", agent="a", session=f"s{n}")
+            lives.append(await w.sessions.live(f"s{n}"))
+        assert [live.lost for live in lives] == [True, False, False]
+
+
+async def test_a_session_at_work_is_not_unloaded(tmp_path: Path) -> None:
+    async with world(tmp_path / "state", live_max=1) as w:
+        await w.call("session.create", agent="a", session="s0")
+        busy = await w.sessions.live("s0")
+        async with busy.lock:
+            await w.call("session.create", agent="a", session="s1")
+            assert await w.sessions.live("s0") is busy
+            assert not busy.lost

@@ -3,10 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
-from tests.unit.sessions.world import world
+from ctxd.secrets.guard import Guard
+from ctxd.secrets.scan import Scanner
+from ctxd.sessions.settings import SessionSettings, normalised
+from ctxd_protocol.limits import SETTINGS_BYTES_MAX
+from tests.unit.sessions.world import HOST, world
 
 pytestmark = pytest.mark.anyio
 
@@ -35,3 +40,17 @@ async def test_a_few_hundred_mounts_are_within_the_bound(tmp_path: Path) -> None
     async with world(tmp_path / "state") as here:
         made = await here.call("session.create", session="s", agent="a", mounts=mounts)
         assert len(made.session.mounts) == 500
+
+
+def test_settings_of_exactly_the_bound_are_kept_and_one_byte_more_is_refused() -> None:
+    def sized(size: int) -> SessionSettings:
+        bare = SessionSettings(
+            agent="a", principal="host", created_at=1, ordinal=1, filesystem_id=HOST, labels={"l": ""}
+        )
+        return msgspec.structs.replace(bare, labels={"l": "x" * (size - len(msgspec.json.encode(bare)))})
+
+    guard = Guard(Scanner(), bytes(32))
+    assert len(msgspec.json.encode(normalised(sized(SETTINGS_BYTES_MAX), guard, HOST))) == SETTINGS_BYTES_MAX
+    with pytest.raises(CtxdError) as refused:
+        normalised(sized(SETTINGS_BYTES_MAX + 1), guard, HOST)
+    assert refused.value.code == "too_large"

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.transcripts import claude_code, codex, opencode, pi, records
 from ctxd.transcripts.files import UnknownFormat, format_of, read
-from ctxd.transcripts.records import Line, decoded, lines, milliseconds, total_usage
+from ctxd.transcripts.records import Line, attachment_of, decoded, lines, milliseconds, total_usage
 from ctxd_protocol.events import (
     Attachment,
     CompactionEvent,
@@ -451,3 +451,17 @@ def test_a_file_of_no_known_format_is_refused_by_its_name(tmp_path):
         (tmp_path / name).write_text(text)
         with pytest.raises(UnknownFormat, match=name):
             read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("source", "media_type", "data", "url"),
+    [
+        ("aGk=", "image/png", b"hi", None),
+        ("data:image/gif;base64,aGk=", "image/gif", b"hi", None),
+        ("https://host/a.png", "image/png", None, "https://host/a.png"),
+        ("a b=", "image/png", None, "a b="),
+        ("aGk", "image/png", None, "aGk"),
+    ],
+)
+def test_an_attachment_is_its_bytes_where_the_text_is_base64_and_an_address_elsewhere(source, media_type, data, url):
+    assert attachment_of("image/png", source, "n") == Attachment(media_type=media_type, name="n", data=data, url=url)

@@ -100,3 +100,10 @@ def test_those_that_were_under_way_when_it_opened_do_not_make_it_longer(breaker)
         fail(breaker, FAILURES_TOLERATED)
         raise Unknown("late")
     assert breaker.retry_in_s == 1
+
+
+def test_the_third_failure_in_a_row_opens_it(breaker):
+    fail(breaker, 2)
+    assert breaker.state == "closed"
+    fail(breaker)
+    assert breaker.state == "open"

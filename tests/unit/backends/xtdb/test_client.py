@@ -365,3 +365,10 @@ async def test_a_version_that_another_node_has_evicted_is_left_out_of_a_history(
 async def test_a_character_set_behind_the_type_changes_nothing(server, client, media_type):
     server.behave = lambda asked: answer(202, SUBMITTED, media_type=media_type)
     assert await client.submit(OPS) == 7
+
+
+async def test_a_parameter_without_a_value_is_left_out(server):
+    server.behave = lambda asked: answer(404, ABSENT)
+    async with HttpConnections(server.url) as connections:
+        await connections.request("status", {"tx-id": 3, "timeout": None}, timeout_s=20)
+    assert [each.parameters for each in server.asked] == [{"tx-id": "3"}]
