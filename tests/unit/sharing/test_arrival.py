@@ -1,0 +1,48 @@
+"""A session that another host takes in: its state there, and the size of the rows that bring it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sessions.world import record
+from tests.unit.sharing.test_session_import import lived, two
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("HST-1")
+@pytest.mark.parametrize(
+    ("before", "asked", "after"),
+    [
+        ("active", None, "active"),
+        ("active", "paused", "paused"),
+        ("pause", None, "paused"),
+        ("pause", "active", "active"),
+        ("close", "active", "closed"),
+        ("close", "paused", "closed"),
+    ],
+)
+async def test_a_session_arrives_in_the_state_that_was_asked_for_but_a_closed_one_stays_closed(
+    tmp_path: Path, before: str, asked: str | None, after: str
+) -> None:
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        await record(a.w, "s1", "call-1")
+        if before != "active":
+            await a.w.call(f"session.{before}", session="s1")
+        await b.take(a, state=asked)
+        assert (await b.w.call("session.get", session="s1")).session.state == after
+        assert [row.state for row in (await b.w.call("session.list")).sessions] == [after]
+
+
+async def test_a_row_takes_no_more_than_its_bound_unless_one_group_alone_exceeds_it(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("ctxd.sharing.session_rewriter.ROW_DOCUMENTS_MAX", 4)
+    async with two(tmp_path) as (a, b):
+        await lived(a, tmp_path / "files")
+        await b.take(a)
+        changes = await b.w.store.changes(after=0, limit=1000)
+        assert len({change.seq for change in changes}) > 10
+        assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
+        assert await b.shown() == await a.shown()
