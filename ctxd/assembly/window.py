@@ -1,0 +1,151 @@
+"""Conversation window: the ordered items of one provider request, and the facts by which a policy removes some. Pure.
+
+An item is immutable: what it shows was sent, or will be sent next, and never changes. A window grows at its end only;
+a *repack* is the one operation that replaces items, and it makes a new window. Facts that change with time, such as age
+or pins, are therefore no part of an item: ``WindowEntry`` adds them for one decision and is thrown away afterwards.
+
+Providers' formats are rendered from items, so an item has no provider's words in it; only reasoning belongs to one.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Shown = Literal["whole", "cut", "stub"]
+"""Part of a content that an item shows: all of it, its beginning and end, or one line that names it."""
+
+UpdateKind = Literal["pool", "active", "inactive", "changed", "notice", "compaction", "marker"]
+"""Subject of an update: new lines of the metadata pool, activated or deactivated content, a changed file, a notice of
+the harness, the summary of a compaction, or words that only keep the order of roles valid."""
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Image in the window: bytes in the artifact store, or an address. Exactly one of the two is given."""
+
+    media_type: str
+    artifact: str | None = None
+    url: str | None = None
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One part of the window.
+
+    ``key`` is unique in the session and names the same part in all of its windows. ``object``: the id of the object
+    that the item shows, None for what is no object. ``tokens``: estimated tokens of the item as it is shown. ``turn``:
+    the turn in which it entered the window.
+    """
+
+    key: str
+    tokens: float
+    turn: int
+    object: str | None = None
+
+
+class SystemText(Item, frozen=True, kw_only=True, gc=False):
+    """Part of the system prompt. All of them stand first in a window."""
+
+    text: str
+
+
+class UserText(Item, frozen=True, kw_only=True, gc=False):
+    """Message of the user."""
+
+    text: str
+
+
+class ImageItem(Item, frozen=True, kw_only=True, gc=False):
+    """Image that the user gave, after the text of the same message."""
+
+    picture: Picture
+
+
+class AssistantText(Item, frozen=True, kw_only=True, gc=False):
+    """Text of the model."""
+
+    text: str
+
+
+class Reasoning(Item, frozen=True, kw_only=True, gc=False):
+    """Reasoning of the model, in the form in which its provider takes it back.
+
+    ``prefix``: hash of all items before it as they were when the model wrote it, None if that is not known. It is sent
+    only to the same provider and model, behind the same prefix. ``signature`` and ``encrypted`` as in a
+    ``ThinkingEvent``; ``id`` is the provider's.
+    """
+
+    provider: str | None
+    model: str | None
+    prefix: str | None
+    text: str = ""
+    signature: str | None = None
+    encrypted: str | None = None
+    id: str | None = None
+
+
+class ToolUse(Item, frozen=True, kw_only=True, gc=False):
+    """Request of the model to run a tool. ``call`` is unique in the window; ``arguments`` is a JSON object as text."""
+
+    call: str
+    tool: str
+    arguments: str
+
+
+class ToolOutput(Item, frozen=True, kw_only=True, gc=False):
+    """Output of the tool call ``call``, whose ``ToolUse`` stands before it.
+
+    ``full_tokens``: estimated tokens of the whole output, equal to ``tokens`` where ``shown`` is whole.
+    ``stub_tokens``: those of the line that would stand for it.
+    """
+
+    call: str
+    text: str
+    full_tokens: float
+    stub_tokens: float
+    pictures: tuple[Picture, ...] = ()
+    is_error: bool = False
+    shown: Shown = "whole"
+
+
+class Update(Item, frozen=True, kw_only=True, gc=False):
+    """Message of ctxd: a change since the items before it.
+
+    ``full_tokens``, ``stub_tokens``: as in ``ToolOutput``; equal to ``tokens`` where no policy may remove the item.
+    """
+
+    kind: UpdateKind
+    text: str
+    full_tokens: float
+    stub_tokens: float
+    shown: Shown = "whole"
+
+
+WindowItem = SystemText | UserText | ImageItem | AssistantText | Reasoning | ToolUse | ToolOutput | Update
+"""Any item of a window."""
+
+
+class WindowEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Item of a window with the facts that a repack policy needs, as they are at one request.
+
+    ``pinned``, ``chosen``: its object is pinned, or active by request. ``running``: it belongs to the current turn.
+    ``age``: tool calls since it entered the window. ``reads``: what the call read or ran (a path, or a command), None
+    for neither. ``superseded_by``: key of the later entry that shows a newer version of the same file or a newer output
+    of the same command; ``repeats``: key of a later entry with the same text. Both None without such an entry.
+    """
+
+    item: WindowItem
+    pinned: bool = False
+    chosen: bool = False
+    running: bool = False
+    age: int = 0
+    reads: str | None = None
+    superseded_by: str | None = None
+    repeats: str | None = None
+
+    @property
+    def gain(self) -> float:
+        """Tokens that replacing the item by its stub saves, at least 0. Items that show all they can show less of are
+        tool outputs and activated content; for others it is 0."""
+        item = self.item
+        if isinstance(item, ToolOutput) or (isinstance(item, Update) and item.kind in ("active", "changed")):
+            return max(0.0, item.tokens - item.stub_tokens)
+        return 0.0
