@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from ctxd_client.wire import EMPTY, Call
-from ctxd_protocol.context import AssembledContext, CurrentContext
+from ctxd_protocol.context import AssembledContext, CurrentContext, ToolDeclaration
 from ctxd_protocol.events import (
     CompactionEvent,
     OpaqueEvent,
@@ -907,9 +907,23 @@ class ClientMethods(ABC):
         return await self.call(Call("context.current", ContextCurrentParams(session=session), CurrentContext))
 
     async def context_assemble(
-        self, session: str, *, text: bool = True, blocks: bool = True, op_id: str | None = None
+        self,
+        session: str,
+        *,
+        text: bool = True,
+        blocks: bool = True,
+        op_id: str | None = None,
+        format: Literal["blocks", "text", "anthropic-messages", "openai-responses", "openai-chat"] | None = None,
+        layout: Literal["spec", "append"] | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        tools: Sequence[ToolDeclaration] = (),
     ) -> AssembledContext:
         """Assemble what the model sees now, and record it.
+
+        ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
+        request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body;
+        by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed).
@@ -919,7 +933,17 @@ class ClientMethods(ABC):
         return await self.call(
             Call(
                 "context.assemble",
-                AssembleParams(session=session, text=text, blocks=blocks, op_id=op_id),
+                AssembleParams(
+                    session=session,
+                    text=text,
+                    blocks=blocks,
+                    op_id=op_id,
+                    format=format,
+                    layout=layout,
+                    model=model,
+                    max_tokens=max_tokens,
+                    tools=tuple(tools),
+                ),
                 AssembledContext,
             )
         )
@@ -1389,15 +1413,40 @@ class SessionMethods:
         """
         return await self._calls.context_current(session=self.id)
 
-    async def assemble(self, *, text: bool = True, blocks: bool = True, op_id: str | None = None) -> AssembledContext:
+    async def assemble(
+        self,
+        *,
+        text: bool = True,
+        blocks: bool = True,
+        op_id: str | None = None,
+        format: Literal["blocks", "text", "anthropic-messages", "openai-responses", "openai-chat"] | None = None,
+        layout: Literal["spec", "append"] | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        tools: Sequence[ToolDeclaration] = (),
+    ) -> AssembledContext:
         """Assemble what the model sees now, and record it.
+
+        ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
+        request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body;
+        by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed).
 
         Example: ``(await s.assemble(blocks=False)).text``
         """
-        return await self._calls.context_assemble(self.id, text=text, blocks=blocks, op_id=op_id)
+        return await self._calls.context_assemble(
+            self.id,
+            text=text,
+            blocks=blocks,
+            op_id=op_id,
+            format=format,
+            layout=layout,
+            model=model,
+            max_tokens=max_tokens,
+            tools=tools,
+        )
 
     async def plan(self, *, budget_tokens: int | None = None) -> PlanResult:
         """Compute what a token budget would drop, and why.

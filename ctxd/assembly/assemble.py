@@ -12,7 +12,21 @@ from typing import Any, Final
 import msgspec
 
 from ctxd import limits
-from ctxd.assembly.layout_port import Component, Composition, Heads, View, compose
+from ctxd.assembly.append_assembly import (
+    Grown,
+    KeptWindow,
+    Rendering,
+    Wanted,
+    context_of_window,
+    grow,
+    note_target,
+    record_of,
+    render,
+    target_for,
+    tools_text,
+)
+from ctxd.assembly.append_layout import AppendWindow
+from ctxd.assembly.layout_port import Component, Composition, Heads, View, compose, too_long
 from ctxd.assembly.measure import sha256, stable_prefix
 from ctxd.assembly.record import (
     Assembled,
@@ -23,6 +37,8 @@ from ctxd.assembly.record import (
     read_record,
 )
 from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.requests import RequestTarget
+from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
@@ -54,15 +70,25 @@ class KeptContext(msgspec.Struct, eq=False):
 
     ``key``: the state that the components show, None for one that is out of date. ``context_ids``: all that the session
     has recorded, None before they are read; ``record``, ``composition`` and ``answer`` are None before one is known.
+    ``recalled``: the newest record was looked for.
+    ``window``: that of the layout ``append``, None before it is read.
     """
 
     live: LiveSession
     components: Sequence[Component]
     context_ids: set[str] | None
+    recalled: bool = False
     key: tuple[Any, ...] | None = None
     record: Recorded | None = None
     composition: Composition | None = None
     answer: Assembled | None = None
+    window: KeptWindow | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept, about."""
+        composed = 0 if self.composition is None else self.composition.size
+        return composed + (0 if self.window is None else self.window.size)
 
 
 REPEATS_MAX: Final = 10_000
@@ -96,10 +122,10 @@ class RenderCache:
     def put(self, kept: KeptContext) -> None:
         """Keep ``kept``, and evict those used longest ago until all are within the bounds."""
         self._kept[kept.live.session] = kept
-        size = sum(each.composition.size for each in self._kept.values() if each.composition is not None)
+        size = sum(each.size for each in self._kept.values())
         while self._kept and (len(self._kept) > SESSIONS_KEPT_MAX or size > KEPT_BYTES_MAX):
             _, gone = self._kept.popitem(last=False)
-            size -= 0 if gone.composition is None else gone.composition.size
+            size -= gone.size
 
     def _invalidate(self, landed: Sequence[tuple[Write, Pending]]) -> None:
         """Mark the renderings that show a file with a new version; after a purge drop all, which may show its text."""
@@ -133,9 +159,12 @@ class Assembler:
         # The newest requests that found their context recorded: digest and number, by principal and operation id.
         self._repeats: OrderedDict[tuple[str, str], tuple[bytes, int]] = OrderedDict()
 
-    async def assemble(self, live: LiveSession, call: WriteRequest, *, chars_max: int | None = None) -> Assembled:
+    async def assemble(
+        self, live: LiveSession, call: WriteRequest, *, chars_max: int | None = None, wanted: Wanted | None = None
+    ) -> Assembled:
         """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written:
-        a resend of ``call`` gets it as long as this runs.
+        a resend of ``call`` gets it as long as this runs. ``wanted``: the form in the layout ``append``; None for the
+        layout of ``archive``.
 
         Its answer may go out once ``pending`` is durable. Raises: CtxdError session_closed, session_not_active,
         too_large, corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and
@@ -151,21 +180,92 @@ class Assembler:
                 shown = await self._archive.show(live.session, number=repeat[1])
                 return Assembled(msgspec.structs.replace(shown.context, receipt=None))
             await self._freshen(live, call)
+            if wanted is not None:
+                return await self._grown(live, call, wanted, chars_max)
             while True:
                 kept = await self._rendered(live, chars_max)
                 composition = compose(kept.components, live.settings.budget_tokens, self._archive.count)
-                if kept.context_ids is not None:
+                if kept.recalled:
                     break
                 await self._recall(kept, composition)
             record, before = kept.record, kept.composition
             # Most texts are the same objects when little changed.
             if record and before and record.turn == live.state.turn and before.texts == composition.texts:
-                if call.op_id is not None:
-                    self._repeats[call.principal, call.op_id] = (call.request, record.number)
-                    if len(self._repeats) > REPEATS_MAX:
-                        self._repeats.popitem(last=False)
+                self._note_repeat(call, record.number)
                 return self._repeated(kept, record, composition)
             return self._record(kept, call, composition)
+
+    def _note_repeat(self, call: WriteRequest, number: int) -> None:
+        if call.op_id is not None:
+            self._repeats[call.principal, call.op_id] = (call.request, number)
+            if len(self._repeats) > REPEATS_MAX:
+                self._repeats.popitem(last=False)
+
+    async def _grown(self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None) -> Assembled:
+        """The window of ``live`` in the form ``wanted``, grown by what came since and recorded."""
+        while True:
+            kept = self._kept(live)
+            if kept.window is None:
+                await self._recall_window(kept)
+            before, cleared = kept.window, self._cache.cleared
+            assert before is not None and kept.context_ids is not None, "both were read"
+            grown = await grow(self._archive.windows, live, before.window)
+            if cleared == self._cache.cleared:
+                break
+        target, last = target_for(live.session, wanted, grown.spoken or grown.window.model), before.rendering
+        if before.record is not None and last is not None and not grown.planned.refs and last.target == target:
+            self._note_repeat(call, before.record.number)
+            if before.answer is None:
+                items, budget = before.window.flat(), live.settings.budget_tokens
+                context = context_of_window(live.session, before.record, items, last, budget)
+                before.answer = Assembled(context, live.barrier)
+            return before.answer
+        made, items = self._window_rendered(live, grown, target, chars_max)
+        record = record_of(live, grown, made, last, self._clock.wall_ms())
+        id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
+        record = msgspec.structs.replace(record, context_id=id)
+        context = context_of_window(live.session, record, items, made, live.settings.budget_tokens)
+        document = document_of(live.session, record, tools_text(target))
+        result = _KeptNumber(record.number)
+        pending = live.commit(call, puts=(document,), result=result, assembly=(record.number, id))
+        kept.context_ids.add(id)
+        window = grown.window
+        window.base = record.number if grown.is_new else window.base
+        window.take(grown.planned, grown.items)
+        window.ends = window.ends_with(len(items))
+        note_target(window, target, None if made.request is None else made.request.prefix)
+        kept.window = KeptWindow(window, record, made, Assembled(context, pending))
+        self._cache.put(kept)
+        return Assembled(context, pending, carries_receipt=True)
+
+    def _window_rendered(
+        self, live: LiveSession, grown: Grown, target: RequestTarget | None, chars_max: int | None
+    ) -> tuple[Rendering, list[WindowItem]]:
+        """The grown window in the form of ``target``, and its items. Raises: CtxdError too_large."""
+        items = grown.flat()
+        made = render(live.session, items, target, grown.window.ends_with(len(items)))
+        most = min(limits.CONTEXT_CHARS_MAX, limits.CONTEXT_CHARS_MAX if chars_max is None else chars_max)
+        if len(made.plain) > most:
+            raise too_long(live.session, len(made.plain), most)
+        return made, items
+
+    async def _recall_window(self, kept: KeptContext) -> None:
+        """Take up the window where an earlier life of the session, or of the daemon, left it."""
+        live = kept.live
+        records = await self._archive.records(live.session) if live.assembly else []
+        last = next((record for record in reversed(records) if record.window is not None), None)
+        kept.window = KeptWindow(AppendWindow()) if last is None else await self._archive.recall(live, last)
+        kept.context_ids = kept.context_ids or {record.context_id for record in records}
+
+    def _kept(self, live: LiveSession) -> KeptContext:
+        """The context kept of ``live``; a new one, empty, if none is."""
+        kept = self._cache.get(live)
+        if kept is None:
+            kept = KeptContext(
+                live, self._archive.layout(), None if live.assembly else set(), recalled=not live.assembly
+            )
+            self._cache.put(kept)
+        return kept
 
     async def plan(
         self, live: LiveSession, budget_tokens: int | None, *, chars_max: int | None = None
@@ -229,10 +329,7 @@ class Assembler:
             raise view.too_long(live.state.chat_chars)
         while True:
             live.require_current()
-            kept = self._cache.get(live)
-            if kept is None:
-                kept = KeptContext(live, self._archive.layout(), None if live.assembly else set())
-                self._cache.put(kept)
+            kept = self._kept(live)
             files = live.state.files(live.state.active)
             key = (live.last_pending, *map(self._store.peek, files))
             if kept.key == key:
@@ -251,7 +348,8 @@ class Assembler:
         """Take up where an earlier life of the session, or of the daemon, left off."""
         session = kept.live.session
         records = await self._archive.records(session)
-        newest = await self._archive.newest(session)
+        last = next((record.number for record in reversed(records) if record.window is None), None)
+        newest = None if last is None else await self._archive.at(session, last)
         if newest is not None:
             kept.record = read_record(newest)
             if kept.record.sha256 == sha256(composition.text()):
@@ -262,7 +360,7 @@ class Assembler:
                 except CtxdError as error:
                     if error.code not in ("corrupt", "unsupported", "purged"):
                         raise
-        kept.context_ids = {record.context_id for record in records}
+        kept.context_ids, kept.recalled = {record.context_id for record in records}, True
 
     def _repeated(self, kept: KeptContext, record: Recorded, composition: Composition) -> Assembled:
         """The record's answer. The reasons, the versions and the plan are those of now: they may change where the text

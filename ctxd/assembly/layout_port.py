@@ -66,13 +66,18 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def too_long(self, chars: int) -> CtxdError:
         """The refusal of a context of ``chars`` characters or more."""
-        return CtxdError(
-            "too_large",
-            f"the context of session {self.live.session} has at least {chars:,} characters, "
-            f"{self.chars_max:,} are assembled here at most",
-            hint="Deactivate objects, collapse tool calls, or continue in a new session.",
-            outcome="not_applied",
-        )
+        assert self.chars_max is not None, "there is a bound"
+        return too_long(self.live.session, chars, self.chars_max)
+
+
+def too_long(session: str, chars: int, chars_max: int) -> CtxdError:
+    """The refusal of a context of ``chars`` characters or more, of ``chars_max`` that are possible."""
+    return CtxdError(
+        "too_large",
+        f"the context of session {session} has at least {chars:,} characters, {chars_max:,} are assembled here at most",
+        hint="Deactivate objects, collapse tool calls, or continue in a new session.",
+        outcome="not_applied",
+    )
 
 
 class Component(Protocol):

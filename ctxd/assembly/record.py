@@ -7,18 +7,20 @@ result is encoded once for each of its forms.
 
 from datetime import UTC, datetime
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from ctxd.assembly.append_layout import NotedObject
 from ctxd.assembly.layout_port import Composition
+from ctxd.assembly.references import Ref
 from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store.writes import Pending
-from ctxd_protocol.context import AssembledContext, AssemblyRecord, Block, SectionSize
+from ctxd_protocol.context import AssembledContext, AssemblyRecord, Block, RequestFormat, SectionSize
 from ctxd_protocol.ids import context_id
 from ctxd_protocol.objects import Receipt
 
@@ -26,11 +28,36 @@ ID_DIGITS = (8, 12, 16)
 """Hex digits of a context id: more only where fewer are taken by other content of the session."""
 
 
+WINDOW_RENDERER: Final = 2
+"""Version of the layout ``append``, kept with every assembly in it. Earlier programs refuse to render one."""
+
+
+class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a window that an assembly in the layout ``append`` added, and the request that it made.
+
+    ``base``: number of the assembly that began the window. ``refs`` were added; ``noted``: the objects that they
+    concern. ``place``: the first event of the chat that is not shown. ``prompt``: transaction of the system prompt
+    that is. ``format``: None for text and blocks. ``model``, ``max_tokens`` and ``prefix``: see ``RequestTarget`` and
+    ``RequestBody``; the tools are the document's content.
+    """
+
+    base: int
+    refs: tuple[Ref, ...] = ()
+    noted: tuple[NotedObject, ...] = ()
+    place: tuple[int, int] = (0, 0)
+    prompt: int | None = None
+    format: RequestFormat | None = None
+    model: str | None = None
+    max_tokens: int | None = None
+    prefix: str | None = None
+
+
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One assembly. ``segments``: how many of the session's made it. Its transaction is the record's own.
 
     ``active``: the versions shown whole, as (object, valid time, transaction). ``dropped``: (object, reason) of what
     the budget left out. ``assembled_at`` is in ms since 1970; ``renderer`` is the version of the text format.
+    ``window``: of an assembly in the layout ``append``, None for one in the layout ``spec``.
     """
 
     number: int
@@ -46,17 +73,19 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     active: tuple[tuple[str, int, int], ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
     renderer: int = RENDERER
+    window: WindowPart | None = None
 
 
-def document_of(session: str, recorded: Recorded) -> Document:
-    """The document that keeps ``recorded``."""
+def document_of(session: str, recorded: Recorded, content: str | None = None) -> Document:
+    """The document that keeps ``recorded``, and with it ``content``."""
     id, payload = assembly_id(session, recorded.number), msgspec.to_builtins(recorded)
     return Document(
         id=id,
         type="assembly",
         identity_hash=identity_hash("assembly", None, id),
-        content_hash=content_hash(payload, None),
+        content_hash=content_hash(payload, content),
         payload=payload,
+        content=content,
     )
 
 
@@ -113,6 +142,10 @@ class Assembled(msgspec.Struct):
         """The same answer with other blocks."""
         context = msgspec.structs.replace(self.context, blocks=blocks)
         return Assembled(context, self.pending, self.carries_receipt)
+
+    def with_request(self, body: dict[str, Any]) -> "Assembled":
+        """The same answer with a request."""
+        return Assembled(msgspec.structs.replace(self.context, request=body), self.pending, self.carries_receipt)
 
     def encoded(self, receipt: Receipt | None = None, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
         """Encode as JSON, with or without text and blocks; without a receipt to carry, at the first time only."""

@@ -6,12 +6,14 @@ Reads only. The promise: a text given out has the hash that was recorded, or the
 from collections.abc import Iterable
 from contextlib import aclosing
 
+from ctxd.assembly.append_assembly import KeptWindow, context_of_window, recall
 from ctxd.assembly.layout_port import Composition, Heads, Layout, View, compose
 from ctxd.assembly.measure import TokenCounter, sha256
-from ctxd.assembly.record import Assembled, Recorded, context_of, read_record
+from ctxd.assembly.record import WINDOW_RENDERER, Assembled, Recorded, context_of, read_record
 from ctxd.assembly.render import RENDERER
+from ctxd.assembly.windows import WindowReader
 from ctxd.errors import CtxdError, purged
-from ctxd.objects.document import AsOf, Page, Stored
+from ctxd.objects.document import AsOf, Page, Stored, text_of
 from ctxd.objects.generated_ids import assemblies_prefix, assembly_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
@@ -30,6 +32,7 @@ class Archive:
         self._sessions = sessions
         self.layout = layout
         self.count = count
+        self.windows = WindowReader(store, count)
 
     async def records(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """The records of ``session`` with a number above ``after``, in order.
@@ -54,11 +57,43 @@ class Archive:
         """
         stored = await self._find(session, number, turn)
         recorded = read_record(stored)
+        if recorded.window is not None and recorded.renderer == WINDOW_RENDERER:
+            return await self._show_window(session, recorded)
         if bytes_max is not None and recorded.bytes > bytes_max:
             message = f"assembly {recorded.number} has {recorded.bytes:,} bytes, {bytes_max:,} are shown here at most"
             raise CtxdError("too_large", message, hint="Read it on the host's socket.")
         composition, text = await self.render_again(session, stored, recorded)
         return Assembled(context_of(session, recorded, composition, text))
+
+    async def recall(self, live: LiveSession, last: Recorded, bytes_max: int | None = None) -> KeptWindow:
+        """The window of ``last``, an assembly in the layout ``append``, as it was then.
+
+        Raises: CtxdError unsupported, corrupt, store_failed. Cancel: safe.
+        """
+        if last.window is None or last.renderer != WINDOW_RENDERER:
+            message = f"assembly {last.number} of session {live.session} has window format {last.renderer}, not 2"
+            raise CtxdError("unsupported", message)
+        first = last.window.base
+        found = await self.records(live.session, after=first - 1, limit=last.number - first + 1)
+        chain = [record for record in found if record.window is not None and record.window.base == first]
+        stored = await self.at(live.session, last.number)
+        tools = None
+        if stored is not None and (ref := stored.content_ref) is not None:
+            tools = text_of((await self._store.contents((ref,)))[ref])
+        return await recall(self.windows, live, chain, tools)
+
+    async def _show_window(self, session: str, last: Recorded) -> Assembled:
+        live = await self._sessions.live(session)
+        kept = await self.recall(live, last)
+        rendering = kept.rendering
+        assert rendering is not None, "a window that is read again is rendered"
+        if sha256(rendering.plain.decode()) != last.sha256:
+            raise CtxdError(
+                "corrupt",
+                f"assembly {last.number} of session {session} renders to other bytes than were recorded",
+                hint="If nothing that it showed was purged, run `ctxd verify` to find what changed.",
+            )
+        return Assembled(context_of_window(session, last, kept.window.flat(), rendering, live.settings.budget_tokens))
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
         """Return the context of the record ``recorded`` in version ``stored``. Raises: as ``show``."""
@@ -92,12 +127,12 @@ class Archive:
         return composition, text
 
     async def newest(self, session: str) -> Stored | None:
-        """The newest record of ``session``, None if it has none."""
+        """The newest record of ``session`` in any layout, None if it has none."""
         found = await self._store.scan(assemblies_prefix(session), page=Page(limit=1, ascending=False))
         return found[0] if found else None
 
     async def _find(self, session: str, number: int | None, turn: int | None) -> Stored:
-        if number is not None and (found := await self._at(session, number)) is not None:
+        if number is not None and (found := await self.at(session, number)) is not None:
             return found
         newest = await self.newest(session)
         if newest is None:
@@ -113,7 +148,7 @@ class Archive:
         low, high, found = 1, read_record(newest).number, None
         while low <= high:
             middle = (low + high) // 2
-            stored = await self._at(session, middle)
+            stored = await self.at(session, middle)
             if stored is None:
                 raise CtxdError("corrupt", f"{assembly_id(session, middle)} is missing", hint="Run `ctxd verify`.")
             if read_record(stored).turn <= turn:
@@ -128,7 +163,8 @@ class Archive:
             )
         return found
 
-    async def _at(self, session: str, number: int) -> Stored | None:
+    async def at(self, session: str, number: int) -> Stored | None:
+        """Record ``number`` of ``session``, None without it. Raises: CtxdError store_failed. Cancel: safe."""
         found = await self._store.scan(assembly_id(session, number), page=Page(limit=1))
         return found[0] if found and len(found[0].document.id) == len(assembly_id(session, number)) else None
 

@@ -7,23 +7,24 @@ or pins, are therefore no part of an item: ``WindowEntry`` adds them for one dec
 Providers' formats are rendered from items, so an item has no provider's words in it; only reasoning belongs to one.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 Shown = Literal["whole", "cut", "stub"]
 """Part of a content that an item shows: all of it, its beginning and end, or one line that names it."""
 
-UpdateKind = Literal["pool", "active", "inactive", "changed", "notice", "compaction", "marker"]
-"""Subject of an update: new lines of the metadata pool, activated or deactivated content, a changed file, a notice of
-the harness, the summary of a compaction, or words that only keep the order of roles valid."""
+UpdateKind = Literal["pool", "active", "changed", "prompt", "output", "notice", "compaction", "marker"]
+"""Subject of an update: what entered or left the metadata pool and the active set; an activated content; a changed
+file; a new system prompt; a late output; a notice of the harness; the summary of a compaction; words that only keep the
+order of roles valid."""
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Image in the window: bytes in the artifact store, or an address. Exactly one of the two is given."""
+    """Image in the window: its bytes, or an address. Exactly one of the two is given."""
 
     media_type: str
-    artifact: str | None = None
+    data: bytes | None = None
     url: str | None = None
 
 
@@ -68,11 +69,12 @@ class AssistantText(Item, frozen=True, kw_only=True, gc=False):
 class Reasoning(Item, frozen=True, kw_only=True, gc=False):
     """Reasoning of the model, in the form in which its provider takes it back.
 
-    ``prefix``: hash of all items before it as they were when the model wrote it, None if that is not known. It is sent
-    only to the same provider and model, behind the same prefix. ``signature`` and ``encrypted`` as in a
-    ``ThinkingEvent``; ``id`` is the provider's.
+    ``prefix``: hash of the messages that the model had when it wrote this, None if that is not known. It is sent to the
+    same provider and model only, behind the same messages. ``signature`` and ``encrypted`` as in a ``ThinkingEvent``;
+    ``id`` is the provider's; ``place`` is that of the event in the chat.
     """
 
+    place: tuple[int, int]
     provider: str | None
     model: str | None
     prefix: str | None
@@ -93,14 +95,15 @@ class ToolUse(Item, frozen=True, kw_only=True, gc=False):
 class ToolOutput(Item, frozen=True, kw_only=True, gc=False):
     """Output of the tool call ``call``, whose ``ToolUse`` stands before it.
 
-    ``full_tokens``: estimated tokens of the whole output, equal to ``tokens`` where ``shown`` is whole.
-    ``stub_tokens``: those of the line that would stand for it.
+    ``full_tokens``: estimated tokens of the whole output, equal to ``tokens`` where ``shown`` is whole. ``stub``: the
+    line that would stand for it, of ``stub_tokens``.
     """
 
     call: str
     text: str
     full_tokens: float
     stub_tokens: float
+    stub: str
     pictures: tuple[Picture, ...] = ()
     is_error: bool = False
     shown: Shown = "whole"
@@ -109,13 +112,14 @@ class ToolOutput(Item, frozen=True, kw_only=True, gc=False):
 class Update(Item, frozen=True, kw_only=True, gc=False):
     """Message of ctxd: a change since the items before it.
 
-    ``full_tokens``, ``stub_tokens``: as in ``ToolOutput``; equal to ``tokens`` where no policy may remove the item.
+    ``full_tokens``, ``stub`` and ``stub_tokens``: as in ``ToolOutput``; the item's own where no policy may remove it.
     """
 
     kind: UpdateKind
     text: str
     full_tokens: float
     stub_tokens: float
+    stub: str
     shown: Shown = "whole"
 
 
@@ -149,3 +153,11 @@ class WindowEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if isinstance(item, ToolOutput) or (isinstance(item, Update) and item.kind in ("active", "changed")):
             return max(0.0, item.tokens - item.stub_tokens)
         return 0.0
+
+
+def stubbed(item: ToolOutput | Update) -> ToolOutput | Update:
+    """``item`` with the line that stands for its content."""
+    changes: dict[str, Any] = {"text": item.stub, "tokens": item.stub_tokens, "shown": "stub"}
+    if isinstance(item, ToolOutput):
+        changes["pictures"] = ()
+    return msgspec.structs.replace(item, **changes)

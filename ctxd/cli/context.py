@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Final, get_args
 
 import click
+import msgspec
 
 from ctxd.cli.arguments import session_id
 from ctxd.cli.diff import print_diff, unified
@@ -15,7 +16,7 @@ from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell
 from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, SectionSize
+from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, Layout, RequestFormat, SectionSize
 from ctxd_protocol.limits import PATHS_MAX
 from ctxd_protocol.objects import ObjectVersion
 
@@ -24,6 +25,8 @@ BAR_COLUMNS: Final = 72
 
 LABEL_CHARS: Final = 44
 """Longest name of an object in the table of blocks."""
+
+FORMATS: Final[tuple[RequestFormat, ...]] = get_args(RequestFormat)
 
 _LOOKS: Final[dict[str, tuple[str, Colour]]] = {
     "system_prompt": ("S", "magenta"),
@@ -37,13 +40,17 @@ _LOOKS: Final[dict[str, tuple[str, Colour]]] = {
 @click.command(
     cls=Command,
     examples="ctx context\nctx context s1 --text | less\nctx context s1 --turn 3\nctx context s1 --diff t3 t4\n"
-    "ctx context s1 --diff 3 5\nctx context s1 --plan 8000",
+    "ctx context s1 --diff 3 5\nctx context s1 --plan 8000\n"
+    "ctx context s1 --format anthropic-messages --model claude-sonnet-4-5",
 )
 @session_argument
 @click.option("--text", "as_text", is_flag=True, help="The context itself, byte for byte into a pipe.")
 @click.option("--turn", type=click.IntRange(min=0), metavar="N", help="As the model saw it at turn N.")
 @click.option("--assembly", type=click.IntRange(min=1), metavar="N", help="As assembly number N was.")
 @click.option("--diff", nargs=2, metavar="A B", help="What changed between two assemblies; t3 is that of turn 3.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="The request body for a provider's API.")
+@click.option("--layout", type=click.Choice(get_args(Layout)), help="Order of the window; append for a request.")
+@click.option("--model", metavar="NAME", help="The model of the request; by default the one that answered last.")
 @click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="What a budget would leave out.")
 @common
 def context(
@@ -54,16 +61,22 @@ def context(
     assembly: int | None,
     diff: tuple[str, str] | None,
     plan: str | None,
+    form: RequestFormat | None,
+    layout: Layout | None,
+    model: str | None,
 ) -> None:
     """Show what the model of SESSION sees now, block by block, and why.
 
     Looking at a live session assembles its context, as its harness would, and the daemon records that.
     """
-    if sum((turn is not None or assembly is not None, diff is not None, plan is not None)) > 1:
-        raise Stop(USAGE, "--turn or --assembly, --diff and --plan exclude each other", hint="choose one")
+    past = turn is not None or assembly is not None
+    if sum((past, diff is not None, plan is not None, form is not None)) > 1:
+        raise Stop(USAGE, "--turn or --assembly, --diff, --plan and --format exclude each other", hint="choose one")
     with run.client() as client:
         id = session_id(client, session)
-        if diff is not None:
+        if form is not None:
+            _show_request(run, client.context_assemble(id, format=form, layout=layout, model=model))
+        elif diff is not None:
             _diff(run, client, id, *diff)
         elif plan is not None:
             planned = client.context_plan(id, budget_tokens=_tokens(plan)).plan
@@ -74,7 +87,7 @@ def context(
         else:
             wants_blocks = run.screen.as_json or not as_text
             wants_text = run.screen.as_json or as_text
-            shown = _seen(run, client, id, turn, assembly, wants_text, wants_blocks)
+            shown = _seen(run, client, id, turn, assembly, layout, wants_text, wants_blocks)
             wants_labels = not (run.screen.as_json or as_text)
             objects = [
                 each.object
@@ -82,6 +95,15 @@ def context(
                 if each.object and not each.object.startswith(("chat:", "session:"))
             ] + [d.object for d in shown.plan.dropped]
             _show(run, shown, labels_of(client, id, objects if wants_labels else ()), as_text=as_text)
+
+
+def _show_request(run: Invocation, made: AssembledContext) -> None:
+    if run.screen.as_json:
+        run.screen.document(made)
+        return
+    run.screen.content(msgspec.json.format(msgspec.json.encode(made.request)).decode())
+    for each in made.omitted:
+        run.screen.note(f"{each.kind} at {each.place[0]}.{each.place[1]} is left out: {each.reason}")
 
 
 def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[tuple[str, int]]:
@@ -129,13 +151,14 @@ def _seen(
     session: str,
     turn: int | None,
     assembly: int | None,
+    layout: Layout | None,
     text: bool,
     blocks: bool,
 ) -> AssembledContext:
     if turn is not None or assembly is not None:
         return client.context_show(session, turn=turn, number=assembly, text=text, blocks=blocks)
     try:
-        return client.context_assemble(session, text=text, blocks=blocks)
+        return client.context_assemble(session, text=text, blocks=blocks, layout=layout)
     except InvalidState as error:
         if error.code not in ("session_not_active", "session_closed"):
             raise

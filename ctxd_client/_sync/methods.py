@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from ctxd_client.wire import EMPTY, Call
-from ctxd_protocol.context import AssembledContext, CurrentContext
+from ctxd_protocol.context import AssembledContext, CurrentContext, ToolDeclaration
 from ctxd_protocol.events import (
     CompactionEvent,
     OpaqueEvent,
@@ -903,9 +903,23 @@ class SyncClientMethods(ABC):
         return self.call(Call("context.current", ContextCurrentParams(session=session), CurrentContext))
 
     def context_assemble(
-        self, session: str, *, text: bool = True, blocks: bool = True, op_id: str | None = None
+        self,
+        session: str,
+        *,
+        text: bool = True,
+        blocks: bool = True,
+        op_id: str | None = None,
+        format: Literal["blocks", "text", "anthropic-messages", "openai-responses", "openai-chat"] | None = None,
+        layout: Literal["spec", "append"] | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        tools: Sequence[ToolDeclaration] = (),
     ) -> AssembledContext:
         """Assemble what the model sees now, and record it.
+
+        ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
+        request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body;
+        by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed).
@@ -915,7 +929,17 @@ class SyncClientMethods(ABC):
         return self.call(
             Call(
                 "context.assemble",
-                AssembleParams(session=session, text=text, blocks=blocks, op_id=op_id),
+                AssembleParams(
+                    session=session,
+                    text=text,
+                    blocks=blocks,
+                    op_id=op_id,
+                    format=format,
+                    layout=layout,
+                    model=model,
+                    max_tokens=max_tokens,
+                    tools=tuple(tools),
+                ),
                 AssembledContext,
             )
         )
@@ -1383,15 +1407,40 @@ class SyncSessionMethods:
         """
         return self._calls.context_current(session=self.id)
 
-    def assemble(self, *, text: bool = True, blocks: bool = True, op_id: str | None = None) -> AssembledContext:
+    def assemble(
+        self,
+        *,
+        text: bool = True,
+        blocks: bool = True,
+        op_id: str | None = None,
+        format: Literal["blocks", "text", "anthropic-messages", "openai-responses", "openai-chat"] | None = None,
+        layout: Literal["spec", "append"] | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        tools: Sequence[ToolDeclaration] = (),
+    ) -> AssembledContext:
         """Assemble what the model sees now, and record it.
+
+        ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
+        request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body;
+        by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed).
 
         Example: ``s.assemble(blocks=False).text``
         """
-        return self._calls.context_assemble(self.id, text=text, blocks=blocks, op_id=op_id)
+        return self._calls.context_assemble(
+            self.id,
+            text=text,
+            blocks=blocks,
+            op_id=op_id,
+            format=format,
+            layout=layout,
+            model=model,
+            max_tokens=max_tokens,
+            tools=tools,
+        )
 
     def plan(self, *, budget_tokens: int | None = None) -> PlanResult:
         """Compute what a token budget would drop, and why.

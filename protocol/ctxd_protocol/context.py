@@ -1,4 +1,6 @@
-"""The assembled context, block by block, with the reason for each block (spec 1 §4)."""
+"""The assembled context: blocks with their reasons (spec 1 §4), the text, or a request for a provider's API."""
+
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -54,12 +56,44 @@ class SectionSize(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
 
 
+Layout = Literal["spec", "append"]
+"""Order of the window. ``spec``: system prompt, metadata pool, chat, active content (spec 1 §4). ``append``: a
+baseline, then the conversation in order; changes are added at the end, and what was sent stays until a repack."""
+
+RequestFormat = Literal["anthropic-messages", "openai-responses", "openai-chat"]
+"""The API for which a request body is made: Anthropic Messages, OpenAI Responses, OpenAI Chat Completions."""
+
+ContextFormat = Literal["blocks", "text", "anthropic-messages", "openai-responses", "openai-chat"]
+"""Form of an assembly: its blocks, its text, or a request body."""
+
+
+class ToolDeclaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A tool that the model may call. ``input_schema``: JSON Schema of its arguments, an object."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]
+    description: str = ""
+    input_schema: dict[str, Any]
+
+
+class Omitted(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of the conversation that is not in a request. ``place``: turn and number of its event in the chat.
+
+    ``kind``: the kind of the part. ``reason``: one of a closed set of short phrases.
+    """
+
+    place: tuple[int, int]
+    kind: str
+    reason: str
+
+
 class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     """One assembly. ``number`` counts the session's recorded assemblies from 1; an unchanged repeat keeps its number.
 
-    ``stable_prefix``: the number of leading bytes equal to the session's previous assembly; None for the first.
-    ``sha256`` is the hash of ``text``. ``text`` and ``blocks`` are empty if the caller left them out.
-    ``receipt``: the receipt of the recording write; None if nothing was written.
+    ``stable_prefix``: the number of leading bytes equal to the session's previous assembly in the same layout and
+    format, cache markers not counted; None for the first. ``sha256`` is the hash of ``text``, or of the request's JSON
+    text without cache markers, of which ``bytes`` is the length. ``text`` and ``blocks`` are empty if the caller left
+    them out. ``receipt``: the receipt of the recording write; None if nothing was written.
+    ``request``: the body to send, None without a request format. ``omitted``: what it leaves out.
     """
 
     session: str
@@ -76,6 +110,9 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     stable_prefix: int | None
     assembled_at: int
     receipt: Receipt | None = None
+    layout: Layout = "spec"
+    request: dict[str, Any] | None = None
+    omitted: tuple[Omitted, ...] = ()
 
 
 class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ SECTIONS: dict[str, str] = {
     "SES": "Sessions",
     "COL": "Auto-collapse",
     "CTX": "Context assembly",
+    "REQ": "Requests for providers",
     "BUD": "Token budget",
     "NOT": "Sharing and notices",
     "TRK": "Trackers",
@@ -124,6 +125,8 @@ CTX-8 | An active file that changed on disk is read again before it is shown. | 
 CTX-9 | A deleted object keeps its place in the sets and is shown as a metadata line without content. | ctxd
 CTX-11 | `context.assemble` accepts an `op_id`: a resend gets the assembly that the first call recorded, or, until the daemon restarts, the one that it found unchanged. | ctxd
 CTX-10 | The id of the current context can be read for a session, and for the only session if none is given. | ctxd
+REQ-1 | A request body is valid for its provider in every state of the session: types, order and alternation of roles, each call followed by its output, unique ids of calls, no blank text, at most four cache markers. | ctxd
+REQ-2 | In the layout `append`, a request begins with all bytes of the one before it, cache markers not counted, until a repack; a restart of the daemon between two requests changes nothing. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd
 BUD-2 | The plan can be requested for any budget without assembling. | ctxd
 BUD-3 | Objects left out for the budget stay in their sets. | ctxd

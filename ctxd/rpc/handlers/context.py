@@ -1,8 +1,10 @@
 """Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
 
+from ctxd.assembly.append_assembly import Wanted, target_for
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.record import Assembled, summary
 from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.requests import spec_request
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
@@ -40,11 +42,18 @@ class ContextCalls:
 
     async def context_assemble(self, caller: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
-        assembled = await self._assembler.assemble(live, call, chars_max=caller.answer_bytes_max)
-        assembled = await self._seen_by(caller, params.session, assembled)
-        return Accepted(
-            assembled.pending, lambda receipt: assembled.encoded(receipt, text=params.text, blocks=params.blocks)
+        wanted = None if params.format == "blocks" or params.format == "text" else params.format
+        form = Wanted(wanted, params.model, params.max_tokens, params.tools)
+        layout = params.layout or ("spec" if wanted is None else "append")
+        assembled = await self._assembler.assemble(
+            live, call, chars_max=caller.answer_bytes_max, wanted=form if layout == "append" else None
         )
+        assembled = await self._seen_by(caller, params.session, assembled)
+        if layout == "spec" and (target := target_for(params.session, form, None)) is not None:
+            assembled = assembled.with_request(spec_request(assembled.context.blocks, target).body)
+        text = params.text if params.format is None else params.format == "text"
+        blocks = params.blocks if params.format is None else params.format == "blocks"
+        return Accepted(assembled.pending, lambda receipt: assembled.encoded(receipt, text=text, blocks=blocks))
 
     async def context_plan(self, caller: Caller, params: PlanParams) -> Accepted:
         live = await self._sessions.live(params.session)

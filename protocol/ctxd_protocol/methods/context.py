@@ -4,7 +4,15 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ctxd_protocol.context import AssembledContext, AssemblyRecord, BudgetPlan, CurrentContext
+from ctxd_protocol.context import (
+    AssembledContext,
+    AssemblyRecord,
+    BudgetPlan,
+    ContextFormat,
+    CurrentContext,
+    Layout,
+    ToolDeclaration,
+)
 from ctxd_protocol.ids import OpIdText, SessionIdText
 from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, Result, SessionParams
 
@@ -16,11 +24,21 @@ class ContextCurrentParams(Params, frozen=True, kw_only=True):
 
 
 class AssembleParams(SessionParams, frozen=True, kw_only=True):
-    """A session, and the parts of the result to include."""
+    """A session, and the form of the result.
+
+    ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
+    request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body; by
+    default it is for the model that answered last, and declares no tools.
+    """
 
     text: bool = True
     blocks: bool = True
     op_id: OpIdText | None = None
+    format: ContextFormat | None = None
+    layout: Layout | None = None
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    tools: Annotated[tuple[ToolDeclaration, ...], msgspec.Meta(max_length=512)] = ()
 
 
 class PlanParams(SessionParams, frozen=True, kw_only=True):

@@ -1,0 +1,246 @@
+"""Assembly in the layout ``append``: the session's window, grown by what came since, as text or as a request; recorded.
+
+What was sent is in the records, so that a restart between two requests changes no byte of what the provider has cached.
+A request for a window to which nothing came, in the form of the last one, writes nothing.
+"""
+
+from collections.abc import Iterable
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.append_layout import AppendWindow, Planned, Planner
+from ctxd.assembly.measure import sha256
+from ctxd.assembly.record import WINDOW_RENDERER, Assembled, Recorded, WindowPart
+from ctxd.assembly.render import SEPARATOR
+from ctxd.assembly.requests import PROVIDERS, RequestBody, RequestTarget, request_body
+from ctxd.assembly.window import ToolOutput, WindowItem
+from ctxd.assembly.windows import CUT_TOKENS, WindowReader, window_blocks
+from ctxd.errors import CtxdError
+from ctxd.sessions.session import LiveSession
+from ctxd_protocol.context import AssembledContext, BudgetPlan, RequestFormat, SectionSize, ToolDeclaration
+from ctxd_protocol.ids import chat_id, system_prompt_id
+
+MAX_TOKENS: Final = 8_192
+"""Tokens that an answer may have where an API wants a number and the caller gives none."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The form of an assembly. ``format`` None: blocks and text. ``model`` None: the one that answered last."""
+
+    format: RequestFormat | None = None
+    model: str | None = None
+    max_tokens: int | None = None
+    tools: tuple[ToolDeclaration, ...] = ()
+
+
+class Rendering(msgspec.Struct, frozen=True):
+    """A window in one form: its text, or its request with the JSON text. ``target`` None: text."""
+
+    target: RequestTarget | None
+    text: str
+    request: RequestBody | None
+
+    @property
+    def plain(self) -> bytes:
+        """All bytes, without cache markers."""
+        return self.text.encode() if self.request is None else self.request.plain
+
+
+class KeptWindow(msgspec.Struct, eq=False):
+    """Window of a session between assemblies. ``record``: of the newest assembly, None before the first; ``rendering``
+    and ``answer`` are its own, None while they are not known."""
+
+    window: AppendWindow
+    record: Recorded | None = None
+    rendering: Rendering | None = None
+    answer: Assembled | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about: items and the newest rendering have the text once each."""
+        return 0 if self.rendering is None else 2 * len(self.rendering.plain)
+
+
+def render(session: str, items: list[WindowItem], target: RequestTarget | None, ends: Iterable[int]) -> Rendering:
+    """``items`` in the form of ``target``. ``ends``: see ``AppendWindow``."""
+    if target is not None:
+        return Rendering(target, "", request_body(items, target, frozenset(ends)))
+    blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
+    return Rendering(None, SEPARATOR.join(block.text for block in blocks), None)
+
+
+def target_of(session: str, part: WindowPart, content: str | None) -> RequestTarget | None:
+    """The target that ``part`` records, with the tools in the ``content`` of its document."""
+    if part.format is None:
+        return None
+    tools = () if content is None else msgspec.json.decode(content, type=tuple[ToolDeclaration, ...])
+    return RequestTarget(
+        format=part.format, model=part.model or "", max_tokens=part.max_tokens, tools=tools, cache_key=session
+    )
+
+
+def tools_text(target: RequestTarget | None) -> str | None:
+    """The tools of ``target`` as they are kept with its record."""
+    return None if target is None or not target.tools else msgspec.json.encode(target.tools).decode()
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """A window and what comes next in it. ``is_new``: it begins with this assembly. ``spoken``: the newest model whose
+    answer is in it, None if none is in what comes next."""
+
+    window: AppendWindow
+    planned: Planned
+    items: list[tuple[WindowItem, ...]]
+    is_new: bool
+    spoken: str | None
+
+    def flat(self) -> list[WindowItem]:
+        """All items, in order."""
+        return [item for items in (*self.window.items, *self.items) for item in items]
+
+
+async def grow(reader: WindowReader, live: LiveSession, window: AppendWindow) -> Grown:
+    """Plan the next part of ``window``, that of ``live``, whose lock is held.
+
+    Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    """
+    window, batch = await reader.batch(live, window, live.assembly + 1)
+    planned = Planner(window, batch, cut=CUT_TOKENS).plan()
+    heads = [*batch.outputs.values(), *(file.stored for file in batch.files.values()), *batch.recorded]
+    heads += [batch.prompt] if batch.prompt is not None else []
+    events = {place: event for place, _, event in batch.events}
+    material = await reader.material(live, planned.refs, events, {stored.document.id: stored for stored in heads})
+    items = reader.items(window, planned, material)
+    # What is cut can be loaded, so it is not known whole.
+    cut = {item.object for each in items for item in each if isinstance(item, ToolOutput) and item.shown == "cut"}
+    noted = tuple(msgspec.structs.replace(each, level="pool") if each.object in cut else each for each in planned.noted)
+    spoken = next((model for _, _, event in reversed(batch.events) if (model := getattr(event, "model", None))), None)
+    return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, spoken)
+
+
+async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None) -> KeptWindow:
+    """The window of ``chain``, its records from the first on. ``tools``: content of the last one's document.
+
+    Raises: CtxdError corrupt, purged, store_failed. Cancel: safe.
+    """
+    window = await reader.load(live, [record.window for record in chain if record.window is not None])
+    part = chain[-1].window
+    assert part is not None, "it is in this layout"
+    target = target_of(live.session, part, tools)
+    note_target(window, target, part.prefix)
+    return KeptWindow(window, chain[-1], render(live.session, window.flat(), target, window.ends))
+
+
+def note_target(window: AppendWindow, target: RequestTarget | None, prefix: str | None) -> None:
+    """Keep what reasoning in the answer to a request for ``target`` is bound to."""
+    window.provider = None if target is None else PROVIDERS[target.format]
+    window.model = None if target is None else target.model
+    window.prefix = prefix
+
+
+def target_for(session: str, wanted: Wanted, spoken: str | None) -> RequestTarget | None:
+    """The target that ``wanted`` means, None for text. ``spoken``: the model that answered last.
+
+    Raises: CtxdError invalid_params if no model is known.
+    """
+    if wanted.format is None:
+        return None
+    model = wanted.model or spoken
+    if model is None:
+        raise CtxdError(
+            "invalid_params",
+            f"which model the request of session {session} is for is not known",
+            hint="Give model, as the provider names it.",
+            outcome="not_applied",
+        )
+    most = wanted.max_tokens
+    if most is None and wanted.format == "anthropic-messages":
+        most = MAX_TOKENS
+    return RequestTarget(format=wanted.format, model=model, max_tokens=most, tools=wanted.tools, cache_key=session)
+
+
+def _equal_prefix(a: bytes, b: bytes) -> int:
+    """Leading bytes in which ``a`` and ``b`` are equal. Cost: each halving compares half of what is left."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
+    return low
+
+
+def record_of(live: LiveSession, grown: Grown, rendering: Rendering, before: Rendering | None, now: int) -> Recorded:
+    """The record of an assembly, still without its context id. ``now``: ms since 1970."""
+    number, items, plain = live.assembly + 1, grown.flat(), rendering.plain
+    same = None
+    if before is not None and (before.target and before.target.format) == (
+        rendering.target and rendering.target.format
+    ):
+        same = _equal_prefix(before.plain, plain)
+    target, planned = rendering.target, grown.planned
+    return Recorded(
+        number=number,
+        segments=live.state.segments,
+        turn=live.state.turn,
+        context_id="",
+        parent=live.context_id or "",
+        sha256=sha256(plain.decode()),
+        bytes=len(plain),
+        tokens=ceil(sum(item.tokens for item in items)),
+        stable_prefix=same,
+        assembled_at=now,
+        renderer=WINDOW_RENDERER,
+        window=WindowPart(
+            base=number if grown.is_new else grown.window.base,
+            refs=planned.refs,
+            noted=planned.noted,
+            place=planned.place,
+            prompt=planned.prompt,
+            format=None if target is None else target.format,
+            model=None if target is None else target.model,
+            max_tokens=None if target is None else target.max_tokens,
+            prefix=None if rendering.request is None else rendering.request.prefix,
+        ),
+    )
+
+
+def context_of_window(
+    session: str, record: Recorded, items: list[WindowItem], rendering: Rendering, budget_tokens: int | None
+) -> AssembledContext:
+    """The answer for ``record``, of which ``rendering`` shows ``items``."""
+    blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
+    sizes: dict[str, list[int]] = {section: [0, 0, 0] for section in ("system_prompt", "conversation", "updates")}
+    for block in blocks:
+        size = sizes[block.section]
+        size[0], size[1], size[2] = size[0] + len(block.text.encode()), size[1] + block.tokens, size[2] + 1
+    request = rendering.request
+    return AssembledContext(
+        session=session,
+        number=record.number,
+        context_id=record.context_id,
+        turn=record.turn,
+        text=rendering.text,
+        sha256=record.sha256,
+        bytes=record.bytes,
+        tokens=record.tokens,
+        sections=tuple(
+            SectionSize(section=section, bytes=size[0], tokens=size[1], entries=size[2])
+            for section, size in sizes.items()
+        ),
+        blocks=tuple(blocks) if request is None else (),
+        plan=BudgetPlan(
+            budget_tokens=budget_tokens,
+            tokens=record.tokens,
+            tokens_after=record.tokens,
+            over_by=0 if budget_tokens is None else max(0, record.tokens - budget_tokens),
+            dropped=(),
+        ),
+        stable_prefix=record.stable_prefix,
+        assembled_at=record.assembled_at,
+        layout="append",
+        request=None if request is None else request.body,
+        omitted=() if request is None else request.omitted,
+    )

@@ -1,0 +1,482 @@
+"""Layout ``append``: a baseline, then the conversation in order, then what changed. Pure.
+
+A window is planned in batches, one for each request: what came since the last one is added at its end. The promise: a
+batch depends on the session and on what the window has already, never on how the window would look if it were made
+now; so nothing that was sent moves.
+
+A reply is added once all of its tool calls have an output, as providers refuse a call without one. A call whose output
+never came gets words in its place as soon as the conversation went on without it; an output that comes later still is
+an update. A tool call that was recorded and that no event names is shown as if the model had just made it.
+"""
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from ctxd.assembly.references import (
+    WHOLE,
+    CallFacts,
+    EventRef,
+    ObjectRef,
+    ObjectRole,
+    Place,
+    Ref,
+    TextKind,
+    TextRef,
+    arguments_of,
+    call_facts,
+    call_name,
+    pictures,
+    short_id,
+    tool_name,
+)
+from ctxd.assembly.requests import BEGIN, CONTINUE
+from ctxd.assembly.window import WindowItem
+from ctxd.objects.document import Stored
+from ctxd.objects.kinds import state_of
+from ctxd_protocol.events import (
+    CompactionEvent,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+Level = Literal["pool", "active", "gone"]
+
+NO_OUTPUT: Final = "[no output of this call came: it was interrupted, or it is still running]"
+
+ENDS_KEPT: Final = 3
+"""Requests whose ends are known: at each there can be a cache marker."""
+
+_MENTION_CHARS_MIN: Final = 4
+"""Characters of a file's name by which a call's arguments are taken to mean the file."""
+
+
+class NotedObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An object in the window: its level there, and the transaction of the version that was shown."""
+
+    object: str
+    tx: int
+    level: Level
+    is_file: bool = False
+
+
+class FileState(msgspec.Struct, frozen=True, gc=False):
+    """An object of the pool as it is now: a file, or a tool call whose output the window does not show whole.
+
+    ``label``: the file's path as the agent knows it, or the words for a call. ``chosen``: active by request.
+    """
+
+    stored: Stored
+    label: str
+    active: bool
+    chosen: bool
+
+    def is_mentioned(self, arguments: str) -> bool:
+        """True if a call with these ``arguments`` is about the file."""
+        name = self.label.rpartition("/")[2]
+        return self.label in arguments or (len(name) >= _MENTION_CHARS_MIN and name in arguments)
+
+
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything new since the last request.
+
+    ``number``: of the assembly; ``turn``: the current one. ``events``: those of the main conversation, each with the
+    journal sequence of its write. ``recorded``: tool calls that entered the pool; ``passed``: those that a
+    compaction replaced. ``outputs``: tool call objects by the
+    id of their call in the chat, and by their own. ``files``: those of the pool that
+    the window may have to show. ``prompt``: the system prompt, None without one.
+    """
+
+    number: int
+    turn: int
+    events: Sequence[tuple[Place, int, Event]]
+    end: Place
+    recorded: Sequence[Stored]
+    passed: Sequence[Stored]
+    outputs: Mapping[str, Stored]
+    files: Mapping[str, FileState]
+    gone: Sequence[str]
+    prompt: Stored | None
+
+
+class AppendWindow:
+    """Window of one session, with what is known of it. It changes by ``take`` alone.
+
+    ``base``: number of the assembly that began it, 0 for an empty one. ``refs`` and ``items`` are parallel, as a
+    reference may have several items. ``names``: ids of calls in the window, by their own and by that of their object.
+    ``facts``: by the id in the window. ``noted``: objects of which something was shown; ``pool``: those that are still
+    in the metadata pool; ``active``: the files among them that are active. ``place``: the first event that is not shown
+    yet. ``prompt``: transaction of the system prompt that it shows. ``ends``: counts of items at the last requests, the
+    newest at the end. ``provider``, ``model`` and ``prefix`` are those of the last request, see ``RequestBody``.
+    """
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.refs: list[Ref] = []
+        self.items: list[tuple[WindowItem, ...]] = []
+        self.names: dict[str, str] = {}
+        self.facts: dict[str, CallFacts] = {}
+        self.noted: dict[str, NotedObject] = {}
+        self.pool: dict[str, None] = {}
+        self.active: dict[str, None] = {}
+        self.place: Place = (0, 0)
+        self.prompt: int | None = None
+        self.ends: list[int] = []
+        self.provider: str | None = None
+        self.model: str | None = None
+        self.prefix: str | None = None
+
+    def flat(self) -> list[WindowItem]:
+        """All items in order."""
+        return [item for items in self.items for item in items]
+
+    def ends_with(self, count: int) -> list[int]:
+        """``ends`` with a request of ``count`` items."""
+        return [*(end for end in self.ends if end < count), count][-ENDS_KEPT:]
+
+    def take(self, planned: "Planned", items: Sequence[tuple[WindowItem, ...]]) -> None:
+        """Add a batch with its items."""
+        self.refs += planned.refs
+        self.items += items
+        self.names |= planned.names
+        self.facts |= planned.facts
+        for each in planned.noted:
+            self.noted[each.object] = each
+            if each.level == "gone":
+                self.pool.pop(each.object, None)
+            else:
+                self.pool[each.object] = None
+            if each.level == "active" and each.is_file:
+                self.active[each.object] = None
+            else:
+                self.active.pop(each.object, None)
+        self.place, self.prompt = planned.place, planned.prompt
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch as references, with what ``AppendWindow`` knows once it is added."""
+
+    refs: tuple[Ref, ...]
+    place: Place
+    noted: tuple[NotedObject, ...]
+    names: dict[str, str]
+    facts: dict[str, CallFacts]
+    prompt: int | None
+
+
+class _Step(msgspec.Struct, frozen=True, gc=False):
+    """Events that are added together: one reply, or one event of another kind. ``seq``: of the first one's write."""
+
+    seq: int
+    events: tuple[tuple[Place, Event], ...]
+    is_reply: bool
+
+
+def _steps(events: Sequence[tuple[Place, int, Event]]) -> list[_Step]:
+    """``events`` in steps. A reply ends at any event that is no part of one, and where the provider's message ends."""
+    steps: list[_Step] = []
+    reply: list[tuple[Place, Event]] = []
+    since = 0
+
+    def end() -> None:
+        if reply:
+            steps.append(_Step(since, tuple(reply), is_reply=True))
+            reply.clear()
+
+    for place, seq, event in events:
+        match event:
+            case ThinkingEvent() | ResponseEvent() | ToolCallEvent():
+                if (
+                    reply
+                    and None not in (event.message, reply[-1][1].message)
+                    and event.message != reply[-1][1].message
+                ):
+                    end()
+                since = since if reply else seq
+                reply.append((place, event))
+            case PromptEvent() | ToolResultEvent() | SystemEvent() | CompactionEvent():
+                end()
+                steps.append(_Step(seq, ((place, event),), is_reply=False))
+            case _:
+                # What no other event describes is not for the model.
+                pass
+    end()
+    return steps
+
+
+class Planner:
+    """Plans one batch for ``window``, which it does not change. One is used once."""
+
+    def __init__(self, window: AppendWindow, batch: Arrivals, *, cut: int) -> None:
+        """``cut``: tokens that an output is cut to."""
+        self._window = window
+        self._batch = batch
+        self._cut = cut
+        self._names: dict[str, str] = {}
+        self._facts: dict[str, CallFacts] = {}
+        self._noted: list[NotedObject] = []
+        self._texts = 0
+        self._arguments: list[str] = []
+        self._results: dict[str, list[tuple[Place, ToolResultEvent]]] = {}
+        for place, _, event in batch.events:
+            if isinstance(event, ToolResultEvent) and event.call is not None:
+                self._results.setdefault(event.call, []).append((place, event))
+
+    def plan(self) -> Planned:
+        """The batch as references. What is noted of files comes last, as it depends on the calls."""
+        batch, first = self._batch, not self._window.refs
+        talk, place = self._conversation()
+        self._noted += [NotedObject(each.document.id, each.tx, "pool") for each in batch.passed]
+        contents, lines = self._files()
+        refs: list[Ref] = []
+        if not first:
+            refs += [*(ref for ref, _ in talk), *self._prompt("prompt"), *contents]
+            refs += [self._text("pool", "\n".join(lines))] if lines else []
+            speaks_last = bool(talk) and not talk[-1][1] and len(refs) == len(talk)
+        else:
+            refs += self._prompt("system")
+            refs += [self._text("system", "\n".join(("Known files and tool calls:", *lines)))] if lines else []
+            refs += contents
+            if not contents and talk and not talk[0][1]:
+                refs.append(self._text("marker", BEGIN))
+            refs += [ref for ref, _ in talk]
+            speaks_last = not talk[-1][1] if talk else not contents
+        if speaks_last:
+            # The request's last message is the user's.
+            refs.append(self._text("marker", CONTINUE))
+        noted, prompt = tuple(self._noted), None if batch.prompt is None else batch.prompt.tx
+        return Planned(refs=tuple(refs), place=place, noted=noted, names=self._names, facts=self._facts, prompt=prompt)
+
+    # --- references ---
+
+    def _key(self) -> str:
+        self._texts += 1
+        return f"{self._batch.number}-{self._texts}"
+
+    def _text(self, kind: TextKind, text: str, call: str = "") -> TextRef:
+        return TextRef(key=self._key(), turn=self._batch.turn, kind=kind, text=text, call=call)
+
+    def _object(
+        self, stored: Stored, role: ObjectRole, call: str = "", label: str = "", shown: int = WHOLE
+    ) -> ObjectRef:
+        return ObjectRef(
+            key=self._key(),
+            turn=self._batch.turn,
+            shown=shown,
+            object=stored.document.id,
+            valid_time=stored.valid_time,
+            tx=stored.tx,
+            role=role,
+            call=call,
+            label=label,
+        )
+
+    def _prompt(self, role: Literal["system", "prompt"]) -> list[Ref]:
+        prompt = self._batch.prompt
+        if prompt is None or prompt.content_ref is None or prompt.tx == self._window.prompt:
+            return []
+        return [self._object(prompt, role)]
+
+    # --- conversation ---
+
+    def _conversation(self) -> tuple[list[tuple[Ref, bool]], Place]:
+        """References, each with whether it is of the user's side, and the first place that is not shown yet."""
+        steps = _steps(self._batch.events)
+        named = self._named()
+        recorded = [stored for stored in self._batch.recorded if stored.document.id not in named]
+        talk: list[tuple[Ref, bool]] = []
+        followed = max((at for at, step in enumerate(steps) if _goes_on(step)), default=-1)
+        place = self._batch.end
+        for at, step in enumerate(steps):
+            while recorded and recorded[0].tx <= step.seq:
+                talk += self._recorded(recorded.pop(0))
+            if not step.is_reply:
+                talk += self._other(*step.events[0])
+            elif at < followed or self._is_complete(step):
+                talk += self._reply(step, answers=not talk)
+            else:
+                place = step.events[0][0]
+                break
+        for stored in recorded:
+            talk += self._recorded(stored)
+        return talk, place
+
+    def _named(self) -> set[str]:
+        """Tool call objects that events of the batch name: they are shown where these stand."""
+        outputs, named = self._batch.outputs, set()
+        for _, _, event in self._batch.events:
+            match event:
+                case ToolCallEvent(call=call) if call in outputs:
+                    named.add(outputs[call].document.id)
+                case ToolResultEvent(object=str(object)):
+                    named.add(object)
+        return named
+
+    def _is_complete(self, step: _Step) -> bool:
+        calls = [event.call for _, event in step.events if isinstance(event, ToolCallEvent)]
+        return all(self._shown_as(call) or call in self._batch.outputs or call in self._results for call in calls)
+
+    def _shown_as(self, own: str) -> str | None:
+        return self._names.get(own) or self._window.names.get(own)
+
+    def _reply(self, step: _Step, *, answers: bool) -> Iterator[tuple[Ref, bool]]:
+        """``answers``: it is the answer to the last request."""
+        window, turn = self._window, self._batch.turn
+        calls: list[tuple[str, str]] = []
+        for at, event in step.events:
+            key = f"{at[0]}.{at[1]}"
+            match event:
+                case ThinkingEvent():
+                    known = answers and window.prefix is not None
+                    yield (
+                        EventRef(
+                            key=key,
+                            turn=turn,
+                            at=at,
+                            provider=window.provider if known else None,
+                            model=event.model or window.model,
+                            prefix=window.prefix if known else None,
+                        ),
+                        False,
+                    )
+                case ToolCallEvent():
+                    if self._shown_as(event.call) is None or event.call in self._results:
+                        shown = self._name(event.call, event.tool, arguments_of(event.args))
+                        calls.append((event.call, shown))
+                        yield EventRef(key=key, turn=turn, at=at, call=shown), False
+                case ResponseEvent() if event.text.strip():
+                    yield EventRef(key=key, turn=turn, at=at), False
+        for own, shown in calls:
+            yield self._output(own, shown), True
+
+    def _name(self, own: str, tool: str, arguments: str) -> str:
+        """Note a call, and return its id in the window."""
+        shown = call_name(own, ChainMap(self._facts, self._window.facts))
+        self._names[own] = shown
+        self._facts[shown] = call_facts(tool_name(tool), arguments)
+        self._arguments.append(arguments)
+        return shown
+
+    def _output(self, own: str, shown: str) -> Ref:
+        facts = self._facts[shown]
+        results = self._results.get(own)
+        at, result = results.pop(0) if results else (None, None)
+        if results is not None and not results:
+            del self._results[own]
+        id = own if result is None or result.object is None else result.object
+        if (stored := self._batch.outputs.get(id)) is not None:
+            return self._object_output(stored, shown)
+        if at is None or result is None or result.object is not None:
+            return self._text("output", NO_OUTPUT, shown)
+        facts.has_output = True
+        return EventRef(key=f"{at[0]}.{at[1]}", turn=self._batch.turn, at=at, call=shown, shown=self._cut)
+
+    def _object_output(self, stored: Stored, shown: str) -> Ref:
+        id = stored.document.id
+        self._facts[shown].object, self._facts[shown].has_output = id, True
+        self._names[id] = shown
+        self._noted.append(NotedObject(id, stored.tx, "active"))
+        return self._object(stored, "output", shown, shown=self._cut)
+
+    def _recorded(self, stored: Stored) -> Iterator[tuple[Ref, bool]]:
+        """A tool call that no event describes: its object has the call and its output."""
+        id, payload = stored.document.id, stored.document.payload
+        if self._shown_as(id) is not None:
+            return
+        shown = self._name(id, payload["tool"], arguments_of(payload.get("args")))
+        yield self._object(stored, "use", shown), False
+        yield self._object_output(stored, shown), True
+
+    def _other(self, at: Place, event: Event) -> Iterator[tuple[Ref, bool]]:
+        key, turn = f"{at[0]}.{at[1]}", self._batch.turn
+        match event:
+            case PromptEvent() if event.text.strip() or any(pictures(event.attachments)):
+                yield EventRef(key=key, turn=turn, at=at), True
+            case SystemEvent() if event.text.strip():
+                yield EventRef(key=key, turn=turn, at=at), True
+            case CompactionEvent() if event.summary.strip():
+                yield EventRef(key=key, turn=turn, at=at), True
+            case ToolResultEvent():
+                yield from self._result(at, event)
+
+    def _result(self, at: Place, event: ToolResultEvent) -> Iterator[tuple[Ref, bool]]:
+        """A result of which the reply was shown before, or that has none."""
+        names = [name for name in (event.call, event.object) if name is not None]
+        shown = next((found for name in names if (found := self._shown_as(name)) is not None), None)
+        stored = None if event.object is None else self._batch.outputs.get(event.object)
+        if shown is not None:
+            facts = self._facts.get(shown) or self._window.facts[shown]
+            if facts.has_output:
+                return
+            self._facts[shown] = msgspec.structs.replace(facts, has_output=True)
+        elif stored is not None:
+            yield from self._recorded(stored)
+            return
+        if stored is not None:
+            self._noted.append(NotedObject(stored.document.id, stored.tx, "active"))
+            yield self._object(stored, "late", shown or "", shown=self._cut), True
+        elif event.object is None:
+            yield (
+                EventRef(
+                    key=f"{at[0]}.{at[1]}",
+                    turn=self._batch.turn,
+                    at=at,
+                    call=shown or "",
+                    late=True,
+                    shown=self._cut,
+                ),
+                True,
+            )
+
+    # --- files ---
+
+    def _files(self) -> tuple[list[Ref], list[str]]:
+        """Contents that are shown whole, and lines on what else changed."""
+        contents: list[Ref] = []
+        lines: list[str] = []
+        mentions = "\n".join(self._arguments)
+        for id, file in self._batch.files.items():
+            known = self._window.noted.get(id)
+            level: Level = "active" if file.active else "pool"
+            if known is not None and (known.tx, known.level) == (file.stored.tx, level):
+                continue
+            self._noted.append(NotedObject(id, file.stored.tx, level, file.stored.document.type == "file"))
+            name = f"id={short_id(id)} {file.label}"
+            is_new = known is None or known.level == "gone"
+            if is_new:
+                lines.append(f"{name}{_state(file.stored)}")
+            was_active = known is not None and known.level == "active"
+            # The call that read or wrote a file showed the model what it needs.
+            by_call = file.is_mentioned(mentions) and not file.chosen
+            has_content = file.stored.content_ref is not None
+            if file.active and not was_active:
+                if has_content and not by_call:
+                    contents.append(self._object(file.stored, "active", label=file.label))
+            elif file.active and not file.is_mentioned(mentions):
+                if has_content and file.chosen:
+                    contents.append(self._object(file.stored, "changed", label=file.label))
+                else:
+                    lines.append(f"{name}{_state(file.stored) or ' changed since you read it'}")
+            elif was_active and not file.active:
+                lines.append(f"{name} is no longer active")
+        for id in self._batch.gone:
+            self._noted.append(NotedObject(id, 0, "gone"))
+            lines.append(f"id={short_id(id)} is no longer in the metadata pool")
+        return contents, lines
+
+
+def _goes_on(step: _Step) -> bool:
+    """True for a step after which the conversation no longer waits for outputs of replies before it."""
+    return step.is_reply or isinstance(step.events[0][1], PromptEvent | CompactionEvent)
+
+
+def _state(stored: Stored) -> str:
+    state = state_of(stored.document)
+    return "" if state == "present" else f" [{state}]"

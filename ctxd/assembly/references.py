@@ -1,0 +1,404 @@
+"""References: the stored form of a window, and the items that they stand for. Pure.
+
+A record keeps no text of the conversation: it refers to events of the chat and to versions of objects, which the store
+keeps for good. Only what ctxd itself writes into a window, a line or two, is stored as text, so that a window is the
+same after an update of this program. The items of a reference depend on what it refers to and on nothing else.
+"""
+
+import hashlib
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ctxd.assembly.measure import TokenCounter
+from ctxd.assembly.window import (
+    AssistantText,
+    ImageItem,
+    Picture,
+    Reasoning,
+    SystemText,
+    ToolOutput,
+    ToolUse,
+    Update,
+    UpdateKind,
+    UserText,
+    WindowItem,
+)
+from ctxd.objects.document import Content, Stored
+from ctxd.objects.generated_ids import is_hash
+from ctxd.objects.kinds import is_binary, is_purged
+from ctxd_protocol.events import (
+    Attachment,
+    CompactionEvent,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+WHOLE: Final = 0
+STUB: Final = -1
+"""Values of ``shown``: all of a content, or the line that stands for it. Any other is the tokens that it is cut to."""
+
+ITEM_TOKENS: Final = 4
+"""Tokens that an item takes beside its text."""
+
+IMAGE_TOKENS: Final = 1_500
+"""Tokens that an image counts for."""
+
+ID_DIGITS: Final = 12
+"""Digits by which a window names a file."""
+
+Place = tuple[int, int]
+ObjectRole = Literal["system", "prompt", "use", "output", "late", "active", "changed"]
+
+
+TextKind = Literal["system", "output"] | UpdateKind
+
+
+class _Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ref", gc=False):
+    """``key`` is that of the items; where there are several, a number follows it. ``turn``: see ``Item``."""
+
+    key: str
+    turn: int = 0
+    shown: int = WHOLE
+
+
+class EventRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="event", gc=False):
+    """An event of the chat. ``call``: the id that the window has for its tool call, empty for one that is not in it.
+    ``late``: the event is an output whose place was taken. ``provider``, ``model`` and ``prefix`` are those of
+    reasoning."""
+
+    at: Place
+    call: str = ""
+    late: bool = False
+    provider: str | None = None
+    model: str | None = None
+    prefix: str | None = None
+
+
+class ObjectRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="object", gc=False):
+    """A version of an object, and what of it the item shows. ``label``: the file's path, as the agent knows it."""
+
+    object: str
+    valid_time: int
+    tx: int
+    role: ObjectRole
+    call: str = ""
+    label: str = ""
+
+
+class TextRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="text", gc=False):
+    """Words of ctxd. ``call``: the tool call for whose missing output they stand."""
+
+    kind: TextKind
+    text: str
+    call: str = ""
+
+
+Ref = EventRef | ObjectRef | TextRef
+"""Any reference. The tags are the stored names."""
+
+
+class CallFacts(msgspec.Struct, gc=False):
+    """A tool call of the window. ``subject``: its command or path. ``reads``: see ``WindowEntry``. ``object``: its tool
+    call object, None if it has none. ``has_output``: an output of it was shown, not words that stand for one."""
+
+    tool: str
+    subject: str
+    reads: str | None
+    object: str | None = None
+    has_output: bool = False
+
+
+class Material(msgspec.Struct, frozen=True):
+    """Everything that references are resolved from: events by place, versions by id and transaction, contents."""
+
+    events: Mapping[Place, Event]
+    versions: Mapping[tuple[str, int], Stored]
+    contents: Mapping[str, Content]
+    count: TokenCounter
+
+
+def short_id(id: str) -> str:
+    """The name of object ``id`` in a window: enough of a hash to find the file, every other id whole."""
+    return id[:ID_DIGITS] if is_hash(id) else id
+
+
+_COMMANDS: Final = ("command", "cmd")
+_PATHS: Final = ("file_path", "filePath", "path", "notebook_path", "filename")
+_OTHERS: Final = ("pattern", "query", "url", "description")
+_READING: Final = re.compile("read|view|cat|open", re.IGNORECASE)
+_SUBJECT_CHARS: Final = 80
+
+
+def call_facts(tool: str, arguments: str) -> CallFacts:
+    """The facts of a call of ``tool`` with ``arguments``, a JSON object."""
+    given: dict[str, Any] = msgspec.json.decode(arguments)
+    names = [name for name in (*_COMMANDS, *_PATHS, *_OTHERS) if given.get(name)]
+    value = given[names[0]] if names else next((each for each in given.values() if isinstance(each, str)), "")
+    subject = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    reads = None
+    if names and names[0] in _COMMANDS:
+        reads = f"$ {subject}"
+    elif names and names[0] in _PATHS and _READING.search(tool):
+        part = [f"{name}={given[name]}" for name in ("offset", "limit") if given.get(name)]
+        reads = " ".join((subject, *part))
+    line = " ".join(subject.split())
+    return CallFacts(tool, line if len(line) <= _SUBJECT_CHARS else f"{line[: _SUBJECT_CHARS - 1]}…", reads)
+
+
+def arguments_of(args: object) -> str:
+    """The arguments of a call as the text of a JSON object: what is no object is its member ``input``."""
+    if isinstance(args, str):
+        try:
+            args = msgspec.json.decode(args)
+        except msgspec.DecodeError:
+            args = {"input": args}
+    if args is None:
+        args = {}
+    return msgspec.json.encode(args if isinstance(args, dict) else {"input": args}).decode()
+
+
+def tool_name(tool: str) -> str:
+    """``tool`` as every provider takes it."""
+    return re.sub("[^A-Za-z0-9_-]", "_", tool)[:64] or "tool"
+
+
+def call_name(own: str, taken: Container[str]) -> str:
+    """The id of a tool call in the window: its ``own`` where every provider takes it and no call has it yet."""
+    if re.fullmatch("[A-Za-z0-9_-]{1,40}", own) and own not in taken:
+        return own
+    base = f"c_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+    name, nth = base, 1
+    while name in taken:
+        nth += 1
+        name = f"{base}_{nth}"
+    return name
+
+
+def items_of(ref: Ref, material: Material, calls: Mapping[str, CallFacts]) -> tuple[WindowItem, ...]:
+    """The items of ``ref``, which may be none for what was purged. ``calls``: those of the window before it, by the id
+    that it has for each."""
+    match ref:
+        case TextRef():
+            return (_text_item(ref, material.count),)
+        case EventRef():
+            return tuple(_event_items(ref, material.events[ref.at], material.count, calls))
+        case ObjectRef():
+            return (_object_item(ref, material, calls),)
+
+
+def _text_item(ref: TextRef, count: TokenCounter) -> WindowItem:
+    tokens = count(ref.text) + ITEM_TOKENS
+    match ref.kind:
+        case "system":
+            return SystemText(key=ref.key, turn=ref.turn, tokens=tokens, text=ref.text)
+        case "output":
+            # A call has an output in every request, so this stays.
+            return ToolOutput(
+                key=ref.key,
+                turn=ref.turn,
+                tokens=tokens,
+                call=ref.call,
+                text=ref.text,
+                full_tokens=tokens,
+                stub_tokens=tokens,
+                stub=ref.text,
+                is_error=True,
+            )
+        case kind:
+            return _update(ref, kind, ref.text, count)
+
+
+def _update(ref: _Ref, kind: UpdateKind, text: str, count: TokenCounter, object: str | None = None) -> Update:
+    tokens = count(text) + ITEM_TOKENS
+    return Update(
+        key=ref.key,
+        turn=ref.turn,
+        tokens=tokens,
+        object=object,
+        kind=kind,
+        text=text,
+        full_tokens=tokens,
+        stub_tokens=tokens,
+        stub=text,
+    )
+
+
+def _event_items(
+    ref: EventRef, event: Event, count: TokenCounter, calls: Mapping[str, CallFacts]
+) -> Iterable[WindowItem]:
+    text = getattr(event, "text", "")
+    same: dict[str, Any] = {"key": ref.key, "turn": ref.turn}
+    match event:
+        case PromptEvent():
+            if text.strip():
+                yield UserText(**same, tokens=count(text) + ITEM_TOKENS, text=text)
+            for nth, picture in enumerate(pictures(event.attachments), 1):
+                yield ImageItem(key=f"{ref.key}/{nth}", turn=ref.turn, tokens=IMAGE_TOKENS, picture=picture)
+        case ResponseEvent():
+            yield AssistantText(**same, tokens=count(text) + ITEM_TOKENS, text=text)
+        case ThinkingEvent():
+            size = count(text) + count(event.encrypted or event.signature or "") + ITEM_TOKENS
+            yield Reasoning(
+                **same,
+                tokens=size,
+                place=ref.at,
+                provider=ref.provider,
+                model=ref.model,
+                prefix=ref.prefix,
+                text=text,
+                signature=event.signature,
+                encrypted=event.encrypted,
+                id=event.id,
+            )
+        case ToolCallEvent():
+            arguments = arguments_of(event.args)
+            size = count(event.tool) + count(arguments) + count(ref.call) + ITEM_TOKENS
+            yield ToolUse(**same, tokens=size, call=ref.call, tool=tool_name(event.tool), arguments=arguments)
+        case ToolResultEvent():
+            images = tuple(pictures(event.attachments))
+            facts = calls.get(ref.call)
+            yield _output(
+                ref, text, "fail" if event.is_error else "ok", f"event {ref.key} of the chat", facts, count, images
+            )
+        case SystemEvent():
+            yield _update(ref, "notice", text, count)
+        case CompactionEvent():
+            yield _update(ref, "compaction", event.summary, count)
+        case _:
+            raise AssertionError("a window refers to events of the kinds above")
+
+
+def _object_item(ref: ObjectRef, material: Material, calls: Mapping[str, CallFacts]) -> WindowItem:
+    stored = material.versions[ref.object, ref.tx]
+    payload, count = stored.document.payload, material.count
+    if ref.role == "use":
+        arguments, tool = arguments_of(payload.get("args")), tool_name(payload["tool"])
+        size = count(tool) + count(arguments) + count(ref.call) + ITEM_TOKENS
+        return ToolUse(
+            key=ref.key,
+            turn=ref.turn,
+            tokens=size,
+            object=ref.object,
+            call=ref.call,
+            tool=tool,
+            arguments=arguments,
+        )
+    text = _content(stored, material.contents)
+    match ref.role:
+        case "system":
+            return SystemText(
+                key=ref.key, turn=ref.turn, tokens=count(text) + ITEM_TOKENS, object=ref.object, text=text
+            )
+        case "prompt":
+            return _update(ref, "prompt", f"The system prompt is now:\n{text}", count, ref.object)
+        case "output" | "late":
+            return _output(
+                ref, text, payload["status"], short_id(ref.object), calls.get(ref.call), count, object=ref.object
+            )
+        case kind:
+            assert kind == "active" or kind == "changed", "the others were handled"
+            return _file_update(ref, kind, text, count)
+
+
+def _content(stored: Stored, contents: Mapping[str, Content]) -> str:
+    if is_purged(stored.document):
+        return "[purged]"
+    if is_binary(stored.document):
+        return f"[{stored.document.payload['media_type']}, {stored.document.payload['size_bytes']:,} bytes]"
+    content = "" if stored.content_ref is None else contents[stored.content_ref]
+    return content if isinstance(content, str) else content.decode(errors="replace")
+
+
+def pictures(attachments: Sequence[Attachment]) -> Iterable[Picture]:
+    """The images among ``attachments`` that every provider takes."""
+    for each in attachments:
+        if each.media_type in _IMAGES and each.data:
+            yield Picture(media_type=each.media_type, data=each.data)
+        elif each.media_type.startswith("image/") and each.url is not None and each.url.startswith("https://"):
+            yield Picture(media_type=each.media_type, url=each.url)
+
+
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Media types that all providers take."""
+
+
+def cut(text: str, tokens: int, count: TokenCounter, how: str) -> str:
+    """The beginning and the end of ``text``, of ``tokens`` together, with a line between them: how much is left out,
+    and ``how`` to load it. ``text`` itself if it is not longer."""
+    whole = count(text)
+    if whole <= tokens:
+        return text
+    chars = int(len(text) * tokens / whole)
+    head, tail = text[: chars * 2 // 3], text[len(text) - chars // 3 :]
+    return f"{head}\n[… {int(whole - tokens):,} tokens left out here; {how} …]\n{tail}"
+
+
+def _output(
+    ref: EventRef | ObjectRef,
+    text: str,
+    status: str,
+    where: str,
+    facts: CallFacts | None,
+    count: TokenCounter,
+    pictures: tuple[Picture, ...] = (),
+    object: str | None = None,
+) -> WindowItem:
+    """The output of a call, or what stands for it; an update if its call is not before it."""
+    tool, subject = ("a tool call", "") if facts is None else (facts.tool, f" {facts.subject}" if facts.subject else "")
+    whole = count(text) + len(pictures) * IMAGE_TOKENS + ITEM_TOKENS
+    how = f"activate {where} to load it" if object is not None else f"it is {where}"
+    stub = f"[output of {tool}{subject} removed: {status}, {int(whole):,} tokens; {how}]"
+    if ref.late if isinstance(ref, EventRef) else ref.role == "late":
+        return _update(ref, "output", f"Late output of {tool}{subject} ({status}):\n{text}", count, object)
+    shown_text, tokens = text, whole
+    if ref.shown == STUB:
+        shown_text, pictures, tokens = stub, (), count(stub) + ITEM_TOKENS
+    elif ref.shown:
+        shown_text = cut(text, ref.shown, count, how)
+        tokens = whole - count(text) + count(shown_text)
+    return ToolOutput(
+        key=ref.key,
+        turn=ref.turn,
+        tokens=tokens,
+        object=object,
+        call=ref.call,
+        text=shown_text,
+        full_tokens=whole,
+        stub_tokens=count(stub) + ITEM_TOKENS,
+        stub=stub,
+        pictures=pictures,
+        is_error=status in ("fail", "aborted", "unanswered"),
+        shown="stub" if ref.shown == STUB else "whole" if shown_text is text else "cut",
+    )
+
+
+def _file_update(ref: ObjectRef, kind: Literal["active", "changed"], text: str, count: TokenCounter) -> Update:
+    name = f"{ref.label} (id={short_id(ref.object)})"
+    title = f"Content of {name}:" if kind == "active" else f"{name} changed. Its content is now:"
+    whole = count(title) + count(text) + ITEM_TOKENS
+    stub = f"[content of {name} removed, {int(whole):,} tokens; activate it to load it]"
+    shown_text, shown = f"{title}\n{text}", ref.shown
+    if shown == STUB:
+        shown_text = stub
+    elif shown:
+        shown_text = f"{title}\n{cut(text, shown, count, 'activate a part of it by a tool')}"
+    return Update(
+        key=ref.key,
+        turn=ref.turn,
+        tokens=count(shown_text) + ITEM_TOKENS,
+        object=ref.object,
+        kind=kind,
+        text=shown_text,
+        full_tokens=whole,
+        stub_tokens=count(stub) + ITEM_TOKENS,
+        stub=stub,
+        shown="stub" if shown == STUB else "cut" if shown else "whole",
+    )

@@ -1,0 +1,430 @@
+"""Request bodies of the providers' APIs, rendered from a window. Pure.
+
+A body is a JSON value that the provider's API accepts as it is: roles alternate where they must, each tool call is
+followed by its output, and no text is blank. It is rendered so that a window that grew gives a body that grew: all
+bytes of a body, but for the brackets that close it and cache markers, begin the next one. For that, a window has to
+hold three things: system texts first; all outputs of a reply directly behind the reply; a user's item at the end.
+
+Reasoning goes back only to the model that wrote it and only behind the messages that this model had: providers refuse
+it elsewhere, some of them with the whole request.
+"""
+
+import base64
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ctxd.assembly.window import (
+    AssistantText,
+    ImageItem,
+    Picture,
+    Reasoning,
+    SystemText,
+    ToolOutput,
+    ToolUse,
+    Update,
+    UserText,
+    WindowItem,
+)
+from ctxd_protocol.context import Block, Omitted, RequestFormat, ToolDeclaration
+
+PROVIDERS: Final[dict[RequestFormat, str | None]] = {
+    "anthropic-messages": "anthropic",
+    "openai-responses": "openai",
+    "openai-chat": None,
+}
+"""Provider of each format, as reasoning names it; None for a format that takes no reasoning back."""
+
+BREAKPOINTS_MAX: Final = 4
+"""Cache markers that the Messages API takes in one request."""
+
+UNDECLARED: Final = ToolDeclaration(
+    name="undeclared_tools",
+    description="Stands for tools that this request does not declare. It cannot be called.",
+    input_schema={"type": "object"},
+)
+"""Declaration in a request without any: the Messages API refuses tool calls in a request that declares no tool."""
+
+Reason = Literal[
+    "the format takes no reasoning",
+    "another provider wrote it",
+    "another model wrote it",
+    "the messages before it are not known",
+    "the messages before it differ",
+    "no reply follows it",
+    "it has no signature",
+    "it has no encrypted content",
+]
+"""Why reasoning is left out. A closed set."""
+
+CONTINUE: Final = "Go on."
+BEGIN: Final = "The conversation begins with a message of the assistant."
+"""Words of the user at the end and at the beginning of a request, where an API wants a message of the user."""
+
+_encode: Final = msgspec.json.Encoder().encode
+_MARKER: Final = {"type": "ephemeral"}
+_FAILED: Final = "[the tool failed]"
+
+
+class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """API that a body is for, and what goes into it beside the window.
+
+    ``max_tokens``: None where the API has a default. ``cache_key``: keeps requests of one session on one machine of the
+    provider, where it has such a thing.
+    """
+
+    format: RequestFormat
+    model: str
+    max_tokens: int | None = None
+    tools: tuple[ToolDeclaration, ...] = ()
+    cache_key: str = ""
+
+
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
+    """``body`` as the API takes it. ``plain``: its JSON text without cache markers. ``prefix``: the hash of model,
+    tools, system prompt and messages, by which the reasoning of the answer is bound to them. ``omitted``: reasoning
+    that was left out."""
+
+    body: dict[str, Any]
+    plain: bytes
+    prefix: str
+    omitted: tuple[Omitted, ...]
+
+
+def request_body(items: Sequence[WindowItem], target: RequestTarget, breakpoints: Collection[int] = ()) -> RequestBody:
+    """The request that shows ``items``.
+
+    ``breakpoints``: counts of items behind which a cache marker goes, where the API has them: behind the highest three,
+    as one marker is behind the system prompt.
+    """
+    api = _APIS[target.format](target)
+    marked = sorted(breakpoints)[1 - BREAKPOINTS_MAX :]
+    system = [item.text for item in items if isinstance(item, SystemText)]
+    digest = hashlib.sha256(_encode((target.format, target.model, target.tools, system)))
+    # Reasoning is bound to what stood before the reply that it is a part of.
+    before, omitted = digest.hexdigest(), []
+    for at, item in enumerate(items):
+        if isinstance(item, Reasoning):
+            follower = next((each for each in items[at + 1 :] if not isinstance(each, Reasoning)), None)
+            refusal = _refusal(item, follower, target, before) or api.cannot_take(item)
+            if refusal is not None:
+                omitted.append(Omitted(place=item.place, kind="reasoning", reason=refusal))
+                continue
+        if not isinstance(item, SystemText):
+            for part in api.add(item):
+                digest.update(_encode(part))
+            if is_user_side(item):
+                before = digest.hexdigest()
+        if at + 1 in marked:
+            api.mark()
+    api.end()
+    plain = _encode(api.body(system))
+    return RequestBody(body=api.marked(system), plain=plain, prefix=digest.hexdigest(), omitted=tuple(omitted))
+
+
+def spec_request(blocks: Sequence[Block], target: RequestTarget) -> RequestBody:
+    """The request that shows a context of the layout ``spec``: prompt and pool are the system prompt, the chat is the
+    conversation, and active content stands at its end. References of tool calls are text, as in that layout."""
+    items: list[WindowItem] = []
+    for nth, block in enumerate(blocks):
+        same: dict[str, Any] = {"key": str(nth), "tokens": block.tokens, "turn": 0, "object": block.object}
+        head, _, text = block.text.partition("\n")
+        if block.section in ("system_prompt", "metadata_pool"):
+            items.append(SystemText(**same, text=block.text))
+        elif head == "CHAT_MESSAGE role=assistant":
+            if text.strip():
+                items.append(AssistantText(**same, text=text))
+        else:
+            items.append(UserText(**same, text=text if head == "CHAT_MESSAGE role=user" else block.text))
+    talk = [item for item in items if not isinstance(item, SystemText)]
+    marker = UserText(key="marker", tokens=0, turn=0, text=CONTINUE)
+    if not talk or isinstance(talk[-1], AssistantText):
+        items.append(marker)
+    if talk and isinstance(talk[0], AssistantText):
+        items.insert(
+            len(items) - len(talk) - isinstance(talk[-1], AssistantText), msgspec.structs.replace(marker, text=BEGIN)
+        )
+    return request_body(items, target)
+
+
+def is_user_side(item: WindowItem) -> bool:
+    """True for items that the provider gets in messages of the user, or of a tool."""
+    return isinstance(item, UserText | ImageItem | ToolOutput | Update)
+
+
+def shown_text(item: UserText | AssistantText | Update) -> str:
+    """The text that the model reads. An update is marked as one, and what could be taken for the mark is escaped."""
+    if not isinstance(item, Update):
+        return item.text
+    text = item.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f"<system-update>\n{text}\n</system-update>"
+
+
+def _data_url(picture: Picture) -> str:
+    """The address of ``picture``: its own, or one that holds its bytes."""
+    if picture.data is None:
+        return picture.url or ""
+    return f"data:{picture.media_type};base64,{base64.b64encode(picture.data).decode()}"
+
+
+def _refusal(item: Reasoning, follower: WindowItem | None, target: RequestTarget, before: str) -> Reason | None:
+    """The reason why ``target`` may not get ``item``, None if it may. ``follower``: the item behind all reasoning;
+    ``before``: the hash of the messages before this reply."""
+    provider = PROVIDERS[target.format]
+    if provider is None:
+        return "the format takes no reasoning"
+    if item.prefix is None:
+        return "the messages before it are not known"
+    if item.provider != provider:
+        return "another provider wrote it"
+    if item.model != target.model:
+        return "another model wrote it"
+    if item.prefix != before:
+        return "the messages before it differ"
+    return None if isinstance(follower, AssistantText | ToolUse) else "no reply follows it"
+
+
+class _Anthropic:
+    """Messages API: roles alternate, outputs come first in their message, and all content is in blocks."""
+
+    def __init__(self, target: RequestTarget) -> None:
+        self._target = target
+        self._messages: list[dict[str, Any]] = []
+        self._marked: list[dict[str, Any]] = []
+
+    def cannot_take(self, item: Reasoning) -> Reason | None:
+        return None if item.signature is not None or item.encrypted is not None else "it has no signature"
+
+    def add(self, item: WindowItem) -> list[dict[str, Any]]:
+        """Add ``item``; returns what was added."""
+        block = self._block(item)
+        role = "user" if is_user_side(item) else "assistant"
+        if self._messages and self._messages[-1]["role"] == role:
+            self._messages[-1]["content"].append(block)
+        else:
+            self._messages.append({"role": role, "content": [block]})
+        return [block]
+
+    def _block(self, item: WindowItem) -> dict[str, Any]:
+        match item:
+            case ImageItem():
+                return self._image(item.picture)
+            case Reasoning():
+                if item.signature is None:
+                    return {"type": "redacted_thinking", "data": item.encrypted}
+                return {"type": "thinking", "thinking": item.text, "signature": item.signature}
+            case ToolUse():
+                arguments = msgspec.json.decode(item.arguments)
+                return {"type": "tool_use", "id": item.call, "name": item.tool, "input": arguments}
+            case ToolOutput():
+                content = [{"type": "text", "text": item.text}] if item.text.strip() else []
+                content += [self._image(picture) for picture in item.pictures]
+                block = {"type": "tool_result", "tool_use_id": item.call, "content": content}
+                return {**block, "is_error": True} if item.is_error else block
+            case UserText() | AssistantText() | Update():
+                return {"type": "text", "text": shown_text(item)}
+            case SystemText():
+                raise AssertionError("system texts are no messages")
+
+    def _image(self, picture: Picture) -> dict[str, Any]:
+        source = {"type": "url", "url": picture.url}
+        if picture.data is not None:
+            data = base64.b64encode(picture.data).decode()
+            source = {"type": "base64", "media_type": picture.media_type, "data": data}
+        return {"type": "image", "source": source}
+
+    def mark(self) -> None:
+        """Put a cache marker behind what was added last."""
+        if self._messages and (last := self._messages[-1])["role"] == "user":
+            self._marked.append(last["content"][-1])
+
+    def end(self) -> None:
+        """All items were added."""
+
+    def body(self, system: Sequence[str]) -> dict[str, Any]:
+        """The body without cache markers."""
+        tools = self._target.tools or (UNDECLARED,)
+        body: dict[str, Any] = {"model": self._target.model, "max_tokens": self._target.max_tokens}
+        body["tools"] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema} for tool in tools
+        ]
+        if system:
+            body["system"] = [{"type": "text", "text": text} for text in system]
+        return {**body, "messages": self._messages}
+
+    def marked(self, system: Sequence[str]) -> dict[str, Any]:
+        """The body with its cache markers."""
+        for block in self._marked:
+            block["cache_control"] = _MARKER
+        body = self.body(system)
+        body["system" if system else "tools"][-1]["cache_control"] = _MARKER
+        return body
+
+
+class _Responses:
+    """Responses API: a list of items, without roles that alternate and without markers. Nothing is stored there."""
+
+    def __init__(self, target: RequestTarget) -> None:
+        self._target = target
+        self._input: list[dict[str, Any]] = []
+
+    def cannot_take(self, item: Reasoning) -> Reason | None:
+        return None if item.encrypted is not None and item.id is not None else "it has no encrypted content"
+
+    def add(self, item: WindowItem) -> list[dict[str, Any]]:
+        """Add ``item``; returns what was added."""
+        part = self._part(item)
+        self._input.append(part)
+        return [part]
+
+    def _part(self, item: WindowItem) -> dict[str, Any]:
+        match item:
+            case UserText() | Update():
+                content = [{"type": "input_text", "text": shown_text(item)}]
+                return {"type": "message", "role": "user", "content": content}
+            case ImageItem():
+                return {"type": "message", "role": "user", "content": [self._image(item.picture)]}
+            case AssistantText():
+                return {"type": "message", "role": "assistant", "content": item.text}
+            case Reasoning():
+                summary = [{"type": "summary_text", "text": item.text}] if item.text else []
+                encrypted = {"encrypted_content": item.encrypted}
+                return {"type": "reasoning", "id": item.id, "summary": summary, **encrypted}
+            case ToolUse():
+                call = {"call_id": item.call, "name": item.tool, "arguments": item.arguments}
+                return {"type": "function_call", **call}
+            case ToolOutput():
+                text = f"{_FAILED}\n{item.text}" if item.is_error else item.text
+                output: Any = text
+                if item.pictures:
+                    output = [{"type": "input_text", "text": text}, *map(self._image, item.pictures)]
+                return {"type": "function_call_output", "call_id": item.call, "output": output}
+            case SystemText():
+                raise AssertionError("system texts are no messages")
+
+    def _image(self, picture: Picture) -> dict[str, Any]:
+        return {"type": "input_image", "detail": "auto", "image_url": _data_url(picture)}
+
+    def mark(self) -> None:
+        """The API finds the longest prefix that it has by itself."""
+
+    def end(self) -> None:
+        """All items were added."""
+
+    def body(self, system: Sequence[str]) -> dict[str, Any]:
+        """The body."""
+        target = self._target
+        body: dict[str, Any] = {"model": target.model, "store": False, "include": ["reasoning.encrypted_content"]}
+        if target.max_tokens is not None:
+            body["max_output_tokens"] = target.max_tokens
+        if target.cache_key:
+            body["prompt_cache_key"] = target.cache_key
+        if target.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.input_schema,
+                    "strict": False,
+                }
+                for tool in target.tools
+            ]
+        if system:
+            body["instructions"] = "\n\n".join(system)
+        return {**body, "input": self._input}
+
+    marked = body
+
+
+class _Chat:
+    """Chat Completions: an assistant's message has text and calls apart, and outputs take no images."""
+
+    def __init__(self, target: RequestTarget) -> None:
+        self._target = target
+        self._messages: list[dict[str, Any]] = []
+        self._pictures: list[Picture] = []
+
+    def cannot_take(self, item: Reasoning) -> Reason | None:
+        return "the format takes no reasoning"
+
+    def add(self, item: WindowItem) -> list[dict[str, Any]]:
+        """Add ``item``; returns what was added."""
+        if not isinstance(item, ToolOutput):
+            self.end()
+        match item:
+            case UserText() | Update():
+                return self._say("user", [{"type": "text", "text": shown_text(item)}])
+            case ImageItem():
+                return self._say("user", [self._image(item.picture)])
+            case AssistantText():
+                part = {"type": "text", "text": item.text}
+                self._reply().setdefault("content", []).append(part)
+                return [part]
+            case ToolUse():
+                function = {"name": item.tool, "arguments": item.arguments}
+                call = {"id": item.call, "type": "function", "function": function}
+                self._reply().setdefault("tool_calls", []).append(call)
+                return [call]
+            case ToolOutput():
+                text = f"{_FAILED}\n{item.text}" if item.is_error else item.text
+                self._pictures += item.pictures
+                self._messages.append({"role": "tool", "tool_call_id": item.call, "content": text})
+                return [self._messages[-1]]
+            case SystemText() | Reasoning():
+                raise AssertionError("neither is a message of this API")
+
+    def _say(self, role: str, content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        self._messages.append({"role": role, "content": content})
+        return content
+
+    def _reply(self) -> dict[str, Any]:
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            self._messages.append({"role": "assistant"})
+        return self._messages[-1]
+
+    def _image(self, picture: Picture) -> dict[str, Any]:
+        return {"type": "image_url", "image_url": {"url": _data_url(picture)}}
+
+    def mark(self) -> None:
+        """The API finds the longest prefix that it has by itself."""
+
+    def end(self) -> None:
+        """Images of outputs follow all outputs of their reply, in a message of the user."""
+        if self._pictures:
+            self._say("user", list(map(self._image, self._pictures)))
+            self._pictures = []
+
+    def body(self, system: Sequence[str]) -> dict[str, Any]:
+        """The body."""
+        target = self._target
+        body: dict[str, Any] = {"model": target.model}
+        if target.max_tokens is not None:
+            body["max_completion_tokens"] = target.max_tokens
+        if target.cache_key:
+            body["prompt_cache_key"] = target.cache_key
+        if target.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.input_schema,
+                    },
+                }
+                for tool in target.tools
+            ]
+        first = [{"role": "system", "content": text} for text in system]
+        return {**body, "messages": [*first, *self._messages]}
+
+    marked = body
+
+
+_APIS: Final[dict[RequestFormat, type[_Anthropic] | type[_Responses] | type[_Chat]]] = {
+    "anthropic-messages": _Anthropic,
+    "openai-responses": _Responses,
+    "openai-chat": _Chat,
+}

@@ -1,0 +1,289 @@
+"""Windows of sessions: read again from their records, brought up to date, and rendered as text or as a request.
+
+A window lives in the records of its assemblies, each of which has what it added. In memory it is a cache: a window that
+is read again, after a restart or an eviction, is the same window, byte for byte.
+"""
+
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.append_layout import AppendWindow, Arrivals, FileState, Planned
+from ctxd.assembly.measure import TokenCounter
+from ctxd.assembly.record import WindowPart
+from ctxd.assembly.references import CallFacts, EventRef, Material, ObjectRef, Place, Ref, call_facts, items_of
+from ctxd.assembly.render import SEPARATOR
+from ctxd.assembly.requests import shown_text
+from ctxd.assembly.window import ImageItem, Reasoning, SystemText, ToolOutput, ToolUse, WindowItem
+from ctxd.errors import CtxdError
+from ctxd.objects.document import AsOf, Stored
+from ctxd.sessions.chat import read_pages
+from ctxd.sessions.session import LiveSession
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import NotCached
+from ctxd_protocol.context import Block
+from ctxd_protocol.events import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.ids import system_prompt_id, toolcall_alias
+
+CUT_TOKENS: Final = 16_000
+"""Tokens that an output or an activated content has in a window; longer ones are cut."""
+
+
+class WindowReader:
+    """Reads what windows refer to from ``store``, and counts its tokens with ``count``."""
+
+    def __init__(self, store: VersionStore, count: TokenCounter) -> None:
+        self._store = store
+        self.count = count
+
+    async def load(self, live: LiveSession, parts: Sequence[WindowPart]) -> AppendWindow:
+        """The window that ``parts``, from its first one on, are the records of.
+
+        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        window = AppendWindow()
+        if not parts:
+            return window
+        refs = [ref for part in parts for ref in part.refs]
+        material = await self.material(live, refs, {}, {})
+        window.base = parts[-1].base
+        for part in parts:
+            names, facts = _calls_of(part.refs, material, window.facts)
+            planned = Planned(
+                refs=part.refs, place=part.place, noted=part.noted, names=names, facts=facts, prompt=part.prompt
+            )
+            window.take(planned, self.items(window, planned, material))
+            window.ends = window.ends_with(sum(map(len, window.items)))
+        return window
+
+    def items(self, window: AppendWindow, planned: Planned, material: Material) -> list[tuple[WindowItem, ...]]:
+        """The items of each reference of ``planned``, which comes next in ``window``."""
+        facts = ChainMap(planned.facts, window.facts)
+        return [items_of(ref, material, facts) for ref in planned.refs]
+
+    async def batch(self, live: LiveSession, window: AppendWindow, number: int) -> tuple[AppendWindow, Arrivals]:
+        """Everything of ``live`` that ``window`` does not show yet, for assembly ``number``, with the window to grow:
+        an empty one if the conversation was compacted since. The session's lock is held.
+
+        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        state, since = live.state, 0
+        events = await self._events(live, window.place)
+        if not window.refs or any(isinstance(event, CompactionEvent) for _, _, event in events):
+            compacted = await self._compacted(live, events)
+            if compacted is not None:
+                window, events, since = AppendWindow(), compacted, min(seq for _, seq, _ in compacted)
+        calls = dict(_called(live, events))
+        fresh = state.pool.keys() - window.pool.keys()
+        entered = _in_order(state.pool, fresh)
+        watched = [id for id in state.files(state.active) if id not in fresh]
+        left = [id for id in window.active if id not in state.active]
+        chosen = [id for id in state.chosen if (noted := window.noted.get(id)) is not None and noted.level == "pool"]
+        prompt = system_prompt_id(live.session)
+        wanted = dict.fromkeys((*calls.values(), *entered, *watched, *left, *chosen, prompt))
+        heads = await self._heads(wanted)
+        recorded = [_present(heads[id], id) for id in entered if not state.is_file(id)]
+        files = {}
+        for id in (*entered, *watched, *left, *chosen):
+            if id in state.pool and (state.is_file(id) or id in chosen):
+                head = _present(heads[id], id)
+                source = head.document.source
+                label = (
+                    f"the output of {head.document.payload['tool']}" if source is None else live.mounts.display(source)
+                )
+                files[id] = FileState(head, label, id in state.active, id in state.chosen)
+        return window, Arrivals(
+            number=number,
+            turn=state.turn,
+            events=events,
+            end=(len(state.turns) - 1, len(state.turns[-1])),
+            recorded=sorted((each for each in recorded if each.tx >= since), key=lambda each: each.tx),
+            passed=[each for each in recorded if each.tx < since],
+            outputs={call: stored for call, id in calls.items() if (stored := heads[id]) is not None},
+            files=files,
+            gone=[]
+            if len(state.pool) == len(window.pool) + len(fresh)
+            else _in_order(window.pool, window.pool.keys() - state.pool.keys()),
+            prompt=heads[prompt],
+        )
+
+    async def _events(self, live: LiveSession, first: Place) -> list[tuple[Place, int, Event]]:
+        turns = live.state.turns
+        if first == (len(turns) - 1, len(turns[-1])):
+            return []
+        found = []
+        async with aclosing(read_pages(live, first)) as pages:
+            async for page in pages:
+                found += [
+                    (place, page.seq, event)
+                    for place, event in page.placed()
+                    if place >= first and event.sidechain is None
+                ]
+        return found
+
+    async def _compacted(
+        self, live: LiveSession, events: list[tuple[Place, int, Event]]
+    ) -> list[tuple[Place, int, Event]] | None:
+        """The newest summary among ``events``, then the events that it kept, then those after it; None without one."""
+        at = next((n for n in range(len(events) - 1, -1, -1) if has_summary(events[n][2])), None)
+        if at is None:
+            return None
+        place, _, compaction = events[at]
+        assert isinstance(compaction, CompactionEvent)
+        kept: list[tuple[Place, int, Event]] = []
+        if compaction.kept_from is not None:
+            before = [each for each in await self._events(live, (0, 0)) if each[0] < place]
+            ids = [event.id for _, _, event in before]
+            kept = before[ids.index(compaction.kept_from) :] if compaction.kept_from in ids else []
+        return [events[at], *kept, *events[at + 1 :]]
+
+    async def _heads(self, ids: Collection[str]) -> dict[str, Stored | None]:
+        peeked = {id: self._store.peek(id) for id in ids}
+        missing = [id for id, head in peeked.items() if isinstance(head, NotCached)]
+        read = await self._store.heads(missing) if missing else {}
+        return {id: read[id] if isinstance(head, NotCached) else head for id, head in peeked.items()}
+
+    async def material(
+        self,
+        live: LiveSession,
+        refs: Iterable[Ref],
+        events: Mapping[Place, Event],
+        versions: Mapping[str, Stored],
+    ) -> Material:
+        """Everything that ``refs`` refer to; of this, ``events`` and ``versions`` are known.
+
+        Raises: CtxdError corrupt if some of it is missing, store_failed. Cancel: safe.
+        """
+        places = [ref.at for ref in refs if isinstance(ref, EventRef) and ref.at not in events]
+        if places:
+            read = {place: event for place, _, event in await self._events(live, min(places))}
+            events = {**read, **events}
+        pairs = {(ref.object, ref.tx): ref for ref in refs if isinstance(ref, ObjectRef)}
+        found = {(id, stored.tx): stored for id, stored in versions.items() if (id, stored.tx) in pairs}
+        if missing := [pair for pair in pairs if pair not in found]:
+            heads = await self._heads(dict.fromkeys(id for id, _ in missing))
+            for id, tx in missing:
+                head = heads[id]
+                if head is None or head.tx != tx:
+                    head = await self._store.get(id, AsOf(valid_time=pairs[id, tx].valid_time, tx=tx))
+                found[id, tx] = _present(head, id)
+        contents = await self._store.contents(
+            stored.content_ref
+            for pair, stored in found.items()
+            if stored.content_ref is not None and pairs[pair].role != "use"
+        )
+        return Material(events, found, contents, self.count)
+
+
+def has_summary(event: Event) -> bool:
+    """True for a compaction that replaces the conversation by words."""
+    return isinstance(event, CompactionEvent) and bool(event.summary.strip())
+
+
+def _present(stored: Stored | None, id: str) -> Stored:
+    if stored is None:
+        raise CtxdError("corrupt", f"{id} is in the session but has no version", hint="Run `ctxd verify`.")
+    return stored
+
+
+def _in_order(ordered: dict[str, None], some: Collection[str]) -> list[str]:
+    """``some`` of the keys of ``ordered``, in its order. Cost: that of its end which has them."""
+    found: list[str] = []
+    for id in reversed(ordered):
+        if len(found) == len(some):
+            break
+        if id in some:
+            found.append(id)
+    return found[::-1]
+
+
+def _called(live: LiveSession, events: Iterable[tuple[Place, int, Event]]) -> Iterator[tuple[str, str]]:
+    """The tool call objects that ``events`` name, by the id of the call in the chat and by their own."""
+    state = live.state
+    for _, _, event in events:
+        if isinstance(event, ToolResultEvent) and event.object is not None:
+            yield event.object, event.object
+        elif isinstance(event, ToolCallEvent):
+            for id in (event.call, toolcall_alias(live.session, event.call)):
+                if state.is_a(id, "toolcall"):
+                    yield event.call, id
+                    break
+
+
+def _calls_of(
+    refs: Iterable[Ref], material: Material, before: Mapping[str, CallFacts]
+) -> tuple[dict[str, str], dict[str, CallFacts]]:
+    """Names and facts of the calls in ``refs``, see ``AppendWindow``; ``before``: facts of those before."""
+    names: dict[str, str] = {}
+    facts: dict[str, CallFacts] = {}
+    for ref in refs:
+        match ref:
+            case EventRef() if isinstance(event := material.events[ref.at], ToolCallEvent):
+                (use,) = items_of(ref, material, facts)
+                assert isinstance(use, ToolUse)
+                names[event.call], facts[ref.call] = ref.call, call_facts(use.tool, use.arguments)
+            case ObjectRef(role="use"):
+                (use,) = items_of(ref, material, facts)
+                assert isinstance(use, ToolUse)
+                names[ref.object], facts[ref.call] = ref.call, call_facts(use.tool, use.arguments)
+            case ObjectRef(role="output" | "late") | EventRef() if call := facts.get(ref.call) or before.get(ref.call):
+                object = call.object
+                if isinstance(ref, ObjectRef):
+                    names[ref.object], object = ref.call, ref.object
+                facts[ref.call] = msgspec.structs.replace(call, object=object, has_output=True)
+    return names, facts
+
+
+_LINE: Final = "WINDOW_ITEM"
+
+
+def window_blocks(items: Sequence[WindowItem], session_objects: tuple[str, str]) -> list[Block]:
+    """``items`` as blocks of text. ``session_objects``: ids of the system prompt and of the chat."""
+    blocks, offset = [], 0
+    for item in items:
+        section, reason, title, text = _described(item)
+        body = "\n".join(f"\\{line}" if line.lstrip("\\").startswith(_LINE) else line for line in text.split("\n"))
+        whole = f"{_LINE} {title}\n{body}"
+        blocks.append(
+            Block(
+                section=section,
+                text=whole,
+                offset=offset,
+                tokens=ceil(item.tokens),
+                reason=reason,
+                object=item.object or session_objects[section != "system_prompt"],
+            )
+        )
+        offset += len(whole.encode()) + len(SEPARATOR)
+    return blocks
+
+
+def _described(item: WindowItem) -> tuple[str, str, str, str]:
+    """Section, reason, first line and text of an item."""
+    match item:
+        case SystemText():
+            return "system_prompt", "baseline", "kind=system", item.text
+        case ToolUse():
+            return "conversation", "conversation", f"kind=call id={item.call} tool={item.tool}", item.arguments
+        case ToolOutput():
+            state = "" if item.shown == "whole" else f" {item.shown}"
+            images = f"\n[{len(item.pictures)} images]" if item.pictures else ""
+            return "conversation", "conversation", f"kind=output id={item.call}{state}", item.text + images
+        case ImageItem():
+            return "conversation", "conversation", "kind=image", f"[{item.picture.media_type}]"
+        case Reasoning():
+            return "conversation", "conversation", "kind=reasoning", item.text
+        case _:
+            kind = type(item).__name__
+            if kind == "Update":
+                return "updates", "update", "kind=update", item.text
+            return (
+                "conversation",
+                "conversation",
+                f"kind={'user' if kind == 'UserText' else 'assistant'}",
+                shown_text(item),
+            )

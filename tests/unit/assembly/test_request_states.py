@@ -1,0 +1,186 @@
+"""Requests of every state that a session can reach: valid for each provider, and each the continuation of the last."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import anyio
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from ctxd.assembly.append_assembly import Wanted
+from ctxd.errors import CtxdError
+from ctxd.sessions import transitions
+from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd_protocol.context import AssembledContext, RequestFormat, ToolDeclaration
+from ctxd_protocol.events import (
+    Attachment,
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.provider_rules import FORMATS, check_request
+
+CALLS = ("a", "b", "call|odd one", "d" * 60)
+FILES = ("main.py", "notes.md")
+TEXTS = st.sampled_from(("", " ", "\n", "text", "<system-update>", "é\u2028x", "WINDOW_ITEM kind=user"))
+IMAGE = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
+OTHER = Attachment(media_type="application/pdf", data=b"%PDF-")
+call_ids = st.sampled_from(CALLS)
+arguments = st.sampled_from((None, {}, {"command": "ls"}, {"file_path": "main.py"}, "no json", '{"a":1}', [1]))
+
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(PromptEvent, text=st.sampled_from(("Go", " ", "Fix main.py"))),
+    st.just(PromptEvent(text="", attachments=(IMAGE, OTHER))),
+    st.builds(ResponseEvent, text=TEXTS, model=st.sampled_from((None, "m"))),
+    st.builds(ThinkingEvent, text=TEXTS, signature=st.sampled_from((None, "sig")), id=st.sampled_from((None, "rs_1"))),
+    st.just(ThinkingEvent(encrypted="secret", id="rs_2")),
+    st.builds(ToolCallEvent, call=call_ids, tool=st.sampled_from(("bash", "my tool/x")), args=arguments),
+    st.builds(ToolResultEvent, call=call_ids, text=TEXTS, is_error=st.booleans()),
+    st.builds(ToolResultEvent, call=call_ids, text=TEXTS, attachments=st.just((IMAGE,))),
+    st.builds(SystemEvent, text=TEXTS),
+    st.builds(CompactionEvent, summary=TEXTS),
+    st.just(OpaqueEvent(kind="x")),
+    st.just(PromptEvent(text="side", sidechain="agent")),
+)
+operations = st.one_of(
+    st.tuples(st.just("append"), st.lists(events, min_size=1, max_size=4)),
+    st.tuples(st.just("append"), st.lists(events, min_size=1, max_size=4)),
+    st.tuples(st.just("record"), call_ids),
+    st.tuples(st.just("refer"), call_ids),
+    st.tuples(st.sampled_from(("read", "write", "delete", "discover")), st.sampled_from(FILES)),
+    st.tuples(st.sampled_from(("activate", "deactivate", "pool_add", "pool_remove", "pin")), st.integers(0, 5)),
+    st.tuples(st.just("request"), st.sampled_from(FORMATS)),
+    st.tuples(st.just("request"), st.just("anthropic-messages")),
+    st.tuples(st.just("restart"), st.none()),
+)
+
+
+class Life:
+    """One session in one household after another."""
+
+    def __init__(self, home: Household) -> None:
+        self.home = home
+        self.last: dict[str, bytes] = {}
+        self.compacted = False
+
+    async def live(self) -> LiveSession:
+        return await self.home.sessions.live("s")
+
+    async def do(self, what: str, argument: Any) -> None:
+        live = await self.live()
+        match what:
+            case "append":
+                self.append(live, argument)
+            case "record" if argument not in live.state.index and "|" not in argument:
+                self.home.record(live, argument, f"output of {argument}", say=False)
+            case "refer" if argument in live.state.index:
+                self.append(live, [ToolResultEvent(object=argument, call=argument)])
+            case "request":
+                await self.request(live, argument)
+            case "read" | "write" | "delete" | "discover":
+                await self.file(live, what, self.home.files / argument)
+            case "activate" | "deactivate" | "pool_add" | "pool_remove" | "pin" if live.state.index:
+                id = list(live.state.index)[argument % len(live.state.index)]
+                try:
+                    delta = getattr(transitions, what)(live.state, id)
+                except CtxdError:
+                    return
+                if delta:
+                    live.commit(WriteRequest(f"session.{what}", "p"), delta)
+
+    async def file(self, live: LiveSession, what: str, path: Path) -> None:
+        if what == "write":
+            path.write_text(path.read_text() + "more\n" if path.exists() else "first\n")
+        elif what == "delete":
+            path.unlink(missing_ok=True)
+        else:
+            path.touch()
+            await (self.home.read(live, path) if what == "read" else self.home.discover(live, [path]))
+
+    def append(self, live: LiveSession, said: list[Event]) -> None:
+        self.compacted |= any(isinstance(each, CompactionEvent) and each.summary.strip() for each in said)
+        delta = transitions.append(live.state, "s", said, live.settings.collapse)
+        live.commit(WriteRequest("session.append", "p"), delta)
+
+    async def request(self, live: LiveSession, format: RequestFormat) -> None:
+        made = await ask(self.home, live, format)
+        assert made.request is not None
+        check_request(format, made.request)
+        body = plain(format, made.request)
+        before = self.last.get(format, b"")
+        assert self.compacted or body.startswith(before), (before, body)
+        if self.compacted:
+            self.last.clear()
+            self.compacted = False
+        self.last[format] = body
+        shown = await self.home.archive.show("s", number=made.number)
+        assert shown.context.request == made.request
+
+
+async def ask(home: Household, live: LiveSession, format: RequestFormat, **wanted: Any) -> AssembledContext:
+    call = WriteRequest("context.assemble", "p")
+    assembled = await home.assembler.assemble(live, call, wanted=Wanted(format, "m", **wanted))
+    if assembled.pending is not None:
+        await assembled.pending.wait()
+    return assembled.context
+
+
+def plain(format: str, body: dict[str, Any]) -> bytes:
+    """``body`` without cache markers and without the brackets that close it, as bytes that the next one begins with."""
+    copied = json.loads(json.dumps(body))
+
+    def strip(value: Any) -> None:
+        if isinstance(value, dict):
+            value.pop("cache_control", None)
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            strip(each)
+
+    strip(copied)
+    return json.dumps(copied).rstrip("]}").encode()
+
+
+@given(st.lists(operations, min_size=1, max_size=14))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.requirement("REQ-1")
+@pytest.mark.requirement("REQ-2")
+def test_every_state_gives_valid_requests_each_of_which_continues_the_last(todo: list[tuple[str, Any]]) -> None:
+    async def run(root: Path) -> None:
+        remaining = [*todo, *(("request", format) for format in FORMATS), ("restart", None)]
+        remaining += [("append", [PromptEvent(text="Next")]), *(("request", format) for format in FORMATS)]
+        life: Life | None = None
+        while remaining:
+            async with household(root) as home:
+                if life is None:
+                    life = Life(home)
+                    await home.create()
+                life.home = home
+                while remaining:
+                    what, argument = remaining.pop(0)
+                    if what == "restart":
+                        break
+                    await life.do(what, argument)
+
+    with tempfile.TemporaryDirectory() as folder:
+        anyio.run(run, Path(folder))
+
+
+@pytest.mark.anyio
+async def test_other_tools_are_declared_and_rendered_again(tmp_path: Path) -> None:
+    tool = ToolDeclaration(name="bash", description="Run.", input_schema={"type": "object"})
+    async with household(tmp_path) as home:
+        live = await home.create()
+        for format in FORMATS:
+            made = await ask(home, live, format, tools=(tool,))
+            check_request(format, made.request or {})
+            assert "bash" in json.dumps((made.request or {})["tools"])
+            assert (await home.archive.show("s", number=made.number)).context.request == made.request
