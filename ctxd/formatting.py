@@ -1,4 +1,4 @@
-"""Numbers, sizes, times and ids as people read them. Pure."""
+"""Numbers, sizes, times, ids and remedies as people read them. Pure."""
 
 import re
 from datetime import UTC, datetime
@@ -59,3 +59,9 @@ def size(number: int) -> str:
 def short(id: str) -> str:
     """An id as a table shows it: long hexadecimal ids by their first 12 digits, which any command takes."""
     return id[:12] if len(id) == 64 and not id.strip("0123456789abcdef") else id
+
+
+def clause(sentence: str) -> str:
+    """``sentence`` as it goes on behind a semicolon: without capital and full stop, a name's own capitals kept."""
+    text = sentence.removesuffix(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text

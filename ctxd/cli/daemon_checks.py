@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ctxd.cli.host_checks import Check, fail, ok, warn
+from ctxd.findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.sandboxes import SandboxView
@@ -29,7 +29,7 @@ INSIDE_S_MAX: Final = 10
 DESCRIPTORS_SHARE_WARN: Final = 0.8
 """Share of its descriptors from which on a daemon is about to refuse connections."""
 
-_OWN_VIEW: Final = "PrivateTmp and ProtectHome of the unit hide it: add BindReadOnlyPaths= for it"
+_OWN_VIEW: Final = "add BindReadOnlyPaths= for it to the unit, whose PrivateTmp or ProtectHome hides it"
 
 _INSIDE: Final = """
 import socket, sys
@@ -41,24 +41,24 @@ with socket.socket(socket.AF_UNIX) as s:
 """
 
 
-def daemon_descriptors(pid: int, proc: Path = Path("/proc")) -> Check:
+def daemon_descriptors(pid: int, proc: Path = Path("/proc")) -> Finding:
     """Check that the daemon has descriptors left."""
     name = "daemon open files"
     try:
         used = len(os.listdir(proc / str(pid) / "fd"))
         found = re.search(r"^Max open files\s+(\d+)", (proc / str(pid) / "limits").read_text(), re.MULTILINE)
     except OSError:
-        return ok(name, "cannot be seen by this user")
+        return ok(name, "not visible to this user")
     if found is None:
         return ok(name, f"{used:,} used, no limit")
     most = int(found[1])
     told = f"{used:,} of {most:,} used"
     if used > most * DESCRIPTORS_SHARE_WARN:
-        return warn(name, told, f"LimitNOFILE={2 * most} in the unit, or end connections that are idle")
+        return warn(name, told, f"set LimitNOFILE={2 * most} in the unit, or end connections that are idle")
     return ok(name, told)
 
 
-def watching(found: Watching) -> Check:
+def watching(found: Watching) -> Finding:
     """Check that tracked files are watched rather than polled."""
     name = "followed files"
     if found.watcher is None:
@@ -67,12 +67,12 @@ def watching(found: Watching) -> Check:
     if found.refused:
         return warn(name, f"{told}, {found.refused:,} too many", "close sessions that are done")
     if found.polled and found.watcher != "polling":
-        fix = "sysctl fs.inotify.max_user_watches; ctx tracker ls tells each one's reason"
-        return warn(name, f"{told}, {found.polled:,} looked at instead", fix)
+        fix = "raise fs.inotify.max_user_watches (sysctl); ctx tracker ls shows the reason of each"
+        return warn(name, f"{told}, {found.polled:,} polled instead", fix)
     return ok(name, told)
 
 
-def sandboxes(found: Sequence[SandboxView]) -> Check:
+def sandboxes(found: Sequence[SandboxView]) -> Finding:
     """Check that each sandbox's directory holds its files and a socket that accepts connections."""
     broken = [f"{each.sandbox}: {why}" for each in found if (why := _amiss(Path(each.directory)))]
     if broken:
@@ -81,7 +81,7 @@ def sandboxes(found: Sequence[SandboxView]) -> Check:
     return ok("sandbox sockets", f"{count(len(found), 'sandbox')} with a socket each")
 
 
-def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -> Check:
+def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -> Finding:
     """Check that mounted directories exist, for the daemon too."""
     name = "sandbox mounts"
     roots = sorted({mount.canonical_prefix for each in found for mount in each.mounts})
@@ -101,20 +101,20 @@ def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -
     return ok(name, f"{count(len(roots), 'directory')}")
 
 
-def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Check]:
+def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Finding]:
     """Check that a program in a real sandbox, without network and with only its directory mounted, gets an answer."""
     program = bubblewrap or shutil.which("bwrap")
     if not found:
         yield ok("sandbox reachability", "no sandbox is registered")
         return
     if program is None:
-        yield warn("sandbox reachability", "it cannot be tried without bubblewrap", "apt-get install bubblewrap")
+        yield warn("sandbox reachability", "cannot be tried without bubblewrap", "install bubblewrap")
         return
     for each in found[:TRIED_MAX]:
         yield _tried(program, each)
 
 
-def _tried(bubblewrap: str, box: SandboxView) -> Check:
+def _tried(bubblewrap: str, box: SandboxView) -> Finding:
     name = f"sandbox {box.sandbox}"
     user = os.stat(box.directory).st_uid if box.uid is None and os.path.exists(box.directory) else box.uid
     if os.geteuid() not in (0, user):
@@ -136,14 +136,14 @@ def _tried(bubblewrap: str, box: SandboxView) -> Check:
             extra_groups=None if other is None else (),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return fail(name, f"no answer from inside: {error}", "ctx status; then restart the daemon")
+        return fail(name, f"no answer from inside: {error}", "run ctx status, then restart the daemon")
     told = done.stderr.strip().rpartition("\n")[2]
     if done.returncode == 0:
         return ok(name, "answered inside a sandbox without network")
     if "PermissionError" in told:
         return fail(name, f"user {user} is refused inside a sandbox", "register it with the uid of the user inside")
     if told.startswith("bwrap:"):
-        return warn(name, f"it cannot be tried: {told}", "allow user namespaces, or run ctx doctor as root")
+        return warn(name, f"cannot be tried: {told}", "allow user namespaces, or run ctx doctor as root")
     return fail(name, f"not answered inside a sandbox: {told}", "restart the daemon: it opens the socket again there")
 
 
@@ -151,7 +151,7 @@ def _amiss(directory: Path) -> str:
     """Return the problem of a sandbox's directory; empty without one."""
     try:
         if not (directory / CONTEXT_FILE_NAME).exists():
-            return f"{CONTEXT_FILE_NAME} is not there"
+            return f"{CONTEXT_FILE_NAME} does not exist"
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
             probe.connect(str(directory / SOCKET_NAME))

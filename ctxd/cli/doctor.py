@@ -10,12 +10,11 @@ import msgspec
 from ctxd import __version__
 from ctxd.cli import daemon_checks, host_checks
 from ctxd.cli.exit_codes import CHECK_FAILED, OK
-from ctxd.cli.host_checks import Check, Verdict
 from ctxd.cli.invocation import Invocation, common
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command
 from ctxd.config import Config, ConfigError, load
-from ctxd.terminal import Colour, cell
+from ctxd.findings import Finding, fail, lines, ok
 from ctxd_client.errors import CallFailed, TimedOut
 from ctxd_client.paths import find_socket
 from ctxd_client.sync import connect_sync
@@ -25,8 +24,6 @@ from ctxd_protocol.status import DaemonStatus
 
 ANSWER_S_MAX: Final = 5.0
 """Seconds that the daemon has to answer: longer is itself a finding."""
-
-_MARKS: Final[dict[Verdict, tuple[str, Colour]]] = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 
 
 @click.command(cls=Command, examples="ctx doctor\nctx doctor --json | jq '.items[] | select(.verdict != \"ok\")'")
@@ -41,22 +38,19 @@ def doctor(run: Invocation) -> int:
     if run.screen.as_json:
         run.screen.document({"items": found, "failed": failed})
     else:
-        for check in found:
-            mark, colour = _MARKS[check.verdict]
-            run.screen.line(f"{run.screen.paint(mark, colour)} {check.name:<28} {cell(check.found)}")
-            if check.fix:
-                run.screen.line(f"  {'':<28} {run.screen.paint('fix: ' + cell(check.fix), 'dim')}")
+        for line in lines(found, run.screen):
+            run.screen.line(line)
     return CHECK_FAILED if failed else OK
 
 
-def _all(run: Invocation) -> list[Check]:
-    found: list[Check] = []
+def _all(run: Invocation) -> list[Finding]:
+    found: list[Finding] = []
     config: Config | None = None
     try:
         config = load()
-        found.append(host_checks.ok("settings", "all valid"))
+        found.append(ok("settings", "all valid"))
     except ConfigError as error:
-        found.append(host_checks.fail("settings", str(error), "correct it: the daemon does not start with it"))
+        found.append(fail("settings", str(error), "correct it: the daemon does not start with it"))
     named = run.socket or os.environ.get("CTXD_SOCKET")
     if named is None and config is not None and config.origins["socket"].startswith("file"):
         named = str(config.socket)

@@ -7,6 +7,7 @@ from msgspec.structs import fields
 
 from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND, PERMISSION, TIMEOUT, UNREACHABLE, USAGE
 from ctxd.command_line import Stop
+from ctxd.formatting import clause
 from ctxd_client.errors import CallFailed, Conflict, ConnectFailed, ConnectionLost, Forbidden, NotFound, TimedOut
 from ctxd_protocol.methods import METHODS
 
@@ -73,10 +74,4 @@ def code_of(error: CallFailed) -> int:
 def stop_for(error: CallFailed) -> Stop:
     """Convert a failed call to the program's exit code and error line."""
     unsure = "it may have been applied; " if error.outcome == "unknown" else ""
-    return Stop(code_of(error), error.message, hint=unsure + _clause(in_commands(error.hint)), symbol=error.code)
-
-
-def _clause(sentence: str) -> str:
-    """``sentence`` as it goes on behind a semicolon: without capital and full stop, a name's own capitals kept."""
-    text = sentence.removesuffix(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+    return Stop(code_of(error), error.message, hint=unsure + clause(in_commands(error.hint)), symbol=error.code)

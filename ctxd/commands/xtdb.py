@@ -11,6 +11,9 @@ import msgspec
 from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, default_directory
 from ctxd.command_line import Stop
 from ctxd.commands.output import json_option, show
+from ctxd.findings import lines, ok
+from ctxd.formatting import clause
+from ctxd.terminal import Screen
 
 if TYPE_CHECKING:
     from ctxd.config import Config
@@ -126,10 +129,7 @@ def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
     from ctxd.backends.xtdb.node.check import look
 
     findings = look(_installation(directory), url or _config().store_url, os.environ)
-    lines = [
-        f"{each.verdict:4} {each.name}: {each.found}" + (f"\n     {each.fix}" if each.fix else "") for each in findings
-    ]
-    show(as_json, msgspec.to_builtins(findings), "\n".join(lines))
+    show(as_json, msgspec.to_builtins(findings), "\n".join(lines(findings, Screen())))
     sys.exit(int(any(each.verdict == "fail" for each in findings)))
 
 
@@ -146,9 +146,8 @@ def doctor(ctx: click.Context, url: str | None, as_json: bool, directory: Path |
       ctxd doctor
     """
     if url is None and directory is None and _config().store_backend != "xtdb":
-        found = 'no node to check: the store is "sqlite"'
-        finding = {"name": "store", "verdict": "ok", "found": found, "fix": ""}
-        show(as_json, [finding], f"ok   store: {found}; ctx doctor checks the daemon")
+        found = ok("store", 'no node to check: the store is "sqlite"; ctx doctor checks the daemon')
+        show(as_json, [found], "\n".join(lines([found], Screen())))
         return
     ctx.invoke(check_node, url=url, as_json=as_json, directory=directory)
 
@@ -173,5 +172,4 @@ def _default_socket() -> Path:
 
 
 def _fail(failure: NodeFailure) -> NoReturn:
-    remedy = failure.remedy.removesuffix(".")
-    raise Stop(failure.exit_code, failure.message, hint=remedy[:1].lower() + remedy[1:])
+    raise Stop(failure.exit_code, failure.message, hint=clause(failure.remedy))

@@ -102,7 +102,7 @@ SES-11 | Resuming restores all sets and the chat, checks every file against its 
 SES-12 | Resuming never changes the membership of any set. | ctxd
 SES-13 | No session sees or changes another's sets, chat or system prompt. | spec 3.7
 SES-15 | The client's `session` with an agent returns an existing session only if it is open and matches the given arguments; otherwise it raises `Conflict`. | ctxd
-SES-16 | A relative working directory is refused by the daemon; `ctx session new` resolves it against its own directory. | ctxd
+SES-16 | A relative working directory is refused by the daemon; `ctx session new` resolves it against its own directory, which is the default, by the agent's name for it. | ctxd
 SES-17 | A tool call whose id looks like a ctxd-generated one can be referred to by that id in every call of its session, unless a file of the session has that very id; its message in the chat always can. | ctxd
 SES-14 | An object can be referred to by a unique prefix of at least 8 characters; an ambiguous prefix is refused. | ctxd
 SES-18 | A tool call is recorded even if it refers to a file outside the index; the reference is kept and reported as unresolved. | ctxd
@@ -212,7 +212,7 @@ SEC-11 | `session.export` and `ctx session export` return a session's prompt, tu
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows the context by path and command, with the reason and cost of each part, and compares two turns. | ctxd
-CLI-6 | `ctx current` prints the id of the current context, or prints nothing (with `--json`, `null`) and exits with 3, within 200 ms whatever the daemon does. | spec 3
+CLI-6 | `ctx current` prints the id of the current context, or prints nothing (with `--json`, `null`) and exits with 3, within 200 ms whatever the daemon does. Of a session that is named and does not exist it reports so on standard error. | spec 3
 CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; existing hooks keep running, and are restored on uninstall. | ctxd
 CLI-8 | `ctx top` shows current calls, writes, queues, tracked files and the busiest sandboxes, once or repeatedly. | ctxd
 CLI-10 | Without a session argument, a command uses `$CTXD_SESSION`, the only open session, or the one whose working directory contains the current directory. | ctxd
@@ -220,7 +220,7 @@ CLI-11 | Times can be written naturally: `now`, `yesterday 13:44`, `2 hours ago`
 CLI-12 | The shell completes ids and paths from the daemon; completion waits at most 200 ms for it. | ctxd
 CLI-13 | `ctx transcript` reads files of Claude Code, codex, pi and opencode, and their headless output, as typed events; every record becomes at least one event, and the file is not changed. | ctxd
 CLI-14 | Nouns agree in number with the counts before them: "1 file", "2 files". | ctxd
-CLI-9 | `ctx doctor` checks the running daemon's limits, its trackers, and the sockets and mounts of its sandboxes, and starts a real sandbox to check that calls from inside are served. | ctxd
+CLI-9 | `ctx doctor` checks the running daemon's limits, its trackers, and the sockets and mounts of its sandboxes, and starts a real sandbox to check that calls from inside are served. All findings look alike, and a remedy begins with what to do. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends requests that are safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client requires only anyio, msgspec and the protocol package. | ctxd

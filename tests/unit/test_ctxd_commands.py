@@ -74,7 +74,7 @@ def test_a_place_that_is_refused_is_told_with_what_helps(tmp_path):
         (("run", "--config", "/dev/null"), 78, "/dev/null: not a regular file; name one with --config"),
         (("restore", some), 64, "Missing option '--state-dir'; see ctxd restore --help"),
         (("restore", some, "--state-dir", none), 10, "has no manifest.json; name a backup's directory"),
-        (("xtdb", "run", "--directory", none), 69, f"{none}; run: ctxd xtdb install --directory {none}"),
+        (("xtdb", "run", "--directory", none), 69, f"{none}; run ctxd xtdb install --directory {none}"),
         (("run", "--ephemeral", "--socket", file), 73, f"{file} exists and is not a socket; choose another path"),
         (("run", "--state-dir", file, "--socket", none), 73, "File exists; choose another path"),
     ):

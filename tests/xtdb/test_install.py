@@ -152,7 +152,7 @@ def test_an_installation_that_was_broken_off_is_not_started_and_is_taken_up_wher
     copy.archive.unlink()
     launch = Launch(find_config("memory"), copy.directory / "data", copy.directory / "s")
     failure = refusal(command, copy, launch, os.environ)
-    assert failure.remedy == f"Run: ctxd xtdb install --directory {copy.directory}"
+    assert failure.remedy == f"Run ctxd xtdb install --directory {copy.directory}"
     steps: list[str] = []
     assert install(copy, steps.append, os.environ) is True
     assert steps == ["starting it once, for the archive of classes"]
@@ -196,7 +196,7 @@ def test_check_tells_what_is_there_and_what_runs(tmp_path):
         assert done.returncode == 0
         os.chmod(running.socket, 0o666)
         done = ctxd("check", "--url", running.url, "--directory", home)
-        assert f"fail socket: {running.socket} is open to others" in done.stdout
+        assert f"✗ socket                       {running.socket} is open to others" in done.stdout
         assert done.returncode == 1
 
 
@@ -204,15 +204,15 @@ def test_check_tells_what_is_there_and_what_runs(tmp_path):
 def test_check_warns_of_a_node_that_loses_its_last_writes_with_the_machine():
     with node("memory") as running:
         done = ctxd("check", "--url", running.url, "--directory", str(installation().directory))
-    assert "warn sync: the last writes are lost if the machine stops" in done.stdout
+    assert "! sync                         the last writes are lost if the machine stops" in done.stdout
 
 
 @pytest.mark.requirement("XDB-8")
 def test_check_without_a_node_says_how_to_have_one(tmp_path):
     done = ctxd("check", "--url", f"unix:{tmp_path}/none", "--directory", str(tmp_path / "nowhere"))
     assert done.returncode == 1
-    assert f"Run: ctxd xtdb install --directory {tmp_path}/nowhere" in done.stdout
-    assert "Start it with ctxd xtdb run" in done.stdout
+    assert f"fix: run ctxd xtdb install --directory {tmp_path}/nowhere" in done.stdout
+    assert "fix: start it with ctxd xtdb run" in done.stdout
 
 
 @pytest.mark.requirement("XDB-8")

@@ -43,7 +43,7 @@ def test_a_socket_is_there_is_one_and_is_closed_to_strangers(bound, tmp_path):
     bound.chmod(0o660)
     assert verdict(host_checks.socket_file(str(bound))) == "ok"
     bound.chmod(0o666)
-    assert "open to everybody" in host_checks.socket_file(str(bound)).found
+    assert "open to all users" in host_checks.socket_file(str(bound)).found
     bound.chmod(0o600)
     tmp_path.chmod(0o777)
     assert "may replace it" in host_checks.socket_file(str(bound)).found
@@ -174,7 +174,7 @@ def test_every_variable_that_is_read_is_known():
     sources = [*Path(ctxd.__file__).parent.rglob("*.py"), *Path(ctxd_client.__file__).parent.rglob("*.py")]
     read = {name for path in sources for name in re.findall(r"\bCTXD_[A-Z_]*[A-Z]\b", path.read_text())}
     assert {"CTXD_SESSION", "CTXD_CONTEXT_ID"} <= read
-    assert host_checks.environment(dict.fromkeys(read, "x")).found == "every CTXD_ variable is one that is read"
+    assert host_checks.environment(dict.fromkeys(read, "x")).found == "every CTXD_ variable is known"
 
 
 def test_a_variable_that_nothing_reads_is_named():

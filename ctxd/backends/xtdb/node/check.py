@@ -4,28 +4,18 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
-
-import msgspec
+from typing import Any, Final
 
 from ctxd.backends.xtdb.messages import named
 from ctxd.backends.xtdb.node.install import check_jars
 from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, find_java, listed_jars
 from ctxd.backends.xtdb.node.launch import ask
+from ctxd.findings import Finding, fail, ok, warn
 
 VERSION: Final = "1.24"
 """The XTDB that ctxd is made for."""
 
 _LAG_WAIT_MS: Final = 3000
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Result of one check: name, verdict, observation, and a fix unless it is ok."""
-
-    name: str
-    verdict: Literal["ok", "warn", "fail"]
-    found: str
-    fix: str = ""
 
 
 def look(installation: Installation, url: str, environ: Mapping[str, str]) -> list[Finding]:
@@ -44,54 +34,52 @@ def _machine(installation: Installation, environ: Mapping[str, str], node_runs: 
     if node_runs and not installation.directory.exists():
         # As a service it is installed elsewhere than for the user who asks.
         fix = "name its place, to have its jars checked too: $CTXD_XTDB_HOME, or ctxd xtdb check --directory"
-        yield _warn("installation", f"a node runs that is not installed in {installation.directory}", fix)
+        yield warn("installation", f"a node runs that is not installed in {installation.directory}", fix)
         return
     try:
         java = find_java(environ)
-        yield _ok("java", f"{java.path}, {java.version}")
+        yield ok("java", f"{java.path}, {java.version}")
     except NodeFailure as failure:
-        yield _fail("java", failure.message, failure.remedy)
-    remedy = f"Run: ctxd xtdb install --directory {installation.directory}"
+        yield fail("java", failure.message, failure.remedy)
+    remedy = f"Run ctxd xtdb install --directory {installation.directory}"
     try:
         record = installation.whole()
     except NodeFailure as failure:
-        yield _fail("installation", failure.message, failure.remedy)
+        yield fail("installation", failure.message, failure.remedy)
         return
     if wrong := check_jars(installation.jars, listed_jars()):
-        yield _fail("installation", f"{installation.directory}: " + "; ".join(wrong[:3]), remedy)
+        yield fail("installation", f"{installation.directory}: " + "; ".join(wrong[:3]), remedy)
     elif not installation.archive.exists():
-        yield _warn("installation", f"{installation.directory} has no archive of classes: starts take longer", remedy)
+        yield warn("installation", f"{installation.directory} has no archive of classes: starts take longer", remedy)
     else:
-        yield _ok(
-            "installation", f"{installation.directory}, every jar as listed, made with Java {record.java_version}"
-        )
+        yield ok("installation", f"{installation.directory}, every jar as listed, made with Java {record.java_version}")
 
 
 def _node(url: str) -> Iterator[Finding]:
     if url.startswith("unix:"):
         yield _socket(Path(url.removeprefix("unix:")))
     elif not any(url.startswith(f"http://{host}") for host in ("127.0.0.1", "localhost", "[::1]")):
-        yield _warn(
+        yield warn(
             "socket",
             f"{url} is not of this host",
-            "anyone who can reach a node can read and write everything: restrict access",
+            "restrict access: any program that can reach a node can read and write everything",
         )
     try:
         status, told = ask(url, "status")
         facts = named(told)
     except (NodeFailure, ValueError) as error:
-        remedy = error.remedy if isinstance(error, NodeFailure) else "it does not speak as an XTDB node does"
-        yield _fail("node", str(error), remedy)
+        remedy = error.remedy if isinstance(error, NodeFailure) else "correct store.url: no XTDB node answers there"
+        yield fail("node", str(error), remedy)
         return
     if status != 200:
-        yield _fail("node", f"{url} answers {status}: {facts.get('message')}", "see its log")
+        yield fail("node", f"{url} answers {status}: {facts.get('message')}", "read its log")
         return
     yield from _facts(facts)
     try:
         yield _lag(url)
     except (NodeFailure, ValueError) as error:
-        yield _fail(
-            "lag", f"{url} reports its status, and then stops responding: {error}", "restart the node; see its log"
+        yield fail(
+            "lag", f"{url} reports its status, and then stops responding: {error}", "restart the node, and read its log"
         )
 
 
@@ -99,50 +87,48 @@ def _socket(path: Path) -> Finding:
     try:
         found = path.lstat()
     except OSError as error:
-        return _fail("socket", f"{path}: {error.strerror}", "start the node: ctxd xtdb run")
+        return fail("socket", f"{path}: {error.strerror}", "start the node: run ctxd xtdb run")
     if not stat.S_ISSOCK(found.st_mode):
-        return _fail("socket", f"{path} is not a socket", "name another, or move it away")
+        return fail("socket", f"{path} is not a socket", "name another, or move it away")
     if mode := stat.S_IMODE(found.st_mode) & 0o077:
-        return _fail(
+        return fail(
             "socket",
             f"{path} is open to others (mode {stat.S_IMODE(found.st_mode):04o}, {mode:#o} too wide)",
-            f"chmod 600 {path}",
+            f"run chmod 600 {path}",
         )
     if os.geteuid() not in (found.st_uid, 0):
-        return _warn("socket", f"{path} belongs to user {found.st_uid}", "run the node as the daemon's own user")
-    return _ok("socket", f"{path}, mode 0600")
+        return warn("socket", f"{path} belongs to user {found.st_uid}", "run the node as the daemon's own user")
+    return ok("socket", f"{path}, mode 0600")
 
 
 def _facts(facts: Mapping[str, Any]) -> Iterator[Finding]:
     version = str(facts.get("version"))
     if version.startswith(VERSION + "."):
-        yield _ok("node", f"XTDB {version}, index version {facts.get('index-version')}, {facts.get('kv-store')}")
+        yield ok("node", f"XTDB {version}, index version {facts.get('index-version')}, {facts.get('kv-store')}")
     else:
-        yield _warn("node", f"XTDB {version}", f"ctxd is made for XTDB {VERSION}")
+        yield warn("node", f"XTDB {version}", f"install XTDB {VERSION}, for which ctxd is made")
     failed = facts.get("ingester-failed?")
     if failed is False:
-        yield _ok("ingester", "running")
+        yield ok("ingester", "running")
     else:
-        yield _fail(
+        yield fail(
             "ingester",
             "stopped: the node takes writes and indexes none",
-            "restart the node; if it stops again, see its log",
+            "restart the node; if it stops again, read its log",
         )
     synced = facts.get("synced?")
     if synced is None:
-        yield _warn(
-            "sync", "the server does not report whether it flushes log and documents", "set :sync? true on both"
-        )
+        yield warn("sync", "the server does not report whether it flushes log and documents", "set :sync? true on both")
     elif synced:
-        yield _ok("sync", "log and documents are on disk before a write is answered")
+        yield ok("sync", "log and documents are on disk before a write is answered")
     else:
-        yield _warn(
+        yield warn(
             "sync",
             "the last writes are lost if the machine stops",
             "set :sync? true on the log's and the documents' store",
         )
     if facts.get("functions-off?") is False:
-        yield _fail(
+        yield fail(
             "functions", "queries may call any function of the JVM", "set :fn-allow-list [] in :xtdb/query-engine"
         )
 
@@ -150,27 +136,15 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[Finding]:
 def _lag(url: str) -> Finding:
     status, _ = ask(url, "sync", {"timeout": _LAG_WAIT_MS}, timeout_s=_LAG_WAIT_MS / 1000 + 10)
     if status == 200:
-        return _ok("lag", "everything in the log is indexed")
+        return ok("lag", "everything in the log is indexed")
     ids = [_tx_id(url, which) for which in ("latest-submitted-tx", "latest-completed-tx")]
-    return _warn(
+    return warn(
         "lag",
         f"the log is at transaction {ids[0]}, the index at {ids[1]}",
-        "wait; if the index stands still, see the node's log",
+        "wait; if the index stands still, read the node's log",
     )
 
 
 def _tx_id(url: str, which: str) -> object:
     status, told = ask(url, which)
     return named(told).get("tx-id") if status == 200 else None
-
-
-def _ok(name: str, found: str) -> Finding:
-    return Finding(name=name, verdict="ok", found=found)
-
-
-def _warn(name: str, found: str, fix: str) -> Finding:
-    return Finding(name=name, verdict="warn", found=found, fix=fix)
-
-
-def _fail(name: str, found: str, fix: str) -> Finding:
-    return Finding(name=name, verdict="fail", found=found, fix=fix)

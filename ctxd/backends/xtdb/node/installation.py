@@ -88,7 +88,7 @@ class Installation:
     def whole(self) -> Record:
         """Its record. Raises: NodeFailure if it is not installed, or of another version of ctxd."""
         record = self.record()
-        remedy = f"Run: ctxd xtdb install --directory {self.directory}"
+        remedy = f"Run ctxd xtdb install --directory {self.directory}"
         if record is None or not self.program.exists():
             raise NodeFailure(f"no node is installed in {self.directory}", remedy=remedy, exit_code=EXIT_MISSING)
         if record.digest != program_digest():
