@@ -26,31 +26,45 @@ _LEAST_S: Final = 0.03
 _ANSWER_BYTES_MAX: Final = 65_536
 
 
+class UnknownSession(Exception):
+    """The daemon has no session of the name that was given."""
+
+    hint = "give its full id: ctx session ls lists them"
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"no such session: {session}")
+
+
 def look(session: str | None = None, socket_path: str | None = None) -> dict[str, Any] | None:
     """Return the current context of ``session`` as ``context.current`` answers it, or at least its id; else None.
 
     ``session`` None: $CTXD_SESSION, else the session of a call without one. ``socket_path`` None: the default places.
+    Raises: UnknownSession.
     """
     wanted = session or os.environ.get("CTXD_SESSION")
     seconds = max(_LEAST_S, WITHIN_S - _END_S - _age_s())
     found = _within(seconds, wanted, socket_path, by_environment=session is None)
+    if isinstance(found, UnknownSession):
+        raise found
     context = None if found is None else found.get("context_id")
     return found if isinstance(context, str) and context else None
 
 
 def _within(
     seconds: float, session: str | None, socket_path: str | None, *, by_environment: bool
-) -> dict[str, Any] | None:
+) -> dict[str, Any] | UnknownSession | None:
     """Search in a thread, and abandon it after ``seconds``: a hanging file system obeys no timeout, and no signal but
     SIGKILL."""
     ends = time.clock_gettime(time.CLOCK_MONOTONIC) + seconds
-    found: list[dict[str, Any] | None] = []
+    found: list[dict[str, Any] | UnknownSession | None] = []
     done = _thread.allocate_lock()
 
     def search() -> None:
         try:
             place = _socket(socket_path)
             found.append(_from_file(place, session) or _from_daemon(place, session, ends))
+        except UnknownSession as unknown:
+            found.append(unknown)
         except Exception:  # noqa: BLE001, S110 - a hook gets no context rather than a traceback
             pass
         finally:
@@ -89,7 +103,7 @@ def _from_file(place: Path, session: str | None) -> dict[str, Any] | None:
 
 
 def _from_daemon(place: Path, session: str | None, ends: float) -> dict[str, Any] | None:
-    """Return the daemon's answer, received before ``ends``. Raises: OSError, ValueError."""
+    """Return the daemon's answer, received before ``ends``. Raises: OSError, ValueError, UnknownSession."""
     params = {} if session is None else {"params": {"session": session}}
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "context.current", **params}).encode() + b"\n"
     answer = b""
@@ -103,7 +117,10 @@ def _from_daemon(place: Path, session: str | None, ends: float) -> dict[str, Any
             if not received:
                 break
             answer += received
-    found = json.loads(answer).get("result")
+    reply = json.loads(answer)
+    if session is not None and reply.get("error", {}).get("data", {}).get("code") == "session_not_found":
+        raise UnknownSession(session)
+    found = reply.get("result")
     return found if isinstance(found, dict) else None
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from ctxd.cli.context_id_lookup import look
+from ctxd.cli.context_id_lookup import UnknownSession, look
 from ctxd.cli.exit_codes import NOT_FOUND
 from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command, Stop
@@ -12,12 +12,15 @@ from ctxd.command_line import Command, Stop
 @click.option("-s", "--session", metavar="SESSION", help="Of this session; else $CTXD_SESSION, else the socket's own.")
 @common
 def current(run: Invocation, session: str | None) -> None:
-    """Print the id of the current context. Exit with 3 and print nothing without one; --json prints an empty value.
+    """Print the id of the current context. Without one, exit with 3 and print nothing, or an empty value for --json.
 
     $CTXD_CONTEXT_ID wins; then $CTXD_CONTEXT_FILE, or current.json beside the socket; then the daemon is asked. It
     takes no longer than 200 ms.
     """
-    found = look(session, run.socket)
+    try:
+        found = look(session, run.socket)
+    except UnknownSession as unknown:
+        raise Stop(NOT_FOUND, str(unknown), hint=unknown.hint, symbol="session_not_found") from None
     if run.screen.as_json:
         run.screen.document(found)
     if found is None:

@@ -9,9 +9,13 @@ _NOT_FOUND: Final = 3
 def main() -> None:
     """Run the program and exit."""
     if sys.argv[1:] == ["current"]:
-        from ctxd.cli.context_id_lookup import look
+        from ctxd.cli.context_id_lookup import UnknownSession, look
 
-        found = look()
+        try:
+            found = look()
+        except UnknownSession as unknown:
+            sys.stderr.write(f"ctx: {unknown}; {unknown.hint}\n")
+            sys.exit(_NOT_FOUND)
         if found is None:
             sys.exit(_NOT_FOUND)
         sys.stdout.write(found["context_id"] + "\n")

@@ -1,7 +1,7 @@
 """``ctx session``: list, show, start and end sessions."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from ctxd_client.values import as_mounts
 from ctxd_protocol.events import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SessionResult, SessionResumeResult
-from ctxd_protocol.session_types import SessionStatus, SessionView
+from ctxd_protocol.session_types import Mount, SessionStatus, SessionView
 
 _BATCH_EVENTS_MAX: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024
@@ -161,7 +161,9 @@ def _whose(owner: SessionOwnerResult) -> str:
 )
 @click.argument("agent")
 @click.option("--id", metavar="SESSION", help="The session's id; else the daemon chooses one.")
-@click.option("--workdir", default="/", show_default=True, metavar="PATH", help="The agent's working directory.")
+@click.option(
+    "--workdir", metavar="PATH", help="The agent's working directory [default: this one, by its --mount if it has one]."
+)
 @click.option("--mount", multiple=True, metavar="AGENT=HOST", help="A folder of the agent's, and what it is here.")
 @click.option("--detect-filesystems", is_flag=True, help="Tell filesystems of this host apart by their devices.")
 @click.option("--system-prompt", metavar="TEXT", default="", help="The system prompt; @FILE reads it from a file.")
@@ -173,7 +175,7 @@ def new(
     run: Invocation,
     agent: str,
     id: str | None,
-    workdir: str,
+    workdir: str | None,
     mount: tuple[str, ...],
     detect_filesystems: bool,
     system_prompt: str,
@@ -181,13 +183,14 @@ def new(
     label: tuple[str, ...],
 ) -> None:
     """Start a session for AGENT."""
+    mounts = as_mounts(_pairs(mount, "--mount"))
     with run.client() as client:
         made = client.session_create(
             agent,
             session=id,
-            workdir=os.path.abspath(workdir),
+            workdir=_workdir_here(mounts) if workdir is None else os.path.abspath(workdir),
             detect_filesystems=detect_filesystems,
-            mounts=as_mounts(_pairs(mount, "--mount")),
+            mounts=mounts,
             system_prompt=_text_or_file(system_prompt),
             budget_tokens=budget,
             labels=_pairs(label, "--label"),
@@ -337,6 +340,16 @@ def _show(run: Invocation, found: SessionView) -> None:
     ]
     for name, value in lines:
         run.screen.line(f"{run.screen.paint(f'{name:<9}', 'dim')} {cell(value)}")
+
+
+def _workdir_here(mounts: Sequence[Mount]) -> str:
+    """Return the current directory by the agent's name for it: its path in the deepest of ``mounts`` that holds it."""
+    here = Path.cwd()
+    holding = [each for each in mounts if here.is_relative_to(each.canonical_prefix)]
+    if not holding:
+        return str(here)
+    deepest = max(holding, key=lambda each: len(each.canonical_prefix))
+    return str(Path(deepest.agent_prefix, here.relative_to(deepest.canonical_prefix)))
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from itertools import islice
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.formatting import moment
 from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored
 from ctxd.objects.generated_ids import INNER_PREFIXES, is_reserved
 from ctxd.objects.hashing import identity_hash
@@ -19,7 +20,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, session_object_id, toolcall_alias
-from ctxd_protocol.objects import VersionRow
+from ctxd_protocol.objects import VersionRow, source_label
 from ctxd_protocol.session_types import ContextLevel
 
 
@@ -83,9 +84,10 @@ class Objects:
         stored = await self._visible(viewer, found, at, content=content)
         if stored is not None:
             return stored
-        if at.is_past and await self._visible(viewer, await self._version(id, NOW, content=False), NOW, content=False):
-            message, hint = f"{text} had no version then", "object.history lists those it has."
-            raise CtxdError("object_not_found", message, hint=hint)
+        if at.is_past:
+            (first, *_), _ = await self.history(viewer, text, NOW, HistoryPage(limit=1), corrections=False)
+            newest = await self._version(id, NOW, content=False)
+            raise _no_version_yet(_label(viewer, text, newest), first, at)
         raise not_found(text)
 
     async def versions(
@@ -306,6 +308,25 @@ def not_found(text: str) -> CtxdError:
     """Error for an object that does not exist for the viewer."""
     hint = f"With session given, {PREFIX_CHARS_MIN} or more characters of an id of its index are enough."
     return CtxdError("object_not_found", f"no object id={text}", hint=hint)
+
+
+def _label(viewer: Viewer, text: str, stored: Stored | None) -> str:
+    """The path of a file as ``viewer`` knows it; ``text`` for everything else."""
+    source = None if stored is None else stored.document.source
+    if source is None:
+        return text
+    if viewer.live is None:
+        return source_label(source)
+    return viewer.live.mounts.display(source) or text
+
+
+def _no_version_yet(label: str, first: VersionRow, at: AsOf) -> CtxdError:
+    """Error for an object whose ``first`` version is later than ``at``."""
+    times = [moment(at.valid_time)] if at.valid_time != LATEST else []
+    times += [f"sequence {at.tx}"] if at.tx != LATEST else []
+    message = f"{label} had no version at {' and '.join(times)}"
+    hint = f"Its first one is of {moment(first.valid_time)}, sequence {first.tx}; object.history lists all."
+    return CtxdError("object_not_found", message, hint=hint)
 
 
 def _row(stored: Stored) -> VersionRow:

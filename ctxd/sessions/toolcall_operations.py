@@ -41,7 +41,7 @@ class ToolcallOperations(OperationGroup):
         id, head = place
         if id not in live.state.index:
             if head is not None:
-                raise _conflict(id)
+                raise _conflict(params.id)
             document = make(id) if early is None else renamed(early, id)
             delta = transitions.call(live.state, id, live.settings.collapse)
             result = file_methods.ToolcallRecordResult(
@@ -59,7 +59,7 @@ class ToolcallOperations(OperationGroup):
         known = () if head is None else tuple(head.document.payload.get("unresolved_refs", ()))
         again_made = await off_loop(len(params.content), partial(make, id, unresolved=known))
         if head is None or head.document.content_hash != again_made.content_hash:
-            raise _conflict(id)
+            raise _conflict(params.id)
         return tx.unchanged(
             file_methods.ToolcallRecordResult(
                 object=id, outcome="unchanged", collapsed=(), unresolved=known, receipt=None

@@ -71,6 +71,9 @@ def resolve(state: SessionState, session: str, text: str, kind: ContentKind | No
     if state.is_a(alias, kind):
         return alias
     if text.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES)):
+        if kind is not None:
+            hint = f"Give the id of a {_NOUNS[kind]} from object.list."
+            raise CtxdError("not_in_index", f"{text} is infrastructure, not a {_NOUNS[kind]}", hint=hint)
         raise CtxdError(
             "infrastructure_object",
             f"{text} is infrastructure: it has a fixed place in the context",

@@ -9,8 +9,8 @@ from ctxd_client import CallFailed
 
 
 @contextmanager
-def refused(*codes: str) -> Iterator[None]:
+def refused(*codes: str) -> Iterator[pytest.ExceptionInfo[CallFailed]]:
     """The block ends in a call that the daemon refuses with one of ``codes``."""
     with pytest.raises(CallFailed) as caught:
-        yield
+        yield caught
     assert caught.value.code in codes, caught.value

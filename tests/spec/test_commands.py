@@ -17,6 +17,7 @@ import click
 import pytest
 
 from ctxd.cli.main import cli
+from ctxd.formatting import moment
 from ctxd_client.sync import SyncClient, SyncSession
 from tests.client.running import Running
 
@@ -24,10 +25,14 @@ CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("CTXD_")}
 
 
-def ctx(daemon: Running, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """``ctx`` with ``words``, on pipes."""
-    environ = {**ENVIRON, "CTXD_SOCKET": daemon.socket}
-    return subprocess.run([CTX, *words], capture_output=True, text=True, timeout=60, env=environ, input=stdin)
+def ctx(
+    daemon: Running, *words: str, stdin: str = "", folder: Path | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """``ctx`` with ``words``, on pipes, in ``folder``, with further variables in its environment."""
+    environ = {**ENVIRON, "CTXD_SOCKET": daemon.socket, **environ}
+    return subprocess.run(
+        [CTX, *words], capture_output=True, text=True, timeout=60, env=environ, input=stdin, cwd=folder
+    )
 
 
 @pytest.fixture
@@ -214,6 +219,32 @@ def test_without_a_context_current_prints_nothing_or_null_in_json_and_exits_with
         assert (as_json.returncode, json.loads(as_json.stdout), as_json.stderr) == (3, None, "")
 
 
+@pytest.mark.requirement("CLI-6")
+def test_current_names_a_session_that_does_not_exist(daemon: Running, s: SyncSession) -> None:
+    for done in (
+        ctx(daemon, "current", CTXD_SESSION=s.id[:-1]),
+        ctx(daemon, "current", "-s", s.id[:-1]),
+    ):
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr == f"ctx: no such session: {s.id[:-1]}; give its full id: ctx session ls lists them\n"
+
+
+@pytest.mark.requirement("CLI-2")
+def test_a_time_before_the_first_version_of_a_file_names_the_file_and_that_version(
+    daemon: Running, s: SyncSession, client: SyncClient, tree: Path
+) -> None:
+    (tree / "a.py").write_text("one\n")
+    first = s.read("a.py").receipt
+    assert first is not None
+    id = s.resolve("a.py").object
+    done = ctx(daemon, "object", "as-of", id, "2001-01-01", "-s", s.id)
+    assert done.returncode == 3
+    assert re.match(r"ctx: /\S*a\.py had no version at 2001-01-01 ", done.stderr), done.stderr
+    assert f"its first one is of {moment(first.vt)}, sequence {first.seq}; " in done.stderr
+    elsewhere = ctx(daemon, "rpc", "object.get", json.dumps({"object": id, "tx": first.seq - 1}))
+    assert f"{tree / 'a.py'} had no version at sequence {first.seq - 1}; " in elsewhere.stderr
+
+
 @pytest.mark.requirement("CLI-2")
 def test_a_remedy_that_is_a_method_without_a_command_names_the_parameters_it_needs(
     daemon: Running, lived: SyncSession
@@ -281,3 +312,16 @@ def test_context_compares_two_turns(daemon: Running, lived: SyncSession) -> None
 def test_a_new_session_works_in_the_directory_that_a_relative_path_means_here(daemon: Running) -> None:
     made = ctx(daemon, "session", "new", "spec", "--workdir", "sub", "--json")
     assert json.loads(made.stdout)["session"]["workdir"] == str(Path.cwd() / "sub")
+
+
+@pytest.mark.requirement("SES-16")
+def test_a_new_session_works_in_the_current_directory_by_the_agents_name_for_it(daemon: Running, tree: Path) -> None:
+    (tree / "sub").mkdir()
+    for words, workdir in (
+        ((), str(tree / "sub")),
+        (("--mount", f"/workspace={tree}"), "/workspace/sub"),
+        (("--mount", f"/workspace={tree}", "--mount", "/deep=."), "/deep"),
+        (("--mount", "/w=/usr"), str(tree / "sub")),
+    ):
+        made = ctx(daemon, "session", "new", "spec", *words, "--json", folder=tree / "sub")
+        assert json.loads(made.stdout)["session"]["workdir"] == workdir

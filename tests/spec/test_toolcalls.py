@@ -149,3 +149,16 @@ def test_a_tool_call_with_a_reserved_looking_id_is_named_by_it(s: SyncSession, c
     assert said(s)[-1][1][-1] == ("toolcall", id)
     assert client.object_get(name, session=s.id).object.id == id
     assert client.object_history(name, session=s.id).versions[0].content_hash
+
+
+@pytest.mark.requirement("SES-17")
+def test_an_error_about_an_id_that_looks_reserved_names_it_for_what_it_is(s: SyncSession, client: SyncClient) -> None:
+    chat = f"chat:{s.id}"
+    s.user("x")
+    with refused("not_in_index") as wrong:
+        client.session_append(s.id, [Message(role="toolcall", toolcall=chat)])
+    assert wrong.value.message == f"{chat} is infrastructure, not a tool call"
+    s.record("assembly:x", "bash", "out")
+    with refused("toolcall_conflict") as twice:
+        s.record("assembly:x", "bash", "other")
+    assert twice.value.message == "tool call assembly:x was recorded with another payload"

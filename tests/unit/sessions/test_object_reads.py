@@ -85,7 +85,7 @@ async def test_a_time_before_an_objects_first_version_is_told_apart_from_an_obje
         made = await w.call("session.create", agent="a", session="s1")
         await record(w, "s1", "call-1")
         for session in (None, "s1"):
-            with pytest.raises(CtxdError, match="had no version then") as caught:
+            with pytest.raises(CtxdError, match="had no version at sequence") as caught:
                 await w.call("object.get", object="call-1", session=session, tx=made.receipt.seq)
             assert caught.value.code == "object_not_found"
         with pytest.raises(CtxdError, match="no object id=call-2"):
