@@ -37,6 +37,10 @@ class LoopHandle:
             self.schedule(function, *args)
 
 
+class NoThread(RuntimeError):
+    """The system starts no further thread for this process."""
+
+
 class ThreadPool:
     """Daemon threads, as many as there is work at once; idle ones are used again."""
 
@@ -47,13 +51,16 @@ class ThreadPool:
     def start(self, work: Callable[[], object], report: Callable[[], object]) -> None:
         """Call ``work`` in a thread at once, then ``report``, once the thread is free again. Neither raises.
 
-        Raises: RuntimeError if no thread can be started.
+        Raises: NoThread.
         """
         try:
             queue = self._idle.pop()
         except IndexError:
             queue = SimpleQueue()
-            threading.Thread(target=self._run, args=(queue,), name="ctxd-worker", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, args=(queue,), name="ctxd-worker", daemon=True).start()
+            except RuntimeError as error:
+                raise NoThread("no thread can be started: raise TasksMax= of the unit, or ulimit -u") from error
         queue.put((work, report))
 
     def _run(self, queue: SimpleQueue[tuple[Callable[[], object], Callable[[], object]]]) -> None:
@@ -105,9 +112,13 @@ def complete(future: "Future[T]", work: Callable[[], T]) -> None:
 
 
 def background(work: Callable[[], T]) -> "Future[T]":
-    """Call ``work`` in a thread of the shared pool; for callers that are not on a loop."""
+    """Call ``work`` in a thread of the shared pool, or at once if none can be started; for callers that are not on a
+    loop."""
     future: Future[T] = Future()
-    _POOL.start(lambda: complete(future, work), lambda: None)
+    try:
+        _POOL.start(lambda: complete(future, work), lambda: None)
+    except NoThread:
+        complete(future, work)
     return future
 
 
@@ -140,8 +151,8 @@ class Lane:
     ) -> T:
         """Return what ``work`` returns, from a thread unless ``size`` is at most ``inline``.
 
-        Raises: what ``work`` raises. Cancel: before it has begun at once, then once it has ended; with ``abandon`` at
-        once, the call going on by itself, and counting until it ends.
+        Raises: what ``work`` raises, NoThread. Cancel: before it has begun at once, then once it has ended; with
+        ``abandon`` at once, the call going on by itself, and counting until it ends.
         """
         if size is not None and size <= self.inline:
             return work(*args)
@@ -149,7 +160,7 @@ class Lane:
         await self._turns.acquire()
         try:
             job = Job(partial(self._named, work, args), self._turns.release)
-        except RuntimeError:
+        except NoThread:
             self._turns.release()
             raise
         return await _ended(job, abandon=abandon)

@@ -102,7 +102,11 @@ def open_log(
                 level if isinstance(level, Threshold) else Threshold(level),
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
-                *(_json() if chosen == "json" else _console(colours=target.isatty())),
+                *(
+                    _json()
+                    if chosen == "json"
+                    else [structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=_as_text)]
+                ),
                 _redacting(redact or fleeting_guard().redacted),
                 *([_prioritised] if is_journal(target, os.environ) else []),
             ],
@@ -134,7 +138,3 @@ def _json() -> list[Any]:
         structlog.processors.ExceptionRenderer(_as_dict),
         structlog.processors.JSONRenderer(ensure_ascii=True),
     ]
-
-
-def _console(*, colours: bool) -> list[Any]:
-    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_as_text)]

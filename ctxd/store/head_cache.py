@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
-from ctxd.offload import Lane
+from ctxd.offload import Lane, NoThread
 from ctxd.store import journal
 from ctxd.store.idempotency import BloomFilter, Operation
 from ctxd.store.journal import Body
@@ -73,14 +73,17 @@ class Heads:
                 used(id)
         return found
 
-    def put(self, id: str, head: Stored | None) -> None:
-        """Keep ``head``. It is counted if it is large: of what clients choose, only arguments of tool calls may be."""
+    def put(self, id: str, head: Stored | None, size: int = LARGE_HEAD_BYTES + 1) -> None:
+        """Keep ``head``. It is counted if it is large: of what clients choose, only arguments of tool calls may be.
+
+        ``size`` is that of its encoded document, where the caller knows it: of a small one nothing is counted.
+        """
         if id in self._heads:
             self._heads.move_to_end(id)
         self._heads[id] = head
         if id in self._large:
             self._large_bytes -= self._large.pop(id)
-        arguments = None if head is None else head.document.payload.get("args")
+        arguments = None if head is None or size <= LARGE_HEAD_BYTES else head.document.payload.get("args")
         if arguments and (size := len(msgspec.json.encode(arguments))) > LARGE_HEAD_BYTES:
             self._large[id] = size
             self._large_bytes += size
@@ -289,7 +292,10 @@ class HeadLoader:
                 self._wake = anyio.Event()
                 batch, self._next = self._next, Batch()
                 self._reading = batch
-                await lane.run(batch.read, reader)
+                try:
+                    await lane.run(batch.read, reader)
+                except NoThread as error:
+                    batch.error = CtxdError("disk_full", f"the store cannot be read now: {error}")
                 self._reading = None
                 self.loading = bool(self._next.ids)
                 self._answer(batch)
@@ -337,7 +343,7 @@ async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str]
                 sums.append(total)
             if sums[0] != sums[1]:
                 damaged(f"the index of {index.what} does not match its table: stop the daemon, run ctxd verify")
-    except CtxdError:
+    except (CtxdError, NoThread):
         # Without the filter every lookup reads the database, and fails there with the reason.
         return
     for _ in bloom.take_in(stored):

@@ -16,7 +16,7 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore, names_in
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Content, Document, encode_content, is_large
-from ctxd.offload import Lane, LoopHandle
+from ctxd.offload import Lane, LoopHandle, NoThread
 from ctxd.store.health import Health
 
 KEPT_AT_ONCE: Final = 2
@@ -85,7 +85,7 @@ class LargeContent:
         try:
             for folder in await self._collecting.run(self._artifacts.folders):
                 await self._remove_unused(await self._collecting.run(partial(names_in, folder)), read, referenced)
-        except OSError as error:
+        except (OSError, NoThread) as error:
             # A folder cannot be listed: what a crash left in it is found at the next start.
             self._fault(error)
         while True:
@@ -102,14 +102,18 @@ class LargeContent:
         claimed = self._artifacts.claim_removal(refs)
         if not claimed:
             return
-        used = None
+        held: Sequence[str] = claimed
+
+        def remove(used: set[str]) -> None:
+            nonlocal held
+            # From here on the removal ends the claims, one by one.
+            held = ()
+            self._artifacts.remove_unused(claimed, used)
+
         try:
-            used = await read(partial(referenced, claimed))
-            await self._collecting.run(partial(self._artifacts.remove_unused, claimed, used))
-        except (CtxdError, OSError) as error:
+            await self._collecting.run(remove, await read(partial(referenced, claimed)))
+        except (CtxdError, OSError, NoThread) as error:
             self._unused.update(claimed)
             self._fault(error)
         finally:
-            # The removal itself ends the claims.
-            if used is None:
-                self._artifacts.disclaim(claimed)
+            self._artifacts.disclaim(held)

@@ -109,7 +109,12 @@ def apply(
 def _targets(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
     """Every version of ``ids`` that is not purged yet, and every other one with a text of theirs."""
     wanted = frozenset(ids)
-    own = [version for id in wanted for version in versions.history(id, corrections=True) if _says_something(version)]
+    own = [
+        version
+        for id in wanted
+        for version in versions.history(id, corrections=True)
+        if version.body is not None and not is_purged(decode_document(version.id, version.body))
+    ]
     texts = {version.content for version in own if version.content is not None}
     if not texts:
         return own
@@ -168,10 +173,6 @@ def _still_said(
     for version in versions.with_content(sorted(texts)):
         now.add(written.get(_key(version), version).content)
     return {text for text in texts if text in now}
-
-
-def _says_something(version: Version) -> bool:
-    return version.body is not None and not is_purged(decode_document(version.id, version.body))
 
 
 def _instead(connection: dbfile.Connection, version: Version, purge: PurgeRequest) -> Version:

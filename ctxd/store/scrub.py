@@ -13,7 +13,7 @@ from ctxd.backends.stored_version import DamagedVersion
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
-from ctxd.offload import Lane
+from ctxd.offload import Lane, NoThread
 from ctxd.store import journal
 from ctxd.store.follow import Follower
 from ctxd.store.reads import Reader, answered
@@ -48,9 +48,9 @@ class Scrub:
             try:
                 await self._check_rows(follower, reader, lane)
                 await self._check_files(reader, directory, lane)
-            except CtxdError as error:
-                if error.code == "disk_full":
-                    # Want of descriptors or memory is no damage: the pass goes on where it was.
+            except (CtxdError, NoThread) as error:
+                if isinstance(error, NoThread) or error.code == "disk_full":
+                    # Want of descriptors, memory or threads is no damage: the pass goes on where it was.
                     await self._clock.sleep(limits.SCRUB_PAUSE_S)
                     continue
                 self._damaged(error.message)

@@ -22,7 +22,7 @@ from ctxd.clock import Clock, ValidTimes
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, Stored
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
-from ctxd.offload import Lane, in_thread
+from ctxd.offload import Lane, NoThread, in_thread
 from ctxd.store import statedir
 from ctxd.store.committer import Committer, Durations
 from ctxd.store.follow import Follower
@@ -124,7 +124,9 @@ class VersionStore:
             message = f"{directory.database} cannot be opened: {error}"
             raise StateDirError(message, exit_code=_EXIT_IO) from error
         self._begin(damage)
-        self._answer_from(Reader(directory.database, artifacts))
+        self._reader = Reader(directory.database, artifacts)
+        self._model = EmbeddedReads(self._reader, self._reading)
+        self._past: AsOfReads = self._model
         loader, sifter, scrubber = (Reader(directory.database, artifacts) for _ in range(3))
         quiet(scrubber.connection)
         failure: Exception | None = None
@@ -165,6 +167,9 @@ class VersionStore:
     async def _scrub_all(self, reader: Reader, directory: statedir.StateDir) -> None:
         try:
             follower = await self.follow("scrub")
+        except NoThread as error:
+            self._listeners.fault(error)
+            return
         except CtxdError as error:
             self._note_damage(error.message)
             return
@@ -294,7 +299,7 @@ class VersionStore:
             valid_time = vt if put.valid_time is None else put.valid_time
             head = Stored(document=document, content_ref=ref, valid_time=valid_time, tx=seq, tx_time=entry.tx_time)
             if put.valid_time is None:
-                self._heads.put(document.id, head)
+                self._heads.put(document.id, head, len(put.document))
             elif not self._heads.backdate(document.id, head):
                 entry.pending.behind += (document.id,)
         if prepared.write.deletes:
@@ -420,10 +425,6 @@ class VersionStore:
         )
 
     # --- reads ---
-
-    def _answer_from(self, reader: Reader) -> None:
-        self._reader = reader
-        self._past = self._model = EmbeddedReads(reader, self._reading)
 
     async def settled(self) -> None:
         """Return once everything accepted before is durable or has failed.

@@ -315,7 +315,9 @@ class _Verification:
         if report.digest != self._folded.hex():
             counts = f"{count(projected.count, 'version')} stored, {self._folded.count:,} in the journal"
             report.note("damage", f"the versions are not what the journal says: {counts}")
-        stored = set(self._knows_stored())
+        query = """SELECT o.id, s.id FROM knows LEFT JOIN entity AS o ON o.n=knows.object
+            LEFT JOIN entity AS s ON s.n=knows.session"""
+        stored: set[tuple[str, str]] = set(self._connection.execute(query))
         for id, session in stored ^ self._knows:
             what = (
                 "is stored, but not in the journal" if (id, session) in stored else "is in the journal, but not stored"
@@ -324,11 +326,6 @@ class _Verification:
 
     def _note_damaged(self, error: DamagedVersion) -> None:
         self._report.note("damage", str(error))
-
-    def _knows_stored(self) -> Iterator[tuple[str, str]]:
-        query = """SELECT o.id, s.id FROM knows LEFT JOIN entity AS o ON o.n=knows.object
-            LEFT JOIN entity AS s ON s.n=knows.session"""
-        yield from self._connection.execute(query)
 
     def _document(self, version: Version) -> None:
         if version.body is None:

@@ -189,3 +189,12 @@ async def test_calls_from_a_thread_arrive_in_order() -> None:
     with anyio.fail_after(5):
         await done.wait()
     assert arrived == list(range(1000))
+
+
+def test_background_work_is_done_at_once_if_no_thread_can_be_started(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(offload, "_POOL", offload.ThreadPool())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert offload.background(lambda: 7).result(timeout=0) == 7

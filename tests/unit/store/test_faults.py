@@ -13,10 +13,11 @@ import anyio
 import apsw
 import pytest
 
-from ctxd import dbfile, failpoints, limits
+from ctxd import dbfile, failpoints, limits, offload
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
+from ctxd.offload import NoThread
 from ctxd.store.committer import Committer
 from ctxd.store.purge import KIND
 from ctxd.store.store import VersionStore
@@ -547,3 +548,26 @@ async def test_a_verification_goes_on_over_a_purge_that_removes_an_artifact_mean
                 await anyio.sleep(0.01)
         *_, report = reports
         assert [problem for problem in report.problems if problem.severity != "warning"] == []
+
+
+async def test_want_of_threads_fails_reads_and_neither_writes_nor_the_store(root, monkeypatch):
+    def refuse(*_):
+        raise NoThread("no thread can be started")
+
+    monkeypatch.setattr(limits, "CHECKPOINT_BYTES", 10_000)
+    monkeypatch.setattr(limits, "SCRUB_DELAY_S", 0.0)
+    async with running(root) as store:
+        await fill(store, 1)
+    async with running(root) as store:
+        # The thread that commits has begun.
+        await store.submit(write(document("first", "x"))).wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(offload.ThreadPool, "start", refuse)
+            with pytest.raises(CtxdError) as caught:
+                await store.heads(["t0"])
+            assert caught.value.code == "disk_full"
+            await fill(store, 20)
+        assert (await store.get("t0", content=True)).document.id == "t0"
+        assert store.status().state == "ok" and store.status().damage == ()
+    *_, report = verify(root)
+    assert report.problems == []
