@@ -43,14 +43,14 @@ async def test_work_waits_for_no_other_work() -> None:
 
 async def test_a_lane_runs_at_most_its_threads_at_once_and_raises_what_the_work_raises() -> None:
     lane, running, most = Lane("test", 2), 0, 0
-    counting = threading.Lock()
+    counting, both = threading.Lock(), threading.Barrier(2)
 
     def work() -> None:
         nonlocal running, most
         with counting:
             running += 1
             most = max(most, running)
-        time.sleep(0.01)
+        both.wait(20)
         with counting:
             running -= 1
 

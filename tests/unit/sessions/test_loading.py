@@ -10,8 +10,10 @@ from ctxd import dbfile
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import segment_id
+from ctxd.offload import Lane
+from ctxd.sessions.loading import load
 from ctxd.sessions.state import check
-from tests.unit.sessions.world import code_of, filled, record, say, world
+from tests.unit.sessions.world import HOST, code_of, filled, record, say, world
 
 pytestmark = pytest.mark.anyio
 
@@ -169,3 +171,17 @@ async def test_a_session_at_work_is_not_unloaded(tmp_path: Path) -> None:
             await w.call("session.create", agent="a", session="s1")
             assert await w.sessions.live("s0") is busy
             assert not busy.lost
+
+
+async def test_a_session_of_an_earlier_time_has_the_size_that_it_had_then(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        created = (await w.call("session.create", agent="a", session="s")).receipt
+        known = [(created.seq, created.vt, 0)]
+        for text in ("one", "three", "x"):
+            receipt = (await say(w, "s", ("user", text), ("assistant", "yes"))).receipt
+            known.append((receipt.seq, receipt.vt, (await w.sessions.live("s")).state.chat_chars))
+        for seq, valid_time, chars in known:
+            past = await load(w.store, "s", AsOf(tx=seq), host_filesystem_id=HOST, lane=Lane("test", 1))
+            assert past is not None
+            assert (past.state.chat_chars, past.updated_at) == (chars, valid_time)
+        assert [chars for *_, chars in known] == sorted({chars for *_, chars in known})
