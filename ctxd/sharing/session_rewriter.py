@@ -5,6 +5,7 @@ valid times in bundles and records, ids of tool calls that are taken, mounts of 
 the source and writes the rows.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -296,7 +297,7 @@ class SessionRewriter:
         groups: dict[int, list[Stored]] = {}
         for id, versions in history.objects.items():
             since = self._entered[id]
-            for number, stored in enumerate(relevant(versions, since)):
+            for number, stored in enumerate(self._seen(relevant(versions, since))):
                 # A purge may have left only a version that is newer than the entry.
                 groups.setdefault(max(stored.tx, since) if number else since, []).append(stored)
         first = min((stored.tx for stored in (*history.segments, *history.assemblies)), default=history.heads[-1].tx)
@@ -306,6 +307,20 @@ class SessionRewriter:
         for stored in (*history.segments, *history.assemblies):
             groups.setdefault(stored.tx, []).append(stored)
         return groups
+
+    def _seen(self, versions: Sequence[Stored]) -> Sequence[Stored]:
+        """Return those of ``versions`` that the session's records saw, with the first and the last; all of a tool call.
+
+        Other sessions write the rest of a shared file's, and imports of these do: copied, each import would add as many
+        as all before it."""
+        if len(versions) <= 2 or versions[0].document.type != "file":
+            return versions
+        id, rows = versions[0].document.id, sorted(stored.tx for stored in versions)
+        seen = {rows[0], rows[-1]}
+        for record in self._history.assemblies:
+            seen.add(rows[max(0, bisect_right(rows, record.tx) - 1)])
+            seen.update(tx for shown, _, tx in record.document.payload.get("active", ()) if shown == id)
+        return [stored for stored in versions if stored.tx in seen]
 
     def _pending(self, groups: Mapping[int, list[Stored]]) -> list[list[Stored]]:
         """Return what has to be written, in order, and take note of what is reused."""

@@ -397,6 +397,33 @@ async def test_a_row_takes_texts_up_to_its_limit_whatever_the_number_of_its_obje
 
 
 @pytest.mark.requirement("HST-11")
+async def test_versions_of_a_shared_file_that_the_session_never_saw_are_not_copied(tmp_path: Path) -> None:
+    async def read(session: str, content: str) -> None:
+        await a.w.call("file.index", session=session, path="/shared/f", content=content)
+
+    async with two(tmp_path) as (a, b):
+        for session in ("s1", "other"):
+            await a.w.call("session.create", agent="a", session=session, filesystem_id="nfs-1")
+            await read(session, "as both know it")
+        texts = []
+        for turn in range(3):
+            for n in range(50):
+                await read("other", f"turn {turn}, version {n}")
+            texts.append(await a.assemble())
+        await read("other", "the newest")
+        await b.take(a)
+        assert await rows_of(b) < 15
+        assert await b.shown() == await a.shown() == texts
+        assert len(set(texts)) == 3
+        assert "the newest" in await b.assemble()
+        before = await rows_of(a)
+        await a.take(a, name="s1@branch", kind="session.branch")
+        assert await rows_of(a) - before < 15
+        assert await a.shown("s1@branch") == texts
+    clean(tmp_path / "b")
+
+
+@pytest.mark.requirement("HST-11")
 async def test_an_import_that_is_begun_again_copies_nothing_twice(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("ctxd.sharing.session_rewriter.ROW_DOCUMENTS_MAX", 2)
     monkeypatch.setattr("ctxd.sharing.session_import.TEXTS_AHEAD", 1)
