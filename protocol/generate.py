@@ -67,7 +67,9 @@ def generated() -> dict[Path, bytes]:
     return {
         Path("protocol/ctxd_protocol/error_codes.py"): _python(_error_codes()),
         Path("protocol/openrpc.json"): openrpc.rendered(),
-        Path("protocol/methods.md"): _reference().encode(),
+        Path("protocol/methods.md"): "".join(
+            [*_intro(), *_families(), *_notifications(), *_grants(), *_error_table()]
+        ).encode(),
         Path("ctxd_client/methods.py"): _python(_ClientModule(asynchronous=True).text()),
         Path("ctxd_client/_sync/methods.py"): _python(_ClientModule(asynchronous=False).text()),
         **{twin: _python(_synchronous(ROOT / source)) for source, twin in TWINS.items()},
@@ -310,10 +312,6 @@ def _synchronous(source: Path) -> str:
 
 
 # --- the reference ---
-
-
-def _reference() -> str:
-    return "".join([*_intro(), *_families(), *_notifications(), *_grants(), *_error_table()])
 
 
 def _intro() -> Iterator[str]:

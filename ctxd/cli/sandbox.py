@@ -6,7 +6,6 @@ from ctxd.cli.invocation import Invocation, common, listing
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
 from ctxd.formatting import age, count
-from ctxd_protocol.sandboxes import SandboxView
 
 
 @click.group(cls=Group, examples="ctx sandbox ls\nctx sandbox release k7q2nx4fzr3wv5ta")
@@ -35,7 +34,7 @@ def ls(run: Invocation) -> None:
                 count(each.connections),
                 count(each.requests),
                 count(each.refused),
-                _lease(each, now),
+                "its connection's" if each.expires_at is None else f"{count(max(0, each.expires_at - now) // 1000)} s",
                 age(each.created_at, now),
             )
             for each in found
@@ -53,9 +52,3 @@ def release(run: Invocation, sandbox_id: str) -> None:
         done = client.sandbox_release(sandbox_id)
     if run.screen.as_json:
         run.screen.document(done)
-
-
-def _lease(found: SandboxView, now: int) -> str:
-    if found.expires_at is None:
-        return "its connection's"
-    return f"{count(max(0, found.expires_at - now) // 1000)} s"

@@ -61,7 +61,9 @@ def sample_file() -> str:
         if section != table:
             table = section
             lines += ["", f"[{section}]"]
-        lines += ["", *_explained(setting), f"# {key} = {_default(setting)}"]
+        derived = '"…"  # derived from the environment'
+        default = derived if setting.default is None else json.dumps(setting.default, ensure_ascii=False)
+        lines += ["", *_explained(setting), f"# {key} = {default}"]
     return "\n".join(lines) + "\n"
 
 
@@ -74,9 +76,3 @@ def _explained(setting: Setting) -> list[str]:
             line = "#"
         line += f" {word}"
     return [*lines, line]
-
-
-def _default(setting: Setting) -> str:
-    if setting.default is None:
-        return '"…"  # derived from the environment'
-    return json.dumps(setting.default, ensure_ascii=False)

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
@@ -135,7 +134,9 @@ def uninstall(system: bool, root: Path, as_json: bool) -> None:
 
 def _contents(system: bool, root: Path, program: str) -> Iterator[tuple[Path, str]]:
     """Yield the path and the text of every file."""
-    units = _units()
+    # In the wheel the units are beside the code, in a checkout at its top.
+    packaged = files("ctxd.service") / "units"
+    units = packaged if packaged.is_dir() else files("ctxd") / ".." / "systemd"
     if system:
         for name, place in _SYSTEM_FILES.items():
             text = (units / name).read_text(encoding="utf-8")
@@ -160,12 +161,6 @@ def _this_program() -> str:
     """Return the path of the executable ``ctxd`` that runs, also if it was started as ``python -m ctxd``."""
     started = Path(sys.argv[0]).absolute()
     return str(started if started.name == "ctxd" else Path(sys.executable).with_name("ctxd"))
-
-
-def _units() -> Traversable:
-    """Return the folder of the units: in the wheel beside the code, in a checkout at its top."""
-    packaged = files("ctxd.service") / "units"
-    return packaged if packaged.is_dir() else files("ctxd") / ".." / "systemd"
 
 
 def _below(root: Path, path: Path) -> Path:

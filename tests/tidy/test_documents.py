@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tidy.product import ROOT
+
 DOCUMENTS = sorted(
     path
     for path in ROOT.rglob("*.md")

@@ -6,7 +6,8 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tidy.product import PRODUCT, ROOT
+
 PROGRAMS = ("ctxd.__main__", "ctxd.cli.entry", "ctxd_client", "ctxd.examples.demo", "ctxd.examples.agent_loop")
 MODULE_LINES_MIN = 60
 FOLDERS_PER_NAME_MAX = 4
@@ -20,8 +21,7 @@ def module_of(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, Path]:
-    folders = (ROOT / "ctxd", ROOT / "ctxd_client", ROOT / "protocol" / "ctxd_protocol")
-    return {module_of(path): path for folder in folders for path in sorted(folder.rglob("*.py"))}
+    return {module_of(path): path for path in PRODUCT if path.name != "generate.py"}
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.test_sizes import PRODUCT, name_of
+from tests.tidy.product import PRODUCT, name_of
 
 CLAUSE = re.compile(r"(What|Who|Whose|Whom|Which|Where|How|Have|Whether|That)\b")
 SPEECH = re.compile(r"(?i:\b(?:tell|tells|told|telling|say|says|said|saying|hear|hears|heard)\b)")
