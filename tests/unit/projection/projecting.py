@@ -1,6 +1,6 @@
 """A store that projects, for the length of a block, and what a test waits for there."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ctxd.projection.rows import Rows
 from ctxd.store.store import VersionStore
 from ctxd_protocol.status import StoreStatus
 from tests.unit.store.documents import document, write
+from tests.waiting import until
 
 WAIT_S = 30
 ROOM = Room()
@@ -58,13 +59,6 @@ async def projecting(
             yield store
         group.cancel_scope.cancel()
     assert store.faults == []
-
-
-async def until(condition: Callable[[], object], wait_s: float = WAIT_S) -> None:
-    """Return once ``condition`` holds. It is polled, since nothing signals it."""
-    with anyio.fail_after(wait_s):
-        while not condition():
-            await anyio.sleep(0.005)
 
 
 async def level(store: VersionStore) -> None:

@@ -5,8 +5,9 @@ import shutil
 import pytest
 
 from ctxd.objects.document import AsOf
-from tests.unit.projection.projecting import compared, fill, level, projecting, until
+from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, write
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

@@ -8,9 +8,10 @@ from ctxd.backends.xtdb.messages import Match, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.projection import progress
 from ctxd.projection.progress import Room
-from tests.unit.projection.projecting import compared, fill, level, projecting, until
+from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import put
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

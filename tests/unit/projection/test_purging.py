@@ -13,9 +13,10 @@ from ctxd.projection import stream
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
-from tests.unit.projection.projecting import compared, level, projecting, until
+from tests.unit.projection.projecting import compared, level, projecting
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 SECRET = "the-secret-9f8e7d6c"

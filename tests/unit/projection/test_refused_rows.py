@@ -5,9 +5,10 @@ import pytest
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import AsOf
 from ctxd.projection import projection
-from tests.unit.projection.projecting import compared, fill, level, projecting, until
+from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

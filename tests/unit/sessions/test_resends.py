@@ -16,6 +16,7 @@ from ctxd_protocol.methods.row import Method
 from ctxd_protocol.methods.sessions import SessionAppendParams
 from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import World, code_of, say, settled, world
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -143,9 +144,7 @@ async def test_a_new_tool_call_waits_for_who_holds_the_session(tmp_path: Path) -
 
 async def until_whole(here: World) -> None:
     """Return once the store has read which operations there were, of which nobody is told."""
-    with anyio.fail_after(10):
-        while not here.store.is_new_operation(("host", "never")):
-            await anyio.sleep(0.01)
+    await until(lambda: here.store.is_new_operation(("host", "never")))
 
 
 @pytest.mark.requirement("RPC-4")

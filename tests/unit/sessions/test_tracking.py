@@ -1,6 +1,6 @@
 """Files followed for sessions: who is the author of a change, and what happens when the store takes none."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tests.fakes.watcher import FakeWatcher
 from tests.unit.sessions.world import World
 from tests.unit.sessions.world import world as running
 from tests.unit.trackers.following import make_file_trackers, make_trackers
+from tests.waiting import until
 
 WAIT_S_MAX = 20.0
 EDIT = WriteRequest("file.index", "host")
@@ -39,12 +40,6 @@ async def tracking(world: World, trackers: FileTrackers) -> AsyncIterator[Tracki
 
 def failing(error: Exception) -> None:
     raise error
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    with anyio.fail_after(WAIT_S_MAX):
-        while not holds():
-            await anyio.sleep(0.01)
 
 
 async def followed(made: Tracking, *ids: str) -> None:

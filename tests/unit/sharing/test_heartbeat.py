@@ -12,7 +12,7 @@ from ctxd.sharing import heartbeat
 from ctxd.sharing.heartbeat import Heartbeat, LeaseObserver, from_doc, lease_id
 from ctxd.sharing.shared_log import SharedLog
 from tests.fakes.node import MemoryNode
-from tests.unit.projection.projecting import until
+from tests.waiting import until
 
 LEASE_S = 15.0
 

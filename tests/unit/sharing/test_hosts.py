@@ -15,8 +15,8 @@ from ctxd.sharing import hosts
 from ctxd.sharing.hosts import Hosts
 from ctxd.store.writes import Write
 from tests.fakes.node import MemoryNode
-from tests.unit.projection.projecting import until
 from tests.unit.sessions.world import world
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

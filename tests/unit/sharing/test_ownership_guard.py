@@ -16,8 +16,9 @@ from ctxd.projection.ownership import FENCES, NO_ROW, Fence, Fences, Ownership, 
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
-from tests.unit.projection.projecting import ROOM, Projecting, compared, level, until
+from tests.unit.projection.projecting import ROOM, Projecting, compared, level
 from tests.unit.store.documents import document, write
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -13,6 +13,7 @@ from ctxd import offload
 from ctxd.clock import SystemClock
 from ctxd.sources import path_lookups
 from ctxd.sources.path_lookups import Lookups, PathTrace
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -54,12 +55,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.let_go()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
-        while not condition():
-            await anyio.sleep(0.001)
 
 
 @pytest.mark.requirement("FS-9")

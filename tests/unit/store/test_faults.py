@@ -25,6 +25,7 @@ from ctxd.store.verify import verify
 from ctxd.store.writes import NOT_CACHED, PurgeRequest, StoreFailed, Write
 from tests.unit.store.documents import damage_index, document, write
 from tests.unit.store.running import put, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -38,12 +39,6 @@ async def failure(pending):
     with pytest.raises(CtxdError) as caught:
         await pending.wait()
     return caught.value.code, caught.value.outcome
-
-
-async def until(condition):
-    with anyio.fail_after(10):
-        while not condition():
-            await anyio.sleep(0.01)
 
 
 @pytest.mark.parametrize(

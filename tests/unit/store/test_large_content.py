@@ -23,6 +23,7 @@ from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.sessions.world import record, world
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -66,9 +67,7 @@ def stored(monkeypatch) -> list[str]:
 
 
 async def until_gone(root: Path) -> None:
-    with anyio.fail_after(BOUND_S):
-        while names(root):
-            await anyio.sleep(0.01)
+    await until(lambda: not names(root))
 
 
 def clean(root: Path):
