@@ -16,7 +16,17 @@ from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_deleted, is_purged
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import DEFAULT, captured_under, is_laxer, stricter
-from ctxd.sources.port import LEADS_OUT, Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
+from ctxd.sources.port import (
+    LEADS_OUT,
+    Missing,
+    OverLimit,
+    Present,
+    Reading,
+    Special,
+    Stamp,
+    Unreadable,
+    decoded_text,
+)
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.objects import Source
@@ -132,14 +142,14 @@ class Observed(msgspec.Struct, frozen=True):
     size: int = 0
 
 
+def _held(raw: bytes, hash: str, text: str | None, stamp: Stamp | None = None) -> Observed:
+    return Observed(Held(hash, text, raw=raw if text is None else b""), stamp, len(raw))
+
+
 def _seen_at(reading: Reading, volume: int | None) -> Observed:
     match reading:
         case Present():
-            return Observed(
-                Held(reading.source_hash, reading.text, raw=reading.raw if reading.text is None else b""),
-                reading.stamp,
-                len(reading.raw),
-            )
+            return _held(reading.raw, reading.source_hash, reading.text, reading.stamp)
         case OverLimit():
             return Observed(Oversized(reading.size_bytes, reading.modified_us), reading.stamp)
         case Special():
@@ -179,7 +189,7 @@ class DocumentBuilder:
         """Convert the bytes that a caller sent. ``author``: see ``Held``."""
         if len(content) > FILE_BYTES_MAX:
             return Observed(Oversized(len(content)))
-        return self._under(policy, _held(content), author)
+        return self._under(policy, _held(content, source_hash(content), decoded_text(content)), author)
 
     def _under(self, policy: SecretPolicy, seen: Observed, author: str) -> Observed:
         state = seen.state
@@ -242,13 +252,3 @@ def kind_of(state: SourceState) -> FileKind:
             return state.kind
         case _:
             assert_never(state)
-
-
-def _held(content: bytes) -> Observed:
-    text: str | None = None
-    if b"\0" not in content:
-        try:
-            text = content.decode()
-        except UnicodeDecodeError:
-            text = None
-    return Observed(Held(source_hash(content), text, raw=content if text is None else b""), None, len(content))

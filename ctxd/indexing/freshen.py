@@ -21,7 +21,7 @@ from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Guard
 from ctxd.secrets.policy import DEFAULT, is_laxer
-from ctxd.sources.port import FINGERPRINT_BYTES, Sources, Stamp, size_of
+from ctxd.sources.port import FINGERPRINT_BYTES, SourceAdapter, Stamp, size_of
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.limits import FILE_BYTES_MAX
@@ -170,7 +170,9 @@ class _ReadFile(msgspec.Struct, frozen=True):
 class Freshener:
     """Compares files with the stats of their versions, and reads those that changed. Cancel: safe anywhere."""
 
-    def __init__(self, versions: VersionStore, sources: Sources, visibility: HostVisibility, guard: Guard) -> None:
+    def __init__(
+        self, versions: VersionStore, sources: SourceAdapter[Source], visibility: HostVisibility, guard: Guard
+    ) -> None:
         self.stats = StatCache()
         self.builder = DocumentBuilder(guard)
         self.capturing = Lane("capture", THREADS, inline=INLINE_BYTES_MAX)

@@ -25,7 +25,7 @@ from ctxd.objects.generated_ids import file_id, observed
 from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.secrets.policy import DEFAULT, captured_under, stricter
 from ctxd.sources.filesystem import HostFiles
-from ctxd.sources.port import Missing, Present, Sources
+from ctxd.sources.port import Missing, Present, SourceAdapter
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome
@@ -90,7 +90,7 @@ class Indexer:
     ) -> None:
         self.versions = versions
         self.files = files
-        self.sources = Sources({FilesystemSource: files})
+        self.sources: SourceAdapter[Any] = files
         self.visibility = HostVisibility(files, Devices(host_filesystem, host_devices))
         self.freshener = Freshener(versions, self.sources, self.visibility, guard or fleeting_guard())
         self._stats = self.freshener.stats

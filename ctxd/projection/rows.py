@@ -26,7 +26,7 @@ PORTION_BYTES: Final = 4 * 1024 * 1024
 """Rows, and bytes of them, read ahead at most: some transactions' worth."""
 
 REFS_KEPT: Final = 100_000
-"""KnownTexts remembered as being at the node. A forgotten text is put again, which changes nothing visible."""
+"""Texts remembered as being at the node. A forgotten text is put again, which changes nothing visible."""
 
 _SAMPLED: Final = 500
 _ROW_BYTES: Final = 128
@@ -90,7 +90,7 @@ def documents(
 
 
 class KnownTexts:
-    """KnownTexts known to be at the node, by their BLAKE3; the least recently used are forgotten first."""
+    """Texts known to be at the node, by their BLAKE3; the least recently used are forgotten first."""
 
     def __init__(self) -> None:
         self._refs: OrderedDict[bytes, None] = OrderedDict()

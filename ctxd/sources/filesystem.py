@@ -22,7 +22,17 @@ from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.path_lookups import Lookups, inside
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
+from ctxd.sources.port import (
+    Missing,
+    OverLimit,
+    Present,
+    Reading,
+    Special,
+    Stamp,
+    Unreadable,
+    decoded_text,
+    fingerprint_of,
+)
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 
@@ -37,7 +47,7 @@ RACY_NS: Final = 2_000_000_000
 
 SpecialKind = Literal["directory", "fifo", "socket", "character_device", "block_device", "other"]
 
-_SIGNATURE: Final = struct.Struct("<QQQqq")
+_STAT: Final = struct.Struct("<QQqq")
 
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -171,7 +181,7 @@ class HostFiles:
         if len(raw) != found.st_size:
             # A file of the kernel, which changes without another time or size.
             stamp = msgspec.structs.replace(stamp, settled=False)
-        return Present(raw, source_hash(raw), _decoded(raw), stamp)
+        return Present(raw, source_hash(raw), decoded_text(raw), stamp)
 
     def _look(self, path: str) -> Look:
         try:
@@ -232,8 +242,8 @@ class HostFiles:
 
 
 def signature(device: int, inode: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> bytes:
-    """A stat result as a fingerprint (see ``ctxd.sources.port.fingerprint_of``): a file's size is in the same place."""
-    return _SIGNATURE.pack(device, inode, size_bytes, mtime_ns, ctime_ns)
+    """A stat result as a fingerprint."""
+    return fingerprint_of(_STAT.pack(device, inode, mtime_ns, ctime_ns), size_bytes)
 
 
 def _signature(found: os.stat_result) -> bytes:
@@ -284,12 +294,3 @@ def _read_up_to(file: int, size: int, bytes_max: int) -> bytes:
         chunks.append(chunk)
         left -= len(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _decoded(raw: bytes) -> str | None:
-    if b"\0" in raw:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return None

@@ -1,12 +1,13 @@
 """Port for sources: what sourced objects are bound to, whatever its kind.
 
-A kind is a member of ``ctxd_protocol.objects.Source``, a row in ``ctxd.objects.document.SOURCE_TYPES``, and an adapter
-in the table of ``Sources``. A reading is a value in every case: only a broken daemon raises.
+A kind is a member of ``ctxd_protocol.objects.Source``, a row in ``ctxd.objects.document.SOURCE_TYPES``, and a
+``SourceAdapter``, which the indexer reads all its sources through. A reading is a value in every case: only a broken
+daemon raises.
 """
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -31,6 +32,16 @@ def size_of(fingerprint: bytes) -> int:
     return size
 
 
+def decoded_text(raw: bytes) -> str | None:
+    """``raw`` decoded; None if it is no text: it holds a NUL or is not UTF-8."""
+    if b"\0" in raw:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 class Stamp(msgspec.Struct, frozen=True):
     """State of a source at one moment: an equal ``fingerprint`` means unchanged bytes, if the first was ``settled``.
 
@@ -46,7 +57,7 @@ class Stamp(msgspec.Struct, frozen=True):
 class Present(msgspec.Struct, frozen=True, tag=True):
     """A source that was read whole, in one state.
 
-    ``source_hash`` is the hash of ``raw``. ``text`` is ``raw`` decoded, None if that holds a NUL or is not UTF-8.
+    ``source_hash`` is the hash of ``raw``, ``text`` its ``decoded_text``.
     """
 
     raw: bytes
@@ -111,37 +122,3 @@ class SourceAdapter(Protocol[S_contra]):
 
     async def fingerprint(self, bindings: Sequence[S_contra]) -> list[bytes | None]:
         """The fingerprint of each source that can be read, None for any other: the cheapest proof of no change."""
-
-
-class Sources:
-    """Sources of every kind, read by the adapter that ``adapters`` holds for the kind. Cancel: as ``SourceAdapter``."""
-
-    def __init__(self, adapters: dict[type[Source], SourceAdapter[Any]]) -> None:
-        self.adapters = adapters
-
-    async def read(self, binding: Source) -> Reading:
-        """See ``SourceAdapter.read``."""
-        return await self.adapters[type(binding)].read(binding)
-
-    async def read_many(self, bindings: Sequence[Source]) -> list[Reading]:
-        """See ``SourceAdapter.read_many``. One call for each kind."""
-        found: dict[int, Reading] = {}
-        for kind, places in _by_kind(bindings).items():
-            readings = await self.adapters[kind].read_many([bindings[place] for place in places])
-            found.update(zip(places, readings, strict=True))
-        return [found[place] for place in range(len(bindings))]
-
-    async def fingerprint(self, bindings: Sequence[Source]) -> list[bytes | None]:
-        """See ``SourceAdapter.fingerprint``. One call for each kind."""
-        found: dict[int, bytes | None] = {}
-        for kind, places in _by_kind(bindings).items():
-            fingerprints = await self.adapters[kind].fingerprint([bindings[place] for place in places])
-            found.update(zip(places, fingerprints, strict=True))
-        return [found[place] for place in range(len(bindings))]
-
-
-def _by_kind(bindings: Sequence[Source]) -> dict[type[Source], list[int]]:
-    places: dict[type[Source], list[int]] = {}
-    for place, binding in enumerate(bindings):
-        places.setdefault(type(binding), []).append(place)
-    return places

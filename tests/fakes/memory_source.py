@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, Stamp, fingerprint_of
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, Stamp, decoded_text, fingerprint_of
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import Source
 
@@ -42,11 +42,7 @@ class MemoryBlobs:
         stamp = Stamp(self._fingerprint(binding.key), True, VOLUME)
         if (size := self.sizes.get(binding.key, len(raw))) > FILE_BYTES_MAX:
             return OverLimit(size, 0, stamp)
-        try:
-            text = None if b"\0" in raw else raw.decode()
-        except UnicodeDecodeError:
-            text = None
-        return Present(raw, source_hash(raw), text, stamp)
+        return Present(raw, source_hash(raw), decoded_text(raw), stamp)
 
     async def read_many(self, bindings: Sequence[MemorySource]) -> list[Reading]:
         return [await self.read(binding) for binding in bindings]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.filesystem import HostFiles, Look, Regular, SpecialKind, signature
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable
+from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable, decoded_text
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.objects import FilesystemSource
 
@@ -128,11 +128,7 @@ class FakeFiles(HostFiles):
             size = self._sizes.get(path, len(raw))
             if size > FILE_BYTES_MAX:
                 return OverLimit(size, self._files[path][1], found)
-            try:
-                text = None if b"\0" in raw else raw.decode()
-            except UnicodeDecodeError:
-                text = None
-            return Present(raw, source_hash(raw), text, found)
+            return Present(raw, source_hash(raw), decoded_text(raw), found)
         return found
 
     def _look(self, path: str) -> Look:

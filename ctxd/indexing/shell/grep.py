@@ -30,7 +30,6 @@ _BINARY = re.compile(
     r"(?:grep: |rg: )?(?:Binary file )?([^\0\t]{1,512}?)(?:: binary file)? matches(?: \(found .{1,60}\))?$"
 )
 _ONLY_NUMBER = re.compile(r"\d{1,9}[:-]")
-_CONTEXT_OPTIONS = frozenset(("-A", "-B", "-C", "--context", "--after-context", "--before-context"))
 
 
 @dataclass(frozen=True, slots=True)

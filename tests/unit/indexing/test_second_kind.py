@@ -1,6 +1,8 @@
 """A kind of source that is no file: one member, one adapter and one row, and its objects are indexed like files."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from ctxd.objects.document import SOURCE_TYPES, AsOf, Document, decode_document,
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import state_of
+from ctxd.sources.port import Reading
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
 from ctxd_protocol.objects import FilesystemSource, source_label
@@ -24,6 +27,36 @@ pytestmark = pytest.mark.anyio
 HOST = "f" * 64
 ON_HOST = MountTable([], filesystem_id=HOST, host_filesystem_id=HOST)
 IN_BOX = MountTable([Mount(agent_prefix="/w", canonical_prefix="/src")], filesystem_id="box", host_filesystem_id=HOST)
+
+
+class FilesAndBlobs(FakeFiles):
+    """Files and blobs, each binding read by its kind. ``blob_reads`` counts the blobs that were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory = MemoryBlobs()
+        self.blobs = self._memory.blobs
+
+    @property
+    def blob_reads(self) -> int:
+        return self._memory.reads
+
+    async def read(self, binding: Any) -> Reading:
+        kind: Any = self._memory if isinstance(binding, MemorySource) else super()
+        reading: Reading = await kind.read(binding)
+        return reading
+
+    async def read_many(self, bindings: Sequence[Any]) -> list[Reading]:
+        return [await self.read(binding) for binding in bindings]
+
+    async def fingerprint(self, bindings: Sequence[Any]) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        for binding in bindings:
+            kind: Any = self._memory if isinstance(binding, MemorySource) else super()
+            found += await kind.fingerprint([binding])
+        return found
+
+
 NOTES = blob("docs/notes.md")
 ID = file_id(NOTES)
 
@@ -57,11 +90,10 @@ def test_it_has_a_label_and_no_path() -> None:
 
 
 async def test_it_is_read_freshened_and_deleted_and_its_history_kept(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
+    blobs = FilesAndBlobs()
     blobs.blobs["docs/notes.md"] = b"one"
     async with running(tmp_path) as store:
-        indexer = Indexer(store, FakeFiles(), HOST)
-        indexer.sources.adapters[MemorySource] = blobs
+        indexer = Indexer(store, blobs, HOST)
 
         async def put(documents: tuple[Document, ...], floor_vt: int, signatures: dict[str, bytes]) -> None:
             write = Write(kind="test", principal="host", puts=documents, floor_vt=floor_vt, signatures=signatures)
@@ -72,9 +104,9 @@ async def test_it_is_read_freshened_and_deleted_and_its_history_kept(tmp_path: P
         assert (read.outcome, read.kind, read.source, read.char_count) == ("updated", "text", NOTES, 3)
         await put(read.puts, read.floor_vt, read.signatures)
 
-        reads = blobs.reads
+        reads = blobs.blob_reads
         same = await indexer.freshener.compare(ON_HOST, [ID])
-        assert (same.unchanged, same.slices, blobs.reads) == (1, (), reads)
+        assert (same.unchanged, same.slices, blobs.blob_reads) == (1, (), reads)
         blobs.blobs["docs/notes.md"] = b"second"
         changed = await indexer.freshener.compare(ON_HOST, [ID])
         assert changed.slices == ((ID,),)
@@ -106,12 +138,11 @@ async def test_it_is_read_freshened_and_deleted_and_its_history_kept(tmp_path: P
 async def test_files_and_other_kinds_are_compared_in_one_call_and_a_sandbox_reads_none_of_the_others(
     tmp_path: Path,
 ) -> None:
-    files, blobs = FakeFiles(), MemoryBlobs()
+    files = blobs = FilesAndBlobs()
     files.write("/src/a", b"file")
     blobs.blobs["docs/notes.md"] = b"blob"
     async with running(tmp_path) as store:
         indexer = Indexer(store, files, HOST)
-        indexer.sources.adapters[MemorySource] = blobs
         file = await indexer.index(ON_HOST, "/", "/src/a")
         await store.submit(Write(kind="test", principal="host", puts=(*file.puts, file_stub(ID, NOTES)))).wait()
         read = await indexer.index_object(ON_HOST, ID)
@@ -125,7 +156,7 @@ async def test_files_and_other_kinds_are_compared_in_one_call_and_a_sandbox_read
 
         boxed = await indexer.freshener.compare(IN_BOX, [ID, file.object])
         assert (boxed.orphaned, boxed.slices) == ((ID,), ((file.object,),))
-        reads = blobs.reads
+        reads = blobs.blob_reads
         with pytest.raises(CtxdError, match="no file of its mounts"):
             await indexer.index_object(IN_BOX, ID, cause="read")
-        assert blobs.reads == reads
+        assert blobs.blob_reads == reads
