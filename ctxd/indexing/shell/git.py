@@ -431,8 +431,8 @@ def _history_readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -
 
 
 def _names_blob(text: str) -> bool:
-    revision, colon, name = text.partition(":")
-    return bool(colon and revision and name and not text.startswith("-"))
+    revision, _, name = text.partition(":")
+    return bool(revision and name and not text.startswith("-"))
 
 
 _HISTORY = frozenset(("diff", "show", "log", "stash", "whatchanged", "diff-tree", "diff-index", "format-patch"))

@@ -76,6 +76,33 @@ def test_a_search_whose_lines_have_no_numbers_or_were_cut_names_these_files(
     assert [path for path in named(command, output) if path != "/w/src"] == sorted(expected)
 
 
+SHOWN = "diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n"
+
+DOUBTFUL_FORMS = [
+    # Beside another output, a search without numbers is known by where it starts.
+    ("grep -r foo src; git status -s", "src/a.py:foo\n M b.py\n", ["/w/b.py", "/w/src/a.py"]),
+    # Without such a start, a line of context is told from a match of another form by its slash.
+    ("rg -n -C1 foo", "a.py-3-x\nb.py:4:foo\n", ["/w/b.py"]),
+    ("rg -n -C1 foo", "src/a.py-3-x\n", ["/w/src/a.py"]),
+    ("grep -n -C1 foo a* b*", "a.py-3-x\nb.py-4-x\n", ["/w/a.py", "/w/b.py"]),
+    ("git ls-files", "a.py\na b.py\nfatal: c.py\nerror: d.py\nwarning: e.py\nf\tg.py\n", ["/w/a b.py", "/w/a.py"]),
+    # A revision with a path shows that file; neither alone nor an option does.
+    ("git show HEAD:a.py", SHOWN, ["/w/a.py"]),
+    ("git show :a.py", SHOWN, ["/w/x.py"]),
+    ("git show HEAD:", SHOWN, ["/w/x.py"]),
+    ("git show --format=a:b HEAD", SHOWN, ["/w/x.py"]),
+    # A name in a loop ends as its glob does, but for one that ends in a class.
+    ("for f in src/*.py; do echo \"== $f\"; cat $f; done", "== src/a.py\n== src/b.txt\n== src/cpy\n", ["/w/src/a.py"]),
+    ("for f in src/*.[ch]; do echo \"== $f\"; cat $f; done", "== src/a.c\n== src/b.h\n", ["/w/src/a.c", "/w/src/b.h"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "output", "expected"), DOUBTFUL_FORMS)
+@pytest.mark.requirement("DIS-1")
+def test_of_lines_that_could_be_read_in_two_ways_these_name_files(command: str, output: str, expected: list[str]):
+    assert files(command, output) == expected
+
+
 def test_what_a_search_found_is_not_taken_for_the_name_of_a_file():
     assert files("rg foo", "a.py:12: see b.py:3\n") == ["/w/a.py"]
     assert files("rg foo src", "src/a.py\n1:see c.py:4:\n") == ["/w/src/a.py"]
