@@ -87,9 +87,9 @@ class Filesystems:
     def refused(self, device: int) -> WatchRefused | None:
         """The refusal if the system does not watch what is on ``device``; `None` if it does."""
         if remote := self.remote(device):
-            return WatchRefused("remote", f"changes that other hosts make on {remote} are not told here")
+            return WatchRefused("remote", f"changes that other hosts make on {remote} are not reported here")
         if silent := self.silent(device):
-            return WatchRefused("remote", f"changes that the system makes on {silent} are not told")
+            return WatchRefused("remote", f"changes that the system makes on {silent} are not reported")
         return self.fleeting(device)
 
     def fleeting(self, device: int) -> WatchRefused | None:

@@ -148,13 +148,11 @@ class PollingWatcher:
         """The signature of the entry at ``path``; what a symlink leads to is looked at in its own directory."""
         try:
             found = os.lstat(path)
-            held = self._held(path) if self._is_silent(found) else b""
+            is_silent = stat.S_ISREG(found.st_mode) and self._filesystems.silent(found.st_dev) is not None
+            held = self._held(path) if is_silent else b""
         except (OSError, ValueError):
             return ()
         return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, held)
-
-    def _is_silent(self, found: os.stat_result) -> bool:
-        return stat.S_ISREG(found.st_mode) and self._filesystems.silent(found.st_dev) is not None
 
     def _held(self, path: str) -> bytes:
         try:

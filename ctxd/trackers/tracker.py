@@ -463,10 +463,7 @@ class FileTrackers:
         """Take note of files that were mounted since, or are no more: the system does not report changes of those."""
         now = self._lookups.mount_points
         changed, self._mounted = now ^ self._mounted, now
-        await self._find_places({key: None for path in changed for key in self._keys_called(path)})
-
-    def _keys_called(self, path: str) -> Iterable[str]:
-        return self.tracked.keys_at(*os.path.split(path))
+        await self._find_places({key: None for path in changed for key in self.tracked.keys_at(*os.path.split(path))})
 
 
 def file_trackers(

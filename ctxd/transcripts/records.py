@@ -81,11 +81,7 @@ def decoded(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
         return _accepted(value)
-    return value if not _has_big_integer(raw) else _accepted(value)
-
-
-def _has_big_integer(raw: bytes) -> bool:
-    return re.search(rb"[0-9]{16}", raw) is not None
+    return _accepted(value) if re.search(rb"[0-9]{16}", raw) else value
 
 
 def _accepted(value: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -75,7 +75,7 @@ def open_envelope(output: str) -> list[str]:
     if "\0" in output:
         output = output.replace("\0", "\n")
     lines = output.split("\n")
-    if _noted(output):
+    if any(word in output for word in _WORDS):
         lines = [line for line in lines if not _is_note(line)]
     while lines and not lines[-1].strip():
         lines.pop()
@@ -110,10 +110,6 @@ _WORDS = (
     "cwd was reset",
     "[stderr]",
 )
-
-
-def _noted(output: str) -> bool:
-    return any(word in output for word in _WORDS)
 
 
 def _is_note(line: str) -> bool:

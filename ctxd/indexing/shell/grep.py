@@ -217,7 +217,9 @@ class SearchReading:
         if self.counts:
             found = _COUNT.match(line)
         elif self.numbered:
-            found = _NUMBERED.match(line) or (_NUMBERED_CONTEXT.match(line) if self._context_like(line) else None)
+            found = _NUMBERED.match(line)
+            if found is None and (self.prefixes is not None or "/" in line[:200]):
+                found = _NUMBERED_CONTEXT.match(line)
         elif self.headings and _ONLY_NUMBER.match(line):
             return None  # a match below its heading, as on a terminal
         else:
@@ -235,14 +237,9 @@ class SearchReading:
     def _judged(self, name: str) -> str | None:
         if not self._is_path(name) or not _is_likely(name):
             return None
-        return name if self._below(name) else guessed(name)
-
-    def _below(self, name: str) -> bool:
-        """A name without a suffix is one only if it starts where the search did."""
-        return self.prefixes is not None and "/" in name and " " not in name and "=" not in name
-
-    def _context_like(self, line: str) -> bool:
-        return self.prefixes is not None or "/" in line[:200]
+        # A name without a suffix is one only if it starts where the search did.
+        is_below = self.prefixes is not None and "/" in name and " " not in name and "=" not in name
+        return name if is_below else guessed(name)
 
     def _is_path(self, name: str) -> bool:
         if not name or len(name) > PATH_CHARS_MAX or name[0] in " \t\"'(<{[#=+" or "://" in name or "\t" in name:

@@ -57,7 +57,7 @@ async def test_a_file_of_the_kernel_is_looked_at_and_says_so_also_by_a_symlink(t
             files = trackers.tracked.files
             assert {files[key].state for key in files} == {"attached"}
             assert trackers.tracked.directories[directory].mode == "polled"
-            assert files["direct"].reason == "changes that the system makes on proc are not told"
+            assert files["direct"].reason == "changes that the system makes on proc are not reported"
             # The kernel's own name for this thread: it tells no watcher, and the file keeps its times.
             Path(NAME).write_text("renamed")
             await handed.last("direct", "renamed\n")
