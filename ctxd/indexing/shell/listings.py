@@ -130,7 +130,9 @@ class _Listing:
         if self.classified and name[-1] in "*@=|":
             executable = name[-1] == "*"
             name = name[:-1]
-            if executable and name:
+            if not name:
+                return None
+            if executable:
                 return name
         elif self.classified and " " not in name:
             return name

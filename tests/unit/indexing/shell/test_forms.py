@@ -103,6 +103,11 @@ def test_of_lines_that_could_be_read_in_two_ways_these_name_files(command: str, 
     assert files(command, output) == expected
 
 
+@pytest.mark.parametrize("mark", list("*@=|/"))
+def test_a_mark_of_a_classified_listing_without_a_name_names_nothing(mark: str):
+    assert named("ls -F a b", f"{mark}\n") == ["/w/a", "/w/b"]
+
+
 def test_what_a_search_found_is_not_taken_for_the_name_of_a_file():
     assert files("rg foo", "a.py:12: see b.py:3\n") == ["/w/a.py"]
     assert files("rg foo src", "src/a.py\n1:see c.py:4:\n") == ["/w/src/a.py"]
