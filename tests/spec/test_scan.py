@@ -57,7 +57,9 @@ def test_ctx_scan_finds_secrets_in_turns_metadata_paths_and_earlier_versions(
     def found(*words: str) -> tuple[str, set[tuple[str, str]]]:
         done = ctx(daemon.socket, "scan", *words, "--json")
         assert done.returncode == 8
-        return done.stdout, {(item["place"], item["rule"]) for item in json.loads(done.stdout)["items"]}
+        items = json.loads(done.stdout)["items"]
+        assert {item["line"] for item in items if item["place"].startswith("chat:")} == {0}, "a turn has no lines"
+        return done.stdout, {(item["place"], item["rule"]) for item in items}
 
     for which in (("-s", s.id), ("--all",)):
         text, places = found(*which)

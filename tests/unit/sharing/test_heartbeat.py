@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME, cursor_id
-from ctxd.backends.xtdb.messages import PutDoc
+from ctxd.backends.xtdb.messages import PutDoc, Unknown
 from ctxd.clock import SystemClock
 from ctxd.sharing import heartbeat
 from ctxd.sharing.heartbeat import Heartbeat, LeaseObserver, from_doc, lease_id
@@ -198,3 +198,30 @@ async def test_a_renewal_that_the_node_does_not_answer_leaves_room_for_another(m
         await until(lambda: node.log)
         group.cancel_scope.cancel()
     assert told == ["sharing.lease_not_renewed"]
+
+
+class Unsure(MemoryNode):
+    """A node whose next answer to a submission is lost, after the submission took place or instead of it."""
+
+    losing: str | None = None
+
+    async def submit(self, ops):
+        losing, self.losing = self.losing, None
+        if losing != "request":
+            tx_id = await super().submit(ops)
+        if losing is not None:
+            raise Unknown("no answer")
+        return tx_id
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("HST-3")
+@pytest.mark.parametrize(("lost", "beat"), [("answer", 2), ("request", 1)])
+async def test_a_renewal_without_an_answer_counts_if_it_took_place(lost: str, beat: int) -> None:
+    node = Unsure()
+    node.losing = lost
+    one = beats(node)
+    await one.beat()
+    await one.beat()
+    lease = await lease_of(node)
+    assert (lease.run, lease.beat) == (1, beat)

@@ -183,3 +183,16 @@ async def test_a_backup_begins_again_if_a_purge_removes_an_artifact_meanwhile(tm
 
         manifest = await anyio.to_thread.run_sync(backup, root, tmp_path / "copy", step)
     assert purged.is_set() and [file.path for file in manifest.files] == ["state.db"]
+
+
+async def test_what_is_restored_can_be_read_by_its_owner_alone_and_artifacts_are_not_writable(root, tmp_path):
+    backup(root, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "again")
+    modes = {
+        str(file.relative_to(tmp_path / "again")): file.stat().st_mode & 0o777
+        for file in (tmp_path / "again").rglob("*")
+        if file.is_file()
+    }
+    artifacts = [mode for path, mode in modes.items() if path.startswith("artifacts/")]
+    assert modes["state.db"] == 0o600
+    assert artifacts and set(artifacts) == {0o400}

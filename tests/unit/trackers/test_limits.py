@@ -78,11 +78,9 @@ def test_a_name_shows_changes_at_its_own_place_and_at_that_of_what_it_leads_to(t
     assert entry_of(f"{place}/link", away).places == ((place, "link"),)
     for name in ("dangling", "loop", "none"):
         assert entry_of(f"{place}/{name}", Confinement()).places == ((place, name),)
-    assert [entry_of(f"{place}/{name}", Confinement()).linked for name in ("plain", "many", "names")] == [
-        False,
-        True,
-        True,
-    ]
+    os.symlink("many", tmp_path / "link to many")
+    linked = {"plain": False, "many": True, "names": True, "link": False, "link to many": True}
+    assert {name: entry_of(f"{place}/{name}", Confinement()).linked for name in linked} == linked
     assert entry_of(f"{place}/none", Confinement()).changed_ms is None
 
 

@@ -1,5 +1,6 @@
 """Every watcher keeps the promises of one."""
 
+import errno
 import sys
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,24 @@ class TestInotify(WatcherSuite):
         yard = DiskYard(tmp_path)
         yard.watcher = InotifyWatcher(Lookups(SystemClock()), Confinement())
         return yard
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("TRK-4")
+    async def test_without_a_descriptor_left_each_directory_is_refused_for_the_limit_and_watched_later(
+        self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        def refuse(**_: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        directories = [str(tmp_path / name) for name in ("one", "two")]
+        for each in directories:
+            Path(each).mkdir()
+        with monkeypatch.context() as patched:
+            patched.setattr("ctxd.trackers.inotify_watcher.Inotify", refuse)
+            refused = await yard.watcher.watch(directories)
+        assert [each.cause for each in refused if each is not None] == ["limit", "limit"]
+        async with running(yard.watcher):
+            assert await yard.watcher.watch(directories) == [None, None]
 
     @pytest.mark.anyio
     @pytest.mark.requirement("TRK-1")
