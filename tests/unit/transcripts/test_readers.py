@@ -461,6 +461,7 @@ def test_a_file_of_no_known_format_is_refused_by_its_name(tmp_path):
         ("https://host/a.png", "image/png", None, "https://host/a.png"),
         ("a b=", "image/png", None, "a b="),
         ("aGk", "image/png", None, "aGk"),
+        ("a.Gk=", "image/png", None, "a.Gk="),
     ],
 )
 def test_an_attachment_is_its_bytes_where_the_text_is_base64_and_an_address_elsewhere(source, media_type, data, url):
