@@ -26,6 +26,7 @@ SECTIONS: dict[str, str] = {
     "COL": "Auto-collapse",
     "CTX": "Context assembly",
     "REQ": "Requests for providers",
+    "WIN": "Repacks of the window",
     "BUD": "Token budget",
     "NOT": "Sharing and notices",
     "TRK": "Trackers",
@@ -127,6 +128,8 @@ CTX-11 | `context.assemble` accepts an `op_id`: a resend gets the assembly that 
 CTX-10 | The id of the current context can be read for a session, and for the only session if none is given. | ctxd
 REQ-1 | A request body is valid for its provider in every state of the session: types, order and alternation of roles, each call followed by its output, unique ids of calls, no blank text, at most four cache markers. | ctxd
 REQ-2 | In the layout `append`, a request begins with all bytes of the one before it, cache markers not counted, until a repack; a restart of the daemon between two requests changes nothing. | ctxd
+WIN-1 | A window is repacked once the prompt cache has expired, when the budget forces it, and when carrying removable content has cost as much as rewriting what stands behind it; the bill is at most three times that of the best schedule. | ctxd
+WIN-2 | A repack removes outdated content first, then old content by age and size; never what is pinned or chosen, and of the running turn only what the budget forces out. New content that exceeds the budget is cut. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd
 BUD-2 | The plan can be requested for any budget without assembling. | ctxd
 BUD-3 | Objects left out for the budget stay in their sets. | ctxd
