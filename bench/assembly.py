@@ -24,6 +24,7 @@ from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.indexer import Indexer
+from ctxd.models import read_models
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
@@ -52,7 +53,7 @@ class Bench:
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
         archive = Archive(store, self.sessions, spec, estimate_tokens)
-        self.assembler = lambda: Assembler(store, self.sessions, self.indexer, archive, clock)
+        self.assembler = lambda: Assembler(store, self.sessions, self.indexer, archive, read_models(), clock)
 
     def make_files(self) -> list[Path]:
         paths = [self.root / f"src/module_{n // 100}/file_{n}.py" for n in range(max(SIZES))]

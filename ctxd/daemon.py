@@ -24,6 +24,7 @@ from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.indexing.indexer import Indexer
+from ctxd.models import read_models
 from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
@@ -289,7 +290,7 @@ class Daemon:
         notices = NoticeFeeds(sessions)
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
         archive = Archive(store, sessions, spec, estimate_tokens)
-        assembler = Assembler(store, sessions, indexer, archive, self._clock)
+        assembler = Assembler(store, sessions, indexer, archive, options.models or read_models(), self._clock)
         return complete(
             daemon_methods.DaemonCalls(
                 incarnation=store.incarnation,

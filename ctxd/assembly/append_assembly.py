@@ -4,7 +4,7 @@ What was sent is in the records, so that a restart between two requests changes 
 A request for a window to which nothing came, in the form of the last one, writes nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Final
 
@@ -13,10 +13,12 @@ import msgspec
 from ctxd.assembly.append_layout import AppendWindow, Planned, Planner
 from ctxd.assembly.measure import sha256
 from ctxd.assembly.record import WINDOW_RENDERER, Assembled, Recorded, WindowPart
+from ctxd.assembly.references import Material
 from ctxd.assembly.render import SEPARATOR
+from ctxd.assembly.repack import VERSION, Decision, Kind
 from ctxd.assembly.requests import PROVIDERS, RequestBody, RequestTarget, request_body
 from ctxd.assembly.window import ToolOutput, WindowItem
-from ctxd.assembly.windows import CUT_TOKENS, WindowReader, window_blocks
+from ctxd.assembly.windows import WindowReader, window_blocks
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context import AssembledContext, BudgetPlan, RequestFormat, SectionSize, ToolDeclaration
@@ -88,26 +90,27 @@ def tools_text(target: RequestTarget | None) -> str | None:
 
 class Grown(msgspec.Struct, frozen=True):
     """A window and what comes next in it. ``is_new``: it begins with this assembly. ``spoken``: the newest model whose
-    answer is in it, None if none is in what comes next."""
+    answer is in it, None if none is in what comes next. ``material``: of what comes next."""
 
     window: AppendWindow
     planned: Planned
     items: list[tuple[WindowItem, ...]]
     is_new: bool
     spoken: str | None
+    material: Material
 
     def flat(self) -> list[WindowItem]:
         """All items, in order."""
         return [item for items in (*self.window.items, *self.items) for item in items]
 
 
-async def grow(reader: WindowReader, live: LiveSession, window: AppendWindow) -> Grown:
-    """Plan the next part of ``window``, that of ``live``, whose lock is held.
+async def grow(reader: WindowReader, live: LiveSession, window: AppendWindow, cuts: Mapping[Kind, int]) -> Grown:
+    """Plan the next part of ``window``, that of ``live``, whose lock is held. ``cuts``: see ``Planner``.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     window, batch = await reader.batch(live, window, live.assembly + 1)
-    planned = Planner(window, batch, cut=CUT_TOKENS).plan()
+    planned = Planner(window, batch, cuts=cuts).plan()
     heads = [*batch.outputs.values(), *(file.stored for file in batch.files.values()), *batch.recorded]
     heads += [batch.prompt] if batch.prompt is not None else []
     events = {place: event for place, _, event in batch.events}
@@ -117,7 +120,7 @@ async def grow(reader: WindowReader, live: LiveSession, window: AppendWindow) ->
     cut = {item.object for each in items for item in each if isinstance(item, ToolOutput) and item.shown == "cut"}
     noted = tuple(msgspec.structs.replace(each, level="pool") if each.object in cut else each for each in planned.noted)
     spoken = next((model for _, _, event in reversed(batch.events) if (model := getattr(event, "model", None))), None)
-    return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, spoken)
+    return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, spoken, material)
 
 
 async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None) -> KeptWindow:
@@ -172,8 +175,11 @@ def _equal_prefix(a: bytes, b: bytes) -> int:
     return low
 
 
-def record_of(live: LiveSession, grown: Grown, rendering: Rendering, before: Rendering | None, now: int) -> Recorded:
-    """The record of an assembly, still without its context id. ``now``: ms since 1970."""
+def record_of(
+    live: LiveSession, grown: Grown, rendering: Rendering, before: Rendering | None, now: int, decision: Decision | None
+) -> Recorded:
+    """The record of an assembly, still without its context id. ``now``: ms since 1970. ``decision``: the one that
+    ``grown`` follows, None where none was due."""
     number, items, plain = live.assembly + 1, grown.flat(), rendering.plain
     same = None
     if before is not None and (before.target and before.target.format) == (
@@ -203,6 +209,9 @@ def record_of(live: LiveSession, grown: Grown, rendering: Rendering, before: Ren
             model=None if target is None else target.model,
             max_tokens=None if target is None else target.max_tokens,
             prefix=None if rendering.request is None else rendering.request.prefix,
+            repacked=None if decision is None else decision.reason,
+            policy=None if decision is None else VERSION,
+            carried={} if decision is None else decision.carried,
         ),
     )
 
@@ -243,4 +252,5 @@ def context_of_window(
         layout="append",
         request=None if request is None else request.body,
         omitted=() if request is None else request.omitted,
+        repacked=None if record.window is None else record.window.repacked,
     )

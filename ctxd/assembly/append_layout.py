@@ -32,6 +32,7 @@ from ctxd.assembly.references import (
     short_id,
     tool_name,
 )
+from ctxd.assembly.repack import Kind
 from ctxd.assembly.requests import BEGIN, CONTINUE
 from ctxd.assembly.window import WindowItem
 from ctxd.objects.document import Stored
@@ -214,11 +215,11 @@ def _steps(events: Sequence[tuple[Place, int, Event]]) -> list[_Step]:
 class Planner:
     """Plans one batch for ``window``, which it does not change. One is used once."""
 
-    def __init__(self, window: AppendWindow, batch: Arrivals, *, cut: int) -> None:
-        """``cut``: tokens that an output is cut to."""
+    def __init__(self, window: AppendWindow, batch: Arrivals, *, cuts: Mapping[Kind, int]) -> None:
+        """``cuts``: tokens that an output is cut to, by its kind."""
         self._window = window
         self._batch = batch
-        self._cut = cut
+        self._cuts = cuts
         self._names: dict[str, str] = {}
         self._facts: dict[str, CallFacts] = {}
         self._noted: list[NotedObject] = []
@@ -376,14 +377,14 @@ class Planner:
         if at is None or result is None or result.object is not None:
             return self._text("output", NO_OUTPUT, shown)
         facts.has_output = True
-        return EventRef(key=f"{at[0]}.{at[1]}", turn=self._batch.turn, at=at, call=shown, shown=self._cut)
+        return EventRef(key=f"{at[0]}.{at[1]}", turn=self._batch.turn, at=at, call=shown, shown=self._cuts[facts.kind])
 
     def _object_output(self, stored: Stored, shown: str) -> Ref:
         id = stored.document.id
         self._facts[shown].object, self._facts[shown].has_output = id, True
         self._names[id] = shown
         self._noted.append(NotedObject(id, stored.tx, "active"))
-        return self._object(stored, "output", shown, shown=self._cut)
+        return self._object(stored, "output", shown, shown=self._cuts[self._facts[shown].kind])
 
     def _recorded(self, stored: Stored) -> Iterator[tuple[Ref, bool]]:
         """A tool call that no event describes: its object has the call and its output."""
@@ -421,7 +422,7 @@ class Planner:
             return
         if stored is not None:
             self._noted.append(NotedObject(stored.document.id, stored.tx, "active"))
-            yield self._object(stored, "late", shown or "", shown=self._cut), True
+            yield self._object(stored, "late", shown or "", shown=self._cuts["other"]), True
         elif event.object is None:
             yield (
                 EventRef(
@@ -430,7 +431,7 @@ class Planner:
                     at=at,
                     call=shown or "",
                     late=True,
-                    shown=self._cut,
+                    shown=self._cuts["other"],
                 ),
                 True,
             )

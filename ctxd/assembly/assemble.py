@@ -6,7 +6,7 @@ The record's transaction is therefore the one at which the store shows the very 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,11 +37,14 @@ from ctxd.assembly.record import (
     read_record,
 )
 from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.repack import Decision, Kind
+from ctxd.assembly.repacking import UNJUDGED_CUTS, Moment, judge, rules_for
 from ctxd.assembly.requests import RequestTarget
 from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.indexer import Indexer
+from ctxd.models import Models
 from ctxd.objects.document import Stored
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
@@ -145,12 +148,22 @@ class RenderCache:
 
 
 class Assembler:
-    """Assembles contexts of live sessions, in the layout and with the token counter of ``archive``."""
+    """Assembles contexts of live sessions, in the layout and with the token counter of ``archive``.
+
+    ``models``: those that requests may be made for.
+    """
 
     def __init__(
-        self, store: VersionStore, sessions: Sessions, indexer: Indexer, archive: Archive, clock: Clock
+        self,
+        store: VersionStore,
+        sessions: Sessions,
+        indexer: Indexer,
+        archive: Archive,
+        models: Models,
+        clock: Clock,
     ) -> None:
         self._store = store
+        self._models = models
         self._sessions = sessions
         self._indexer = indexer
         self._archive = archive
@@ -209,7 +222,7 @@ class Assembler:
                 await self._recall_window(kept)
             before, cleared = kept.window, self._cache.cleared
             assert before is not None and kept.context_ids is not None, "both were read"
-            grown = await grow(self._archive.windows, live, before.window)
+            grown = await grow(self._archive.windows, live, before.window, self._cuts(live, wanted, before.window))
             if cleared == self._cache.cleared:
                 break
         target, last = target_for(live.session, wanted, grown.spoken or grown.window.model), before.rendering
@@ -220,8 +233,11 @@ class Assembler:
                 context = context_of_window(live.session, before.record, items, last, budget)
                 before.answer = Assembled(context, live.barrier)
             return before.answer
+        decision: Decision | None = None
+        if target is not None:
+            grown, decision = judge(grown, self._moment(live, before, target))
         made, items = self._window_rendered(live, grown, target, chars_max)
-        record = record_of(live, grown, made, last, self._clock.wall_ms())
+        record = record_of(live, grown, made, last, self._clock.wall_ms(), decision)
         id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
         record = msgspec.structs.replace(record, context_id=id)
         context = context_of_window(live.session, record, items, made, live.settings.budget_tokens)
@@ -237,6 +253,32 @@ class Assembler:
         kept.window = KeptWindow(window, record, made, Assembled(context, pending))
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
+
+    def _cuts(self, live: LiveSession, wanted: Wanted, window: AppendWindow) -> Mapping[Kind, int]:
+        """Tokens to which contents are cut that enter ``window``. Raises: CtxdError invalid_params."""
+        name = wanted.model or window.model
+        if wanted.format is None or name is None:
+            return UNJUDGED_CUTS
+        return rules_for(self._models.get(name), live.settings.budget_tokens, wanted.max_tokens).cuts
+
+    def _moment(self, live: LiveSession, before: KeptWindow, target: RequestTarget) -> Moment:
+        """Everything that a decision on the next request for ``target`` depends on beside the window. Raises: CtxdError
+        invalid_params for an unknown model."""
+        model, record, last = self._models.get(target.model), before.record, before.rendering
+        idle_s = None
+        if record is not None and last is not None and last.target is not None:
+            # Another model, format or list of tools has a cache of its own.
+            if msgspec.structs.replace(last.target, max_tokens=target.max_tokens) == target:
+                idle_s = max(0.0, (self._clock.wall_ms() - record.assembled_at) / 1000)
+        return Moment(
+            turn=live.state.turn,
+            kept={*live.state.pinned, *live.state.chosen},
+            idle_s=idle_s,
+            tools_tokens=self._archive.count(tools_text(target) or ""),
+            carried={} if record is None or record.window is None else record.window.carried,
+            model=model,
+            rules=rules_for(model, live.settings.budget_tokens, target.max_tokens),
+        )
 
     def _window_rendered(
         self, live: LiveSession, grown: Grown, target: RequestTarget | None, chars_max: int | None

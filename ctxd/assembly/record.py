@@ -20,7 +20,14 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store.writes import Pending
-from ctxd_protocol.context import AssembledContext, AssemblyRecord, Block, RequestFormat, SectionSize
+from ctxd_protocol.context import (
+    AssembledContext,
+    AssemblyRecord,
+    Block,
+    RepackReason,
+    RequestFormat,
+    SectionSize,
+)
 from ctxd_protocol.ids import context_id
 from ctxd_protocol.objects import Receipt
 
@@ -38,7 +45,8 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``base``: number of the assembly that began the window. ``refs`` were added; ``noted``: the objects that they
     concern. ``place``: the first event of the chat that is not shown. ``prompt``: transaction of the system prompt
     that is. ``format``: None for text and blocks. ``model``, ``max_tokens`` and ``prefix``: see ``RequestTarget`` and
-    ``RequestBody``; the tools are the document's content.
+    ``RequestBody``; the tools are the document's content. ``repacked``: the reason for which the window was repacked,
+    None if it was not; ``policy``: version of the policy that decided; ``carried``: see ``Decision``.
     """
 
     base: int
@@ -50,6 +58,9 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None
     max_tokens: int | None = None
     prefix: str | None = None
+    repacked: RepackReason | None = None
+    policy: int | None = None
+    carried: dict[str, int] = {}
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.assembly.measure import TokenCounter
+from ctxd.assembly.repack import Kind
 from ctxd.assembly.window import (
     AssistantText,
     ImageItem,
@@ -47,6 +48,9 @@ STUB: Final = -1
 
 ITEM_TOKENS: Final = 4
 """Tokens that an item takes beside its text."""
+
+ARGUMENT_CHARS: Final = 60
+"""Characters that an argument keeps once the output of its call is a stub, which names path or command as well."""
 
 IMAGE_TOKENS: Final = 1_500
 """Tokens that an image counts for."""
@@ -106,14 +110,22 @@ Ref = EventRef | ObjectRef | TextRef
 
 
 class CallFacts(msgspec.Struct, gc=False):
-    """A tool call of the window. ``subject``: its command or path. ``reads``: see ``WindowEntry``. ``object``: its tool
-    call object, None if it has none. ``has_output``: an output of it was shown, not words that stand for one."""
+    """A tool call of the window. ``subject``: its command or path. ``reads``: the path that it read, or its command
+    after ``$``, None for neither. ``object``: its tool call object, None if it has none. ``has_output``: an output of
+    it was shown, not words that stand for one."""
 
     tool: str
     subject: str
     reads: str | None
     object: str | None = None
     has_output: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """Subject of the output, by which the policy judges it."""
+        if self.reads is None:
+            return "other"
+        return "command" if self.reads.startswith("$ ") else "file"
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -163,6 +175,39 @@ def arguments_of(args: object) -> str:
     if args is None:
         args = {}
     return msgspec.json.encode(args if isinstance(args, dict) else {"input": args}).decode()
+
+
+def short_arguments(arguments: str) -> str:
+    """The JSON object ``arguments`` with the beginning of each long value."""
+    given: dict[str, Any] = msgspec.json.decode(arguments)
+    for name, value in given.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        if len(text) > ARGUMENT_CHARS:
+            given[name] = f"{text[:ARGUMENT_CHARS]}… [{len(text):,} characters]"
+    return msgspec.json.encode(given).decode()
+
+
+def short_use(item: ToolUse) -> ToolUse:
+    """Return ``item`` with short arguments."""
+    return msgspec.structs.replace(
+        item, arguments=short_arguments(item.arguments), tokens=item.stub_tokens, shown="stub"
+    )
+
+
+def _use(ref: EventRef | ObjectRef, tool: str, arguments: str, count: TokenCounter, object: str | None) -> ToolUse:
+    tool = tool_name(tool)
+    other = count(tool) + count(ref.call) + ITEM_TOKENS
+    item = ToolUse(
+        key=ref.key,
+        turn=ref.turn,
+        tokens=other + count(arguments),
+        object=object,
+        call=ref.call,
+        tool=tool,
+        arguments=arguments,
+        stub_tokens=other + count(short_arguments(arguments)),
+    )
+    return short_use(item) if ref.shown == STUB else item
 
 
 def tool_name(tool: str) -> str:
@@ -259,9 +304,7 @@ def _event_items(
                 id=event.id,
             )
         case ToolCallEvent():
-            arguments = arguments_of(event.args)
-            size = count(event.tool) + count(arguments) + count(ref.call) + ITEM_TOKENS
-            yield ToolUse(**same, tokens=size, call=ref.call, tool=tool_name(event.tool), arguments=arguments)
+            yield _use(ref, event.tool, arguments_of(event.args), count, None)
         case ToolResultEvent():
             images = tuple(pictures(event.attachments))
             facts = calls.get(ref.call)
@@ -280,17 +323,7 @@ def _object_item(ref: ObjectRef, material: Material, calls: Mapping[str, CallFac
     stored = material.versions[ref.object, ref.tx]
     payload, count = stored.document.payload, material.count
     if ref.role == "use":
-        arguments, tool = arguments_of(payload.get("args")), tool_name(payload["tool"])
-        size = count(tool) + count(arguments) + count(ref.call) + ITEM_TOKENS
-        return ToolUse(
-            key=ref.key,
-            turn=ref.turn,
-            tokens=size,
-            object=ref.object,
-            call=ref.call,
-            tool=tool,
-            arguments=arguments,
-        )
+        return _use(ref, payload["tool"], arguments_of(payload.get("args")), count, ref.object)
     text = _content(stored, material.contents)
     match ref.role:
         case "system":

@@ -1,8 +1,8 @@
-"""Conversation window: the ordered items of one provider request, and the facts by which a policy removes some. Pure.
+"""Conversation window: the ordered items of one provider request. Pure.
 
 An item is immutable: what it shows was sent, or will be sent next, and never changes. A window grows at its end only;
 a *repack* is the one operation that replaces items, and it makes a new window. Facts that change with time, such as age
-or pins, are therefore no part of an item: ``WindowEntry`` adds them for one decision and is thrown away afterwards.
+or pins, are therefore no part of an item: ``repacking`` adds them for one decision.
 
 Providers' formats are rendered from items, so an item has no provider's words in it; only reasoning belongs to one.
 """
@@ -85,11 +85,16 @@ class Reasoning(Item, frozen=True, kw_only=True, gc=False):
 
 
 class ToolUse(Item, frozen=True, kw_only=True, gc=False):
-    """Request of the model to run a tool. ``call`` is unique in the window; ``arguments`` is a JSON object as text."""
+    """Request of the model to run a tool. ``call`` is unique in the window; ``arguments`` is a JSON object as text.
+
+    ``stub_tokens``: estimated tokens with short arguments, which the item has once its output is a stub.
+    """
 
     call: str
     tool: str
     arguments: str
+    stub_tokens: float
+    shown: Shown = "whole"
 
 
 class ToolOutput(Item, frozen=True, kw_only=True, gc=False):
@@ -127,36 +132,8 @@ WindowItem = SystemText | UserText | ImageItem | AssistantText | Reasoning | Too
 """Any item of a window."""
 
 
-class WindowEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Item of a window with the facts that a repack policy needs, as they are at one request.
-
-    ``pinned``, ``chosen``: its object is pinned, or active by request. ``running``: it belongs to the current turn.
-    ``age``: tool calls since it entered the window. ``reads``: what the call read or ran (a path, or a command), None
-    for neither. ``superseded_by``: key of the later entry that shows a newer version of the same file or a newer output
-    of the same command; ``repeats``: key of a later entry with the same text. Both None without such an entry.
-    """
-
-    item: WindowItem
-    pinned: bool = False
-    chosen: bool = False
-    running: bool = False
-    age: int = 0
-    reads: str | None = None
-    superseded_by: str | None = None
-    repeats: str | None = None
-
-    @property
-    def gain(self) -> float:
-        """Tokens that replacing the item by its stub saves, at least 0. Items that show all they can show less of are
-        tool outputs and activated content; for others it is 0."""
-        item = self.item
-        if isinstance(item, ToolOutput) or (isinstance(item, Update) and item.kind in ("active", "changed")):
-            return max(0.0, item.tokens - item.stub_tokens)
-        return 0.0
-
-
 def stubbed(item: ToolOutput | Update) -> ToolOutput | Update:
-    """``item`` with the line that stands for its content."""
+    """Return ``item`` with the line that stands for its content."""
     changes: dict[str, Any] = {"text": item.stub, "tokens": item.stub_tokens, "shown": "stub"}
     if isinstance(item, ToolOutput):
         changes["pictures"] = ()

@@ -15,7 +15,7 @@ import msgspec
 from ctxd.assembly.append_layout import AppendWindow, Arrivals, FileState, Planned
 from ctxd.assembly.measure import TokenCounter
 from ctxd.assembly.record import WindowPart
-from ctxd.assembly.references import CallFacts, EventRef, Material, ObjectRef, Place, Ref, call_facts, items_of
+from ctxd.assembly.references import WHOLE, CallFacts, EventRef, Material, ObjectRef, Place, Ref, call_facts, items_of
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.requests import shown_text
 from ctxd.assembly.window import ImageItem, Reasoning, SystemText, ToolOutput, ToolUse, WindowItem
@@ -28,9 +28,6 @@ from ctxd.store.writes import NotCached
 from ctxd_protocol.context import Block
 from ctxd_protocol.events import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
-
-CUT_TOKENS: Final = 16_000
-"""Tokens that an output or an activated content has in a window; longer ones are cut."""
 
 
 class WindowReader:
@@ -223,11 +220,12 @@ def _calls_of(
     for ref in refs:
         match ref:
             case EventRef() if isinstance(event := material.events[ref.at], ToolCallEvent):
-                (use,) = items_of(ref, material, facts)
+                # The facts are those of all arguments, also where short ones are shown.
+                (use,) = items_of(msgspec.structs.replace(ref, shown=WHOLE), material, facts)
                 assert isinstance(use, ToolUse)
                 names[event.call], facts[ref.call] = ref.call, call_facts(use.tool, use.arguments)
             case ObjectRef(role="use"):
-                (use,) = items_of(ref, material, facts)
+                (use,) = items_of(msgspec.structs.replace(ref, shown=WHOLE), material, facts)
                 assert isinstance(use, ToolUse)
                 names[ref.object], facts[ref.call] = ref.call, call_facts(use.tool, use.arguments)
             case ObjectRef(role="output" | "late") | EventRef() if call := facts.get(ref.call) or before.get(ref.call):

@@ -67,6 +67,10 @@ ContextFormat = Literal["blocks", "text", "anthropic-messages", "openai-response
 """Form of an assembly: its blocks, its text, or a request body."""
 
 
+RepackReason = Literal["cache_expired", "budget", "cost"]
+"""Reason of a repack: the provider's cache had expired, the budget forced it, or it costs less than to go on."""
+
+
 class ToolDeclaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A tool that the model may call. ``input_schema``: JSON Schema of its arguments, an object."""
 
@@ -93,7 +97,8 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     format, cache markers not counted; None for the first. ``sha256`` is the hash of ``text``, or of the request's JSON
     text without cache markers, of which ``bytes`` is the length. ``text`` and ``blocks`` are empty if the caller left
     them out. ``receipt``: the receipt of the recording write; None if nothing was written.
-    ``request``: the body to send, None without a request format. ``omitted``: what it leaves out.
+    ``request``: the body to send, None without a request format. ``omitted``: what it leaves out. ``repacked``: the
+    reason for which contents that were sent before are stubs now, None if nothing changed.
     """
 
     session: str
@@ -113,6 +118,7 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout = "spec"
     request: dict[str, Any] | None = None
     omitted: tuple[Omitted, ...] = ()
+    repacked: RepackReason | None = None
 
 
 class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.indexer import Indexer
+from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.objects import document as documents
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
@@ -26,6 +27,8 @@ from ctxd_protocol.ids import chat_id
 from ctxd_protocol.session_types import Message, Mount
 
 HOST = "host-filesystem"
+MODELS = Models({"m": read_models().get("claude-sonnet-4-5")}, (BUILT_IN,))
+"""A table with one model, which the tests request."""
 
 
 class TestClock:
@@ -56,7 +59,7 @@ class Household:
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
         self.archive = Archive(store, self.sessions, spec, estimate_tokens)
-        self.assembler = Assembler(store, self.sessions, self.indexer, self.archive, clock)
+        self.assembler = Assembler(store, self.sessions, self.indexer, self.archive, MODELS, clock)
 
     async def create(
         self,

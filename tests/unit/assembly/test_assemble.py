@@ -16,7 +16,7 @@ from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
 from ctxd_protocol.session_types import Message, Mount
-from tests.unit.assembly.household import Household, TestClock, household
+from tests.unit.assembly.household import MODELS, Household, TestClock, household
 from tests.unit.assembly.parsing import parse
 
 USER = Message(role="user", content="Fix it.")
@@ -108,7 +108,7 @@ async def test_an_unchanged_repeat_is_answered_with_the_record_and_writes_nothin
         before = await head_seq(home)
         assert await home.assemble() == first
         assert await head_seq(home) == before
-        fresh = assemble.Assembler(home.store, home.sessions, home.indexer, home.archive, TestClock())
+        fresh = assemble.Assembler(home.store, home.sessions, home.indexer, home.archive, MODELS, TestClock())
         again = await fresh.assemble(live, WriteRequest("context.assemble", "p"))
         assert again.context == first
         assert await head_seq(home) == before

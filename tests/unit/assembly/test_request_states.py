@@ -118,8 +118,9 @@ class Life:
         check_request(format, made.request)
         body = plain(format, made.request)
         before = self.last.get(format, b"")
-        assert self.compacted or body.startswith(before), (before, body)
-        if self.compacted:
+        is_new = self.compacted or made.repacked is not None
+        assert is_new or body.startswith(before), (before, body)
+        if is_new:
             self.last.clear()
             self.compacted = False
         self.last[format] = body

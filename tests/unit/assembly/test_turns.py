@@ -12,7 +12,7 @@ from ctxd.clock import SystemClock
 from ctxd.objects.document import file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.sessions.session import LiveSession, WriteRequest
-from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.household import MODELS, Household, household
 
 pytestmark = pytest.mark.anyio
 FILES = 8 * PORTION_LINES
@@ -63,7 +63,7 @@ async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) 
         assert assembled.pending is not None
         await assembled.pending.wait()
         assert "4321" in assembled.context.text
-        fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, SystemClock())
+        fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, MODELS, SystemClock())
         assert (
             await fresh.assemble(live, WriteRequest("context.assemble", "p"))
         ).context.text == assembled.context.text

@@ -23,6 +23,7 @@ from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
+from tests.unit.assembly.household import MODELS
 from tests.unit.sessions.world import World, code_of, filled, record, say, world
 from tests.unit.store.running import SteppingClock
 
@@ -37,7 +38,7 @@ class Host:
         self.origin = LocalSession(w.store)
         self.fences = Fences()
         self.archive = Archive(w.store, w.sessions, spec, estimate_tokens)
-        self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, SystemClock())
+        self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, MODELS, SystemClock())
 
     async def assemble(self, session: str = "s1") -> str:
         live = await self.w.sessions.live(session)

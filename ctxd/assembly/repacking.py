@@ -1,0 +1,195 @@
+"""Repacks of the layout ``append``: the contents of a window as the policy judges them, and the window it makes. Pure.
+
+A repacked window begins with its assembly: the record has all of its references, with what each one shows.
+The tool calls stay, as providers refuse outputs without them, with short arguments.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.append_assembly import Grown
+from ctxd.assembly.append_layout import AppendWindow
+from ctxd.assembly.references import ITEM_TOKENS, STUB, Ref, items_of, short_use
+from ctxd.assembly.repack import Content, Decision, Kind, Rules, decide
+from ctxd.assembly.window import ToolOutput, ToolUse, Update, WindowItem, stubbed
+from ctxd.models import Model
+
+_LINE_TOKENS: Final = 40
+"""Tokens of the line in a cut output that gives its length and how to load it."""
+
+UNJUDGED_CUTS: Final[Mapping[Kind, int]] = {"file": 16_000, "command": 16_000, "other": 16_000}
+"""Tokens to which contents are cut in a window that is for no model, so that no policy judges it."""
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """Circumstances of one request. ``turn``: the current one. ``kept``: objects that are pinned or active by request.
+
+    ``idle_s``: seconds since the last request that began with the same model, tools and format, None without one.
+    ``tools_tokens``: those of the tools' declarations. ``carried``: of the last decision.
+    """
+
+    turn: int
+    kept: Collection[str]
+    idle_s: float | None
+    tools_tokens: float
+    carried: Mapping[str, int]
+    model: Model
+    rules: Rules
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A content in the window: its index among the references, and that of its call if there is something to gain."""
+
+    content: Content
+    index: int
+    call: int | None = None
+
+
+def rules_for(model: Model, budget_tokens: int | None, max_tokens: int | None) -> Rules:
+    """The rules for a session's budget, and never more than the model takes beside an answer of ``max_tokens``."""
+    most = max(1, model.context_tokens - (model.output_tokens_max if max_tokens is None else max_tokens))
+    return Rules.of(most if budget_tokens is None else min(budget_tokens, most))
+
+
+def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
+    """Decide on ``grown``, and return what the decision makes of it: ``grown`` itself, or a new window.
+
+    Cost: linear in the items of the window; texts are only looked at where they change.
+    """
+    before = grown.window
+    parts, tokens, sent = _parts(grown, moment)
+    decision = decide(
+        [part.content for part in parts],
+        moment.carried,
+        tokens=tokens,
+        sent=sent if before.refs else 0.0,
+        idle_s=moment.idle_s if before.refs else None,
+        model=moment.model,
+        lifetime_s=moment.model.lifetime_s,
+        rules=moment.rules,
+    )
+    if decision.reason is None:
+        return grown, decision
+    return _repacked(grown, decision, {part.content.key: part for part in parts}), decision
+
+
+def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
+    """The contents in order of their places, the tokens of the window, and those that were sent before."""
+    refs = [*grown.window.refs, *grown.planned.refs]
+    items = [*grown.window.items, *grown.items]
+    facts = {**grown.window.facts, **grown.planned.facts}
+    outputs = sum(isinstance(each, ToolOutput) for some in items for each in some)
+    latest = {
+        facts[each.call].reads: index
+        for index, some in enumerate(items)
+        for each in some
+        if isinstance(each, ToolOutput) and each.call in facts
+    }
+    times: Counter[str | None] = Counter()
+    uses: dict[str, tuple[float, int, ToolUse]] = {}
+    found: list[_Part] = []
+    place, seen, sent = moment.tools_tokens, 0, 0.0
+    for index, (ref, some) in enumerate(zip(refs, items, strict=True)):
+        is_new = index >= len(grown.window.refs)
+        if index == len(grown.window.refs):
+            sent = place
+        for item in some:
+            match item:
+                case ToolUse():
+                    uses[item.call] = place, index, item
+                case ToolOutput(shown="whole" | "cut"):
+                    seen += 1
+                    call = facts.get(item.call)
+                    reads = None if call is None else call.reads
+                    times[reads] += 1
+                    found.append(
+                        _output(
+                            ref, item, place, index, uses.get(item.call), moment,
+                            kind="other" if call is None else call.kind, age=outputs - seen, is_new=is_new,
+                            times=times[reads], is_outdated=reads is not None and latest[reads] != index,
+                        )
+                    )  # fmt: skip
+                case ToolOutput(call=id):
+                    seen += 1
+                    times[facts[id].reads if id in facts else None] += 1
+                case Update(kind="active" | "changed", shown="whole" | "cut"):
+                    content = Content(
+                        key=ref.key, before=place, tokens=item.tokens, stub_tokens=item.stub_tokens, kind="file",
+                        age=outputs - seen, is_running=item.turn == moment.turn, is_new=is_new,
+                        is_kept=item.object in moment.kept,
+                    )  # fmt: skip
+                    found.append(_Part(content, index))
+            place += item.tokens
+    sent = place if not grown.planned.refs else sent
+    return sorted(found, key=lambda part: part.content.before), place, sent
+
+
+def _output(
+    ref: Ref,
+    item: ToolOutput,
+    place: float,
+    index: int,
+    use: tuple[float, int, ToolUse] | None,
+    moment: Moment,
+    *,
+    kind: Kind,
+    age: int,
+    times: int,
+    is_outdated: bool,
+    is_new: bool,
+) -> _Part:
+    tokens, stub_tokens, call = item.tokens, item.stub_tokens, None
+    if use is not None and use[2].stub_tokens < use[2].tokens:
+        place, call = use[0], use[1]
+        tokens, stub_tokens = tokens + use[2].tokens, stub_tokens + use[2].stub_tokens
+    content = Content(
+        key=ref.key, before=place, tokens=tokens, stub_tokens=stub_tokens, kind=kind, age=age, times=times,
+        is_running=item.turn == moment.turn, is_kept=item.object in moment.kept, is_outdated=is_outdated, is_new=is_new,
+    )  # fmt: skip
+    return _Part(content, index, call)
+
+
+def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> Grown:
+    """The window of ``grown`` after ``decision``, as one that has not begun yet."""
+    window, planned = grown.window, grown.planned
+    refs = [*window.refs, *planned.refs]
+    items: list[tuple[WindowItem, ...]] = [*window.items, *grown.items]
+    facts = {**window.facts, **planned.facts}
+    noted = {**window.noted, **{each.object: each for each in planned.noted}}
+    for key in (*decision.remove, *decision.cut):
+        part = parts[key]
+        if key in decision.cut:
+            other = part.content.tokens - sum(item.tokens for item in items[part.index])
+            shown = max(1, int(decision.cut[key] - other - ITEM_TOKENS - _LINE_TOKENS))
+            refs[part.index] = msgspec.structs.replace(refs[part.index], shown=shown)
+            items[part.index] = items_of(refs[part.index], grown.material, facts)
+        else:
+            refs[part.index] = msgspec.structs.replace(refs[part.index], shown=STUB)
+            items[part.index] = tuple(
+                stubbed(item) if isinstance(item, ToolOutput | Update) else item for item in items[part.index]
+            )
+            if part.call is not None:
+                refs[part.call] = msgspec.structs.replace(refs[part.call], shown=STUB)
+                items[part.call] = tuple(
+                    short_use(item) if isinstance(item, ToolUse) else item for item in items[part.call]
+                )
+        for item in items[part.index]:
+            if isinstance(item, ToolOutput) and (known := noted.get(item.object or "")) is not None:
+                # It can be loaded again, so it is not known whole.
+                noted[known.object] = msgspec.structs.replace(known, level="pool")
+    return msgspec.structs.replace(
+        grown,
+        window=AppendWindow(),
+        planned=msgspec.structs.replace(
+            planned,
+            refs=tuple(refs),
+            noted=tuple(noted.values()),
+            names={**window.names, **planned.names},
+            facts=facts,
+        ),
+        items=items,
+        is_new=True,
+    )

@@ -1,0 +1,238 @@
+"""Repacks of real windows: what goes, what stays, and that a restart between two requests changes nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ctxd.assembly.append_assembly import Wanted
+from ctxd.errors import CtxdError
+from ctxd.sessions import transitions
+from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd_protocol.context import AssembledContext, RequestFormat
+from ctxd_protocol.events import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from tests.unit.assembly.household import Household, TestClock, household
+from tests.unit.assembly.provider_rules import FORMATS, check_request
+
+pytestmark = pytest.mark.anyio
+
+START_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def clock() -> TestClock:
+    made = TestClock()
+    made.wall = START_MS
+    return made
+
+
+def append(live: LiveSession, *events: Event) -> None:
+    delta = transitions.append(live.state, live.session, list(events), live.settings.collapse)
+    live.commit(WriteRequest("session.append", "p"), delta)
+
+
+def step(live: LiveSession, call: str, command: str, output: str) -> None:
+    """The model runs ``command``, which puts ``output`` out."""
+    append(
+        live,
+        ToolCallEvent(call=call, tool="bash", args={"command": command}),
+        ToolResultEvent(call=call, text=output),
+    )
+
+
+async def ask(home: Household, format: RequestFormat = "anthropic-messages", model: str = "m") -> AssembledContext:
+    live = await home.sessions.live("s")
+    assembled = await home.assembler.assemble(
+        live, WriteRequest("context.assemble", "p"), wanted=Wanted(format, model, 1000)
+    )
+    if assembled.pending is not None:
+        await assembled.pending.wait()
+    assert assembled.context.request is not None
+    check_request(format, assembled.context.request)
+    again = await home.archive.show("s", number=assembled.context.number)
+    assert again.context.request == assembled.context.request
+    assert again.context.repacked == assembled.context.repacked
+    return assembled.context
+
+
+def outputs(made: AssembledContext) -> dict[str, str]:
+    """The output of each call in a request of Anthropic's."""
+    assert made.request is not None
+    return {
+        part["tool_use_id"]: part["content"] if isinstance(part["content"], str) else part["content"][0]["text"]
+        for message in made.request["messages"]
+        if not isinstance(message["content"], str)
+        for part in message["content"]
+        if part["type"] == "tool_result"
+    }
+
+
+def is_stub(text: str) -> bool:
+    return text.startswith("[output of bash ") and " removed: " in text
+
+
+def text_of(tokens: int, seed: str) -> str:
+    return "\n".join(f"{seed} {n}" for n in range(tokens))[: 4 * tokens]
+
+
+@pytest.mark.requirement("WIN-1")
+@pytest.mark.parametrize("format", FORMATS)
+async def test_what_was_run_again_goes_once_the_cache_has_expired(
+    tmp_path: Path, clock: TestClock, format: RequestFormat
+) -> None:
+    async with household(tmp_path, clock) as home:
+        live = await home.create()
+        append(live, PromptEvent(text="Test it."))
+        step(live, "c1", "make test", text_of(500, "old"))
+        append(live, PromptEvent(text="And again."))
+        step(live, "c2", "make test", text_of(500, "new"))
+        first = await ask(home, format)
+        append(live, ResponseEvent(text="Good."), PromptEvent(text="Go on."))
+        assert clock.wall is not None
+        clock.wall += 299_000
+        second = await ask(home, format)
+        assert (first.repacked, second.repacked) == (None, None)
+        append(live, ResponseEvent(text="Good."), PromptEvent(text="Go on."))
+        clock.wall += 300_000
+        third = await ask(home, format)
+        assert third.repacked == "cache_expired"
+        assert third.tokens < second.tokens - 400
+        shown = json.dumps(third.request)
+        assert "old 1" not in shown
+        assert "new 1" in shown
+        append(live, ResponseEvent(text="Good."), PromptEvent(text="Go on."))
+        fourth = await ask(home, format)
+        assert fourth.repacked is None
+        assert (fourth.stable_prefix or 0) > 0.9 * third.bytes
+
+
+@pytest.mark.requirement("WIN-2")
+async def test_the_budget_takes_the_oldest_and_leaves_the_running_turn(tmp_path: Path, clock: TestClock) -> None:
+    async with household(tmp_path, clock) as home:
+        live = await home.create(budget_tokens=9000)
+        for turn in range(5):
+            append(live, PromptEvent(text=f"Task {turn}."))
+            for nth in range(4):
+                call = f"c{turn}-{nth}"
+                step(live, call, f"cat {call}", text_of(600, call))
+                made = await ask(home)
+                assert made.tokens <= 9000
+                texts = outputs(made)
+                assert not [each for each in texts if each.startswith(f"c{turn}-") and is_stub(texts[each])]
+            append(live, ResponseEvent(text="Done."))
+        removed = [call for call, text in texts.items() if is_stub(text)]
+        assert removed == list(texts)[: len(removed)], "the oldest"
+        assert len(removed) >= 8
+        assert texts["c0-0"].startswith("[output of bash cat c0-0 removed: ok, ")
+
+
+@pytest.mark.requirement("WIN-2")
+async def test_a_budget_that_the_running_turn_exceeds_takes_of_it_and_cuts_what_is_too_large(
+    tmp_path: Path, clock: TestClock
+) -> None:
+    async with household(tmp_path, clock) as home:
+        live = await home.create(budget_tokens=4000)
+        append(live, PromptEvent(text="Read all."))
+        for nth in range(8):
+            step(live, f"c{nth}", f"cat {nth}", text_of(900, f"part{nth}"))
+            made = await ask(home)
+            assert made.tokens <= 4000
+        texts = outputs(made)
+        assert is_stub(texts["c0"])
+        assert not is_stub(texts["c7"]), "the model has not seen it"
+        append(live, *(ToolCallEvent(call=f"d{n}", tool="bash", args={"command": f"dump {n}"}) for n in range(6)))
+        append(live, *(ToolResultEvent(call=f"d{n}", text=text_of(900, f"dump{n}")) for n in range(6)))
+        made = await ask(home)
+        assert made.tokens <= 4000
+        assert made.repacked == "budget"
+        texts = outputs(made)
+        assert all("tokens left out here" in texts[f"d{n}"] for n in range(6))
+
+
+@pytest.mark.requirement("WIN-2")
+async def test_chosen_outputs_stay_and_removed_ones_are_loaded_by_activating_them(
+    tmp_path: Path, clock: TestClock
+) -> None:
+    async with household(tmp_path, clock) as home:
+        live = await home.create(budget_tokens=4000)
+        append(live, PromptEvent(text="Go."))
+        home.record(live, "kept", text_of(800, "kept"))
+        home.record(live, "other", text_of(800, "other"))
+        home.activate(live, "kept")
+        await ask(home)
+        append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))
+        home.record(live, "third", text_of(800, "third"))
+        await ask(home)
+        home.record(live, "fourth", text_of(900, "fourth"))
+        home.record(live, "fifth", text_of(900, "fifth"))
+        made = await ask(home)
+        shown = json.dumps(made.request)
+        assert "kept 1" in shown
+        assert "other 1" not in shown
+        home.activate(live, "other")
+        shown = json.dumps((await ask(home)).request)
+        assert "other 1" in shown
+
+
+async def test_the_arguments_of_removed_outputs_are_short(tmp_path: Path, clock: TestClock) -> None:
+    async with household(tmp_path, clock) as home:
+        live = await home.create(budget_tokens=3000)
+        long = "x" * 4000
+        append(live, PromptEvent(text="Write."))
+        append(live, ToolCallEvent(call="w", tool="Write", args={"file_path": "a.py", "content": long, "n": 3}))
+        append(live, ToolResultEvent(call="w", text="written"))
+        await ask(home)
+        append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))
+        step(live, "c", "cat", text_of(900, "new"))
+        await ask(home)
+        step(live, "d", "cat", text_of(900, "new"))
+        made = await ask(home)
+        (use,) = [part for message in made.request["messages"] for part in message["content"] if part.get("id") == "w"]
+        assert use["input"] == {"file_path": "a.py", "content": "x" * 60 + "… [4,000 characters]", "n": 3}
+
+
+Steps = list[tuple[int, list[Event]]]
+
+
+def course() -> Steps:
+    """A session of several turns: the ms that pass and the events that come before each request."""
+    steps: Steps = []
+    for turn in range(6):
+        for nth in range(3):
+            call = ToolCallEvent(
+                call=f"c{turn}-{nth}", tool="bash", args={"command": "run all the tests " * 8 + str(nth)}
+            )
+            result = ToolResultEvent(call=call.call, text=text_of(300 + 40 * turn, f"{turn}.{nth}"))
+            before: list[Event] = [] if nth else [ResponseEvent(text="Done."), PromptEvent(text=f"Task {turn}.")]
+            steps.append((301_000 if (turn, nth) in ((2, 1), (4, 0)) else 10_000, [*before, call, result]))
+    return steps
+
+
+@pytest.mark.requirement("WIN-1")
+async def test_a_restart_between_any_two_requests_changes_no_request(tmp_path: Path, clock: TestClock) -> None:
+    async def run(root: Path, portions: list[Steps]) -> list[AssembledContext]:
+        clock.wall, made = START_MS, []
+        root.mkdir()
+        async with household(root, clock) as home:
+            await home.create(budget_tokens=3500)
+        for portion in portions:
+            async with household(root, clock) as home:
+                for passes, events in portion:
+                    clock.wall += passes
+                    append(await home.sessions.live("s"), *events)
+                    made.append(await ask(home))
+        return made
+
+    once = await run(tmp_path / "once", [course()])
+    often = await run(tmp_path / "often", [[each] for each in course()])
+    assert [each.request for each in once] == [each.request for each in often]
+    assert [each.repacked for each in once] == [each.repacked for each in often]
+    assert {"cache_expired", "budget"} <= {each.repacked for each in once}
+
+
+async def test_a_request_for_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        await home.create()
+        with pytest.raises(CtxdError, match="unknown model 'q'; known are m") as caught:
+            await ask(home, model="q")
+        assert caught.value.code == "invalid_params"
