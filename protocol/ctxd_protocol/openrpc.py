@@ -110,6 +110,8 @@ def _sample(kind: msgspec.inspect.Type, known: dict[str, Any]) -> Any:  # noqa: 
             return None if any(isinstance(each, NoneType) for each in types) else _sample(types[0], known)
         case VarTupleType(item_type=item):
             return [_sample(item, known)]
+        case msgspec.inspect.TupleType(item_types=items):
+            return [_sample(item, known) for item in items]
         case IntType(ge=least):
             return least or 1
         case LiteralType(values=values):

@@ -46,8 +46,8 @@ class Host:
 
     async def shown(self, session: str = "s1") -> list[str]:
         """Every recorded assembly, rendered again."""
-        records = await self.archive.records(session)
-        return [(await self.archive.show(session, number=each.number)).context.text for each in records]
+        numbers = [each.number for each in await self.archive.records(session)]
+        return [(await self.archive.show(session, number=number)).context.text for number in numbers]
 
     async def take(
         self, other: "Host", session: str = "s1", name: str | None = None, kind: str = "session.adopt", state=None
@@ -57,8 +57,7 @@ class Host:
         here = await read_destination(
             self.w.store, past, name or session, self.fences, ordinal=ordinal, filesystem="a" * 64, state=state
         )
-        pending = await import_session(self.w.store, other.origin, past, here, kind=kind, principal="host")
-        await pending.wait()
+        await (await import_session(self.w.store, other.origin, past, here, kind=kind, principal="host")).wait()
         self.w.sessions.unload(name or session)
         return past, here
 
